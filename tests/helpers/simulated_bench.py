@@ -3,8 +3,10 @@
 `InventedSimulator` gives the search's predictions, `SimulatedBench` its measurements; a test may let them differ.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction, Study, Trial
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.request import Request, Time
+from perf.simulate.batcher.request_source import Answer, RequestSource
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.stats.latency_target import judge
@@ -23,7 +27,6 @@ from perf.tune.search import Search
 from perf.tune.simulator import Correction
 from perf.tune.space import Parallelism, space, tried_values
 from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
-from serve.management.statistics import Counters
 from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
 
 CONFIG = ModelConfig(
@@ -47,18 +50,101 @@ def shared_cores(parallelism: Parallelism, rows: int) -> float:
     return (6_000 + 700 * rows) * (1.7 if parallelism.instances > 1 else 1.0)
 
 
-def outcome(
-    service: Service, candidate: Candidate, traffic: Traffic, requests: int, seed: int, extra_us: float = 0.0
-) -> SimulationResult:
-    """One run of the batcher."""
-    parallelism = Parallelism.of(candidate)
-    load = request_source(traffic, requests, turnaround=int((OUTSIDE_US + extra_us) * 1e3), seed=seed)
-    return simulate(Rules.of(candidate.apply(CONFIG)), lambda rows: int(service(parallelism, rows) * 1e3), load)
+@dataclass(frozen=True)
+class Until:
+    """The requests of a load that arrive before `end`."""
+
+    load: RequestSource
+    end: Time
+
+    def arrivals(self) -> Iterator[Request]:
+        return takewhile(lambda request: request.at < self.end, self.load.arrivals())
+
+    def after(self, answer: Answer) -> list[Request]:
+        return [request for request in self.load.after(answer) if request.at < self.end]
 
 
-def latencies_ms(run: SimulationResult, extra_us: float = 0.0) -> list[float]:
+def latencies_us(simulation: SimulationResult, outside_us: float) -> list[float]:
     """As the client sees them."""
-    return [int(answer.latency) / 1e6 + (OUTSIDE_US + extra_us) / 1e3 for answer in run.served]
+    return [int(answer.latency) / 1e3 + outside_us for answer in simulation.served]
+
+
+@cache
+def predicted(
+    service: Service, candidate: Candidate, traffic: Traffic, correction: Correction, requests: int
+) -> Prediction:
+    """One simulation of the batcher; the tests of one file share them."""
+    parallelism = Parallelism.of(candidate)
+    load = request_source(traffic, requests, turnaround=int((OUTSIDE_US + correction.overhead_us) * 1e3), seed=1)
+    simulation = simulate(
+        Rules.of(candidate.apply(CONFIG)),
+        lambda rows: int(service(parallelism, rows) * correction.contention * 1e3),
+        load,
+    )
+    latencies_ms = np.array(latencies_us(simulation, OUTSIDE_US + correction.overhead_us)) / 1e3
+    return Prediction(
+        candidate=candidate,
+        requests=len(latencies_ms),
+        throughput_rows_per_s=sum(answer.request.rows for answer in simulation.served) / int(simulation.makespan) * 1e9,
+        percentiles_ms={p: float(np.percentile(latencies_ms, p, method="inverted_cdf")) for p in (50, 90, 95, 99)},
+        late=0.0,
+        rows_per_execution=simulation.rows_per_execution,
+        queue_share=0.0,
+        busy=0.0,
+        sizes=simulation.sizes,
+    )
+
+
+@cache
+def measured(
+    service: Service, candidate: Candidate, traffic: Traffic, target: LatencyTarget, seconds: float, seed: int
+) -> Trial:
+    """A simulated trial, without its stage and round."""
+    parallelism = Parallelism.of(candidate)
+    begin, end = int(WARM_UP_S * 1e9), int((WARM_UP_S + seconds) * 1e9)
+    # No candidate answers more than 1,300 requests a second; an open load offers its rate.
+    most = int((1.2 * traffic.rate_per_s if traffic.open else 1_300) * (WARM_UP_S + seconds)) + 100
+    load = request_source(traffic, most, turnaround=int(OUTSIDE_US * 1e3), seed=seed)
+    simulation = simulate(
+        Rules.of(candidate.apply(CONFIG)), lambda rows: int(service(parallelism, rows) * 1e3), Until(load, end)
+    )
+    inside = [answer for answer in simulation.served if begin <= int(answer.request.at)]
+    latencies = [int(answer.latency) / 1e3 + OUTSIDE_US for answer in inside]
+    late = sum(us > target.latency_ms * 1e3 for us in latencies)
+    done = sum(answer.request.rows for answer in simulation.served if begin <= int(answer.at) < end)
+    sizes = simulation.sizes
+    counted = replace(
+        NOTHING,
+        requests=len(latencies),
+        rows=sum(rows * count for rows, count in sizes.items()),
+        executions=sum(sizes.values()),
+        queue_ns=int(sum(us - OUTSIDE_US for us in latencies) * 1e3),
+        batches=sizes,
+        batches_ns={rows: int(count * service(parallelism, rows) * 1e3) for rows, count in sizes.items()},
+    )
+    return Trial(
+        candidate=candidate,
+        stage="",
+        round=0,
+        started_at="2026-01-01T00:00:00+00:00",
+        load=str(traffic),
+        seconds=seconds,
+        throughput_rows_per_s=done / seconds,
+        offered_per_s=traffic.rate_per_s or None,
+        requests=len(latencies),
+        late=late,
+        late_sends=0,
+        not_sent=0,
+        failed=0,
+        passed=judge(len(latencies), late, 1 - target.percent / 100),
+        latencies_us=tuple(latencies),
+        due_s=tuple((int(answer.request.at) - begin) / 1e9 for answer in inside),
+        stages_us={},
+        counted=counted,
+        cores_busy=0.5,
+        load_average=0.1,
+        command=("python", "-m", "perf.tune", "invented"),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,26 +154,8 @@ class InventedSimulator:
     service: Service
 
     def predict(self, candidate: Candidate, traffic: Traffic, correction: Correction, *, requests: int) -> Prediction:
-        run = outcome(
-            lambda parallelism, rows: self.service(parallelism, rows) * correction.contention,
-            candidate,
-            traffic,
-            requests,
-            seed=1,
-            extra_us=correction.overhead_us,
-        )
-        latencies = latencies_ms(run, correction.overhead_us)
-        return Prediction(
-            candidate=candidate,
-            requests=len(latencies),
-            throughput_rows_per_s=sum(answer.request.rows for answer in run.served) / int(run.makespan) * 1e9,
-            percentiles_ms={p: float(np.percentile(latencies, p, method="inverted_cdf")) for p in (50, 90, 95, 99)},
-            late=0.0,
-            rows_per_execution=run.rows_per_execution,
-            queue_share=0.0,
-            busy=0.0,
-            sizes=run.sizes,
-        )
+        timing = Correction(contention=correction.contention, overhead_us=correction.overhead_us)
+        return predicted(self.service, candidate, traffic, timing, requests)
 
     def contention(self, trial: Trial, *, rows: int) -> float:
         del rows
@@ -109,7 +177,7 @@ class SimulatedBench:
     """Measures by simulation with the true service times; after `stop_after` trials it is interrupted."""
 
     service: Service
-    sla: LatencyTarget
+    target: LatencyTarget
     stop_after: int | None = None
     measured: list[tuple[Candidate, str, int, str]] = field(default_factory=list)
     retired: list[Candidate] = field(default_factory=list)
@@ -118,55 +186,9 @@ class SimulatedBench:
         if self.stop_after is not None and len(self.measured) >= self.stop_after:
             raise Interrupted
         self.measured.append((candidate, stage, round, str(traffic)))
-        parallelism = Parallelism.of(candidate)
-        # No candidate answers 1,300 requests a second; an open load needs no more than come in that time.
-        most_per_s = 1.2 * traffic.rate_per_s if traffic.open else 1_300
-        requests = int(most_per_s * (seconds + WARM_UP_S)) + 100
-        run = outcome(self.service, candidate, traffic, requests, seed=10 + len(self.measured))
-        begin = int(WARM_UP_S * 1e9)
-        end = begin + int(seconds * 1e9)
-        inside = [answer for answer in run.served if begin <= int(answer.request.at) < end]
-        latencies = [int(answer.latency) / 1e3 + OUTSIDE_US for answer in inside]
-        late = sum(us > self.sla.latency_ms * 1e3 for us in latencies)
-        done = sum(answer.request.rows for answer in run.served if begin <= int(answer.at) < end)
-        spent = sum(latencies) - OUTSIDE_US * len(latencies)
-        sizes = run.sizes
-        counted = Counters(
-            **vars(NOTHING)
-            | {
-                "requests": len(latencies),
-                "rows": sum(rows * count for rows, count in sizes.items()),
-                "executions": sum(sizes.values()),
-                "queue_ns": int(spent * 1e3),
-                "batches": sizes,
-                "batches_ns": {
-                    rows: int(count * self.service(parallelism, rows) * 1e3) for rows, count in sizes.items()
-                },
-            }
-        )
-        return Trial(
-            candidate=candidate,
-            stage=stage,
-            round=round,
-            started_at="2026-01-01T00:00:00+00:00",
-            load=str(traffic),
-            seconds=seconds,
-            throughput_rows_per_s=done / seconds,
-            offered_per_s=traffic.rate_per_s or None,
-            requests=len(latencies),
-            late=late,
-            late_sends=0,
-            not_sent=0,
-            failed=0,
-            passed=judge(len(latencies), late, 1 - self.sla.percent / 100),
-            latencies_us=tuple(latencies),
-            due_s=tuple((int(answer.request.at) - begin) / 1e9 for answer in inside),
-            stages_us={},
-            counted=counted,
-            cores_busy=0.5,
-            load_average=0.1,
-            command=("python", "-m", "perf.tune", "invented"),
-        )
+        # The simulation of a closed loop draws nothing.
+        seed = 10 + len(self.measured) if traffic.open else 0
+        return replace(measured(self.service, candidate, traffic, self.target, seconds, seed), stage=stage, round=round)
 
     def retire(self, candidate: Candidate) -> None:
         self.retired.append(candidate)
@@ -184,14 +206,14 @@ def searching(
     stop_after: int | None = None,
 ) -> Search:
     """A search over these maximum batch sizes, five delays and one or two instances, with its record at `path`."""
-    sla, traffic = LatencyTarget(latency_ms=p99_ms), Traffic.parse(load)
+    target, traffic = LatencyTarget(latency_ms=p99_ms), Traffic.parse(load)
     searched = replace(space(CONFIG, largest=16, cores=2, gpu=False), sizes=sizes)
     candidates = searched.candidates(believed)
     study = Study(
         model=CONFIG.name,
         config_name="default",
         load=load,
-        sla=sla,
+        sla=target,
         objective=objective,
         machine=MACHINE,
         versions={},
@@ -208,13 +230,13 @@ def searching(
         before_pbtxt="",
         after_pbtxt="",
     )
-    bench = SimulatedBench(service=true or believed, sla=sla, stop_after=stop_after)
+    bench = SimulatedBench(service=true or believed, target=target, stop_after=stop_after)
     screen = Screen(
         simulator=InventedSimulator(service=believed),
         traffic=traffic,
-        goal=Goal(objective=objective, target=sla, open=traffic.open),
+        goal=Goal(objective=objective, target=target, open=traffic.open),
         coarse=400,
-        fine=2_000 if objective == "goodput" else 1_000,
+        fine=1_000,
     )
     return Search(
         candidates=candidates,

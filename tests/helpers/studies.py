@@ -136,19 +136,19 @@ def trial(
 
 
 def _parts(outcome: SimulationResult, network: Sequence[float]) -> dict[str, list[float]]:
-    started = {one.number: execution for execution in outcome.executions for one in execution.requests}
+    started = {request.number: execution for execution in outcome.executions for request in execution.requests}
     queue, run = [], []
     for answer in sorted(outcome.answers, key=lambda answer: answer.request.at):
         execution = started[answer.request.number]
         queue.append(float(execution.start - answer.request.at) / 1e3)
         run.append(float(execution.end - execution.start) / 1e3)
-    return {"client write": [20.0] * len(queue), "network": [1e3 * one for one in network], "queue": queue, "run": run}
+    return {"client write": [20.0] * len(queue), "network": [1e3 * ms for ms in network], "queue": queue, "run": run}
 
 
 def _counted(outcome: SimulationResult, parts: dict[str, list[float]]) -> Counters:
     spent: dict[int, int] = {}
-    for one in outcome.executions:
-        spent[one.rows] = spent.get(one.rows, 0) + int(one.end - one.start)
+    for execution in outcome.executions:
+        spent[execution.rows] = spent.get(execution.rows, 0) + int(execution.end - execution.start)
     return replace(
         NOTHING,
         requests=len(outcome.answers),
@@ -165,14 +165,14 @@ def impossible() -> Study:
     """A study whose target no execution can meet: all requests of all candidates are late, by more or less."""
     sla, load = LatencyTarget(latency_ms=2), "closed:16"
     order = (DEFAULT, Candidate(max_batch_size=8), CHOSEN, Candidate(max_batch_size=32))
-    trials = tuple(trial(one, HALVING, load, sla, number=number) for number, one in enumerate(order, 1))
+    trials = tuple(trial(candidate, HALVING, load, sla, number=number) for number, candidate in enumerate(order, 1))
     text = "compute: an execution takes longer than the target"
     return replace(study(load), sla=sla, chosen=None, after_pbtxt="", limit=text, trials=trials)
 
 
 @functools.cache
 def study(load: str = "poisson:380", *, same: bool = False, name: str = "ranker") -> Study:
-    """A whole study; `same` measures the default under the chosen one's name, so that there is no gain to find."""
+    """A whole study; `same` measures the default in place of the chosen candidate, so that there is no gain to find."""
     sla = LatencyTarget(latency_ms=40)
     chosen = CHOSEN
     grid = [
@@ -184,14 +184,14 @@ def study(load: str = "poisson:380", *, same: bool = False, name: str = "ranker"
     others = [Candidate(max_batch_size=8, delay_us=1000), Candidate(max_batch_size=32, delay_us=4000)]
     pattern, _, size = load.partition(":")
     numbers = [float(size) * share for share in (0.5, 0.8, 1.2, 1.6, 2.2)]
-    trials = [trial(one, HALVING, load, sla, number=n) for n, one in enumerate((*others, chosen), 1)]
-    trials += [trial(measured, FINAL, f"{pattern}:{round(one)}", sla, number=n) for n, one in enumerate(numbers, 4)]
+    trials = [trial(candidate, HALVING, load, sla, number=n) for n, candidate in enumerate((*others, chosen), 1)]
+    trials += [trial(measured, FINAL, f"{pattern}:{round(count)}", sla, number=n) for n, count in enumerate(numbers, 4)]
     for repeat in range(4):
         number = 10 + 3 * repeat
         pair = (measured, AGAINST, chosen), (DEFAULT, AGAINST, DEFAULT), (DEFAULT, NOISE, DEFAULT)
-        for turn, (real, stage, shown) in enumerate(pair):
-            one = trial(real, stage, load, sla, number=number + turn)
-            trials.append(replace(one, candidate=shown, round=repeat + 1))
+        for turn, (candidate, stage, named) in enumerate(pair):
+            repetition = trial(candidate, stage, load, sla, number=number + turn)
+            trials.append(replace(repetition, candidate=named, round=repeat + 1))
     return Study(
         model=name,
         config_name="default",
@@ -206,7 +206,7 @@ def study(load: str = "poisson:380", *, same: bool = False, name: str = "ranker"
         chosen=chosen,
         space=SPACE,
         profiles=(),
-        predictions=tuple(prediction(one, load, sla) for one in grid),
+        predictions=tuple(prediction(candidate, load, sla) for candidate in grid),
         trials=tuple(trials),
         steps=(
             Step(at_s=0.0, text="profiled ranker: s(b) of 1 to 32 rows"),

@@ -1,4 +1,4 @@
-"""Where programs write unasked: into folders that git ignores, so that a clone and its records stay as they are."""
+"""Programs write by default into folders that git ignores, so that a clone stays as it is."""
 
 from pathlib import Path
 
@@ -7,14 +7,6 @@ import pytest
 from perf.measure import service_records
 from perf.memory import __main__ as memory
 from perf.pack import interference
-from perf.studies.grid import __main__ as grid
-from perf.studies.memory_estimate import __main__ as memory_estimate
-from perf.studies.memory_estimate import operators
-from perf.studies.memory_lab import __main__ as lab
-from perf.studies.memory_lab import record
-from perf.studies.packing import __main__ as study
-from perf.studies.packing import prove
-from perf.studies.prediction import __main__ as prediction
 from perf.tune.tuning import Question
 
 IGNORED = [
@@ -26,15 +18,12 @@ IGNORED = [
 
 @pytest.mark.parametrize(
     "folder",
-    [
-        *(service_records.RESULTS, lab.FOLDER, record.FOLDER, memory_estimate.FOLDER, operators.FOLDER),
-        *(grid.RESULTS, Question.results, interference.RESULTS, study.RESULTS, prove.RESULTS, prediction.RESULTS),
-    ],
+    [service_records.RESULTS, Question.results, interference.RESULTS],
     ids=str,
 )
-def test_what_is_written_unasked_is_ignored_by_git(folder: Path) -> None:
+def test_the_default_folder_of_records_is_ignored_by_git(folder: Path) -> None:
     assert IGNORED
-    assert any(folder.is_relative_to(one) for one in IGNORED)
+    assert any(folder.is_relative_to(ignored) for ignored in IGNORED)
 
 
 def test_a_model_that_is_not_exported_comes_with_its_command(

@@ -32,8 +32,8 @@ def test_the_ratio_is_taken_within_each_round() -> None:
 
 
 def test_the_table_says_whether_a_cell_keeps_the_limit() -> None:
-    made = table([cell(), cell(served_us=(2000.0,) * 3)])
-    assert list(made.columns[-1].cells) == ["yes", "no"]
+    shares = table([cell(), cell(served_us=(2000.0,) * 3)])
+    assert list(shares.columns[-1].cells) == ["yes", "no"]
 
 
 @pytest.mark.server
@@ -73,12 +73,12 @@ def test_stages_are_medians_and_add_up(tmp_path: Path) -> None:
         dict.fromkeys(NAMES, seconds) | {"execute": 6 * seconds} for seconds in (1.0, 2.0, 6.0)
     ]
     (tmp_path / FILE).write_text(json.dumps(executions))
-    found = read(tmp_path, [13e6, 14e6, 99e6], skip=1)
-    assert found == BackendStages(served_us=14e6, hop_us=2e6, stages_us=dict.fromkeys(NAMES, 2e6), rest_us=2e6)
-    assert stages_table({(1024, 8): found}).row_count == 1
+    stages = read(tmp_path, [13e6, 14e6, 99e6], skip=1)
+    assert stages == BackendStages(served_us=14e6, hop_us=2e6, stages_us=dict.fromkeys(NAMES, 2e6), rest_us=2e6)
+    assert stages_table({(1024, 8): stages}).row_count == 1
 
 
 def test_shares() -> None:
-    one = ShareRound(batches={7: 6, 1: 6}, wall_s=2.0, infer_s=1.5, alone_s=1.47)
-    assert one.throughput_share == pytest.approx(0.735)
-    assert one.execution_share == pytest.approx(0.98)
+    share_round = ShareRound(batches={7: 6, 1: 6}, wall_s=2.0, infer_s=1.5, alone_s=1.47)
+    assert share_round.throughput_share == pytest.approx(0.735)
+    assert share_round.execution_share == pytest.approx(0.98)

@@ -37,13 +37,13 @@ SLO_S, SEEDS, REQUESTS = 0.025, 5, {"poisson": 500, "gamma:4": 500}
 def test_taking_all_is_what_tritons_batcher_does(gaps_ms: list[int], most: int) -> None:
     """Two simulations that have nothing in common; at a tie the batcher takes what comes at that moment, so do both."""
     at_ms = np.cumsum(gaps_ms)
-    found = ends(All(max_rows=most), lambda rows: (7 + 2 * rows) / 1e3, at_ms / 1e3)
+    ends_s = ends(All(max_rows=most), lambda rows: (7 + 2 * rows) / 1e3, at_ms / 1e3)
     requests = [Request(number=number, at=int(at) * MS) for number, at in enumerate(at_ms)]
     outcome = simulate(Rules(max_batch_size=most, preferred=frozenset([most])), _service, Arrivals(requests))
     expected = {answer.request.number: float(answer.at) / MS for answer in outcome.answers}
     # A tie of floats may fall either way; then the answers differ by an execution, so such examples say nothing.
     if not _ties(expected.values(), at_ms):
-        assert found * 1e3 == pytest.approx([expected[number] for number in range(len(at_ms))])
+        assert ends_s * 1e3 == pytest.approx([expected[number] for number in range(len(at_ms))])
 
 
 def _service(rows: int) -> int:
@@ -60,9 +60,9 @@ def test_nobody_is_answered_late_under_deadlines(gaps: list[float]) -> None:
     device, slo_s = SimulatedDevice(fixed_s=0.02, row_s=0.0005), 0.05
     at = np.cumsum(gaps)
     policy = settle(Deadline(max_rows=64), device.seconds, 64)
-    found = ends(policy, device.seconds, at, slo_s)
-    answered = np.isfinite(found)
-    assert np.all(found[answered] <= at[answered] + slo_s + 1e-9)
+    ends_s = ends(policy, device.seconds, at, slo_s)
+    answered = np.isfinite(ends_s)
+    assert np.all(ends_s[answered] <= at[answered] + slo_s + 1e-9)
     assert answered[0]
 
 
@@ -74,9 +74,9 @@ def test_a_settled_aimd_is_near_the_largest_batch_that_fits() -> None:
 @given(st.floats(0.001, 0.1), st.floats(1e-4, 0.01), st.floats(0.001, 0.5))
 def test_the_largest_batch_fits_and_the_next_does_not(fixed: float, row: float, within: float) -> None:
     device = SimulatedDevice(fixed_s=fixed, row_s=row)
-    found = device.largest(within)
-    assert not found or device.seconds(found) <= within + 1e-8 * row + 1e-12
-    assert device.seconds(found + 1) > within - 1e-8
+    rows = device.largest(within)
+    assert not rows or device.seconds(rows) <= within + 1e-8 * row + 1e-12
+    assert device.seconds(rows + 1) > within - 1e-8
 
 
 @given(st.floats(50, 800), st.floats(0.5, 2.0))
@@ -86,9 +86,9 @@ def test_a_search_ends_with_the_edge_between_two_points(true_edge: float, off: f
         # 1 % are missed at the edge, and 20 x as much per rate above and below.
         missed = max(0.0, 0.01 + 0.2 * (rate / true_edge - 1))
         points.append(RateTrial(rate_per_s=rate, requests=100_000, late=min(100_000, round(100_000 * missed))))
-    found = edge(points)
+    highest = edge(points)
     assert len(points) <= MOST
-    assert found == pytest.approx(true_edge, rel=CLOSE - 1)
+    assert highest == pytest.approx(true_edge, rel=CLOSE - 1)
 
 
 def test_the_edge_is_on_the_line_between_points() -> None:
@@ -143,9 +143,9 @@ def _over_greedy(kind: str, name: str) -> Interval:
 
 @pytest.mark.parametrize(("kind", "reference"), [("poisson", 418 / 383), ("gamma:4", 215 / 168)])
 def test_deadlines_beat_greedy(kind: str, reference: float) -> None:
-    found = _over_greedy(kind, DEADLINE)
-    assert found.low > 1
-    assert found.low < reference < found.high + 0.03  # the reference is of one seed
+    interval = _over_greedy(kind, DEADLINE)
+    assert interval.low > 1
+    assert interval.low < reference < interval.high + 0.03  # the reference is of one seed
 
 
 def test_the_order_is_that_of_the_reference() -> None:
@@ -192,8 +192,8 @@ def _search(**changed: object) -> GoodputSearch:
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
-    for one in (_search(), _search(points=())):
-        assert load(one.write(tmp_path)) == one
+    for search in (_search(), _search(points=())):
+        assert load(search.write(tmp_path)) == search
     assert [path.name.rpartition(".s0.")[0] for path in tmp_path.iterdir()] == ["m.greedy.gamma4"]
 
 

@@ -21,18 +21,18 @@ def test_every_request_of_a_point_is_accounted_for(tmp_path: Path, capsys: pytes
     # for the start of the server; the next call goes on.
     for _ in range(3):
         assert main([*arguments, "--live", "--first", "9", "--seconds", "24"]) in (0, 3)
-        (found,) = read(tmp_path)
-        if found.points:
+        (search,) = read(tmp_path)
+        if search.points:
             break
-    assert found.points
-    for point in found.points:
+    assert search.points
+    for point in search.points:
         _, counts = ArrivalStream.parse("poisson", seed=0, requests=100).times(point.rate_per_s)
         # A client that sends late, on a busy machine, leaves requests out of the window.
         assert point.requests == counts.sum() if not point.late_sends else 0 < point.requests <= counts.sum()
         assert point.refused + point.not_sent <= point.late <= point.requests
-    assert found.points[0].refused > 0
-    assert found.points[0].rate_per_s == pytest.approx(9 * found.simulated_per_s)
+    assert search.points[0].refused > 0
+    assert search.points[0].rate_per_s == pytest.approx(9 * search.simulated_per_s)
     # Without --live nothing is measured, and nothing that was is lost.
     assert main(arguments) == 0
-    assert list(read(tmp_path)) == [found]
+    assert list(read(tmp_path)) == [search]
     assert "deadline" in capsys.readouterr().out

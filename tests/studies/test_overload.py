@@ -23,10 +23,10 @@ SECOND = 1000 * MS
 SCHEDULE = Schedule(capacity_per_s=100, times=10, seconds=4, calm_s=2)
 
 
-def requests(*found: tuple[float, float, int]) -> Timings:
+def requests(*outcomes: tuple[float, float, int]) -> Timings:
     """Requests that were due at a second, ended so many ms later, in this way."""
     rows = []
-    for number, (due_s, ms, outcome) in enumerate(found):
+    for number, (due_s, ms, outcome) in enumerate(outcomes):
         due = int(due_s * SECOND)
         rows.append((0, number, due, due, due, due, due + int(ms * MS), outcome))
     return np.array(rows, dtype=REQUEST)
@@ -60,10 +60,10 @@ def test_the_load_is_half_then_times_then_half() -> None:
 
 
 def test_how_requests_of_a_phase_ended() -> None:
-    found = requests(
+    timings = requests(
         (0, 10, RIGHT), (0, 90, RIGHT), (1, 10, WRONG), (1, 5, FAILED), (2, 2000, FAILED), (2, 0, NOT_SENT)
     )
-    phase = Phase.of(found, due=7, seconds=2.0, target_ms=50, timeout_s=2.0)
+    phase = Phase.of(timings, due=7, seconds=2.0, target_ms=50, timeout_s=2.0)
     counts = (phase.right, phase.in_time, phase.wrong, phase.refused, phase.gave_up, phase.not_sent, phase.lost)
     assert counts == (2, 1, 1, 1, 1, 1, 1)
     assert (phase.p50_ms, phase.p99_ms, phase.refused_p99_ms, phase.in_time_per_s) == (10.0, 90.0, 5.0, 0.5)
@@ -95,15 +95,15 @@ def seen(partial: bool = False) -> CrowdCounts:
 
 
 def test_a_record_comes_back_and_says_what_was_kept(tmp_path: Path) -> None:
-    one = trial().record(seen(), SCHEDULE)
-    assert one.during.lost == one.before.lost == one.after.lost == 0
-    assert one.share == pytest.approx(1.0, abs=0.1)
-    assert all(one.gates.values())
-    path = one.write(tmp_path)
-    assert load(path) == one
-    assert list(read(tmp_path)) == [one]
-    assert markdown([one]).count("\n") == 2
-    assert one.file_name != trial(bound="none").record(seen(), SCHEDULE).file_name
+    record = trial().record(seen(), SCHEDULE)
+    assert record.during.lost == record.before.lost == record.after.lost == 0
+    assert record.share == pytest.approx(1.0, abs=0.1)
+    assert all(record.gates.values())
+    path = record.write(tmp_path)
+    assert load(path) == record
+    assert list(read(tmp_path)) == [record]
+    assert markdown([record]).count("\n") == 2
+    assert record.file_name != trial(bound="none").record(seen(), SCHEDULE).file_name
     path.write_text("{}")
     with pytest.raises(RecordError, match="not a record"):
         load(path)
@@ -119,14 +119,14 @@ def test_a_record_comes_back_and_says_what_was_kept(tmp_path: Path) -> None:
     ],
 )
 def test_the_gate_sees_what_is_not_kept(changed: dict[str, object], broken: str) -> None:
-    one: OverloadRecord = replace(trial().record(seen(), SCHEDULE), **changed)  # type: ignore[arg-type]
-    assert [name for name, kept in one.gates.items() if not kept] == [broken]
+    record: OverloadRecord = replace(trial().record(seen(), SCHEDULE), **changed)  # type: ignore[arg-type]
+    assert [name for name, kept in record.gates.items() if not kept] == [broken]
 
 
 def test_what_was_seen_until_it_was_stopped_is_kept() -> None:
-    one = trial().record(seen(partial=True), SCHEDULE)
-    assert one.partial
-    assert (one.before.seconds, one.during.seconds, one.after.due) == (2.0, 1.0, 0)
+    record = trial().record(seen(partial=True), SCHEDULE)
+    assert record.partial
+    assert (record.before.seconds, record.during.seconds, record.after.due) == (2.0, 1.0, 0)
 
 
 def test_bounds() -> None:
@@ -152,15 +152,18 @@ def test_a_mistake_is_said_before_a_server_starts(arguments: list[str], capsys: 
 
 @pytest.mark.server
 def test_a_short_trial_accounts_for_every_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["simulated_accelerator", "--config-name", "dynamic", "--target-ms", "2000", "--results", str(tmp_path)]
-    asked += ["--time-scale", "20", "--seconds", "4", "--calm", "2"]
-    assert main(asked) in (0, 1)
-    (one,) = read(tmp_path)
-    assert one.during.due > 0
-    assert one.during.right + one.during.refused + one.during.gave_up + one.during.not_sent == one.during.due
-    assert one.during.refused
-    assert set(one.errors) == {"RejectedError"}
+    arguments = ["simulated_accelerator", "--config-name", "dynamic", "--target-ms", "2000", "--results", str(tmp_path)]
+    arguments += ["--time-scale", "20", "--seconds", "4", "--calm", "2"]
+    assert main(arguments) in (0, 1)
+    (record,) = read(tmp_path)
+    assert record.during.due > 0
+    assert (
+        record.during.right + record.during.refused + record.during.gave_up + record.during.not_sent
+        == record.during.due
+    )
+    assert record.during.refused
+    assert set(record.errors) == {"RejectedError"}
     # A record is not measured again.
-    assert main(asked) in (0, 1)
-    assert list(read(tmp_path)) == [one]
+    assert main(arguments) in (0, 1)
+    assert list(read(tmp_path)) == [record]
     assert "RejectedError" not in capsys.readouterr().out

@@ -23,8 +23,8 @@ def test_the_pages_are_what_the_records_say(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_every_table_is_in_a_page() -> None:
-    asked = {block["name"] for page in pages(ROOT) for block in BLOCK.finditer(page.read_text())}
-    assert asked == set(TABLES)
+    names = {block["name"] for page in pages(ROOT) for block in BLOCK.finditer(page.read_text())}
+    assert names == set(TABLES)
 
 
 def test_only_the_table_is_replaced_and_only_once(tmp_path: Path) -> None:

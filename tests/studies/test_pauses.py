@@ -18,13 +18,15 @@ RESULTS = Path("perf/studies/results/pauses")
 @pytest.mark.server
 def test_one_round_of_a_model_is_measured_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulated_accelerator", "--rounds", "1", "--results", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "simulated_accelerator" in said
-    assert str(tmp_path) in said.replace("\n", "")
-    (one,) = file.read(tmp_path / "simulated_accelerator.json", Pauses).rounds
-    assert tuple(one.computing_us) == tuple(one.queue_us) == PAUSES_MS
-    assert all(us > 20_500 for us in one.computing_us.values())  # it sleeps for so long
-    assert min(one.closed_way_us, one.open_way_us, one.late_us, *one.queue_us.values()) > 0
+    output = capsys.readouterr().out
+    assert "simulated_accelerator" in output
+    assert str(tmp_path) in output.replace("\n", "")
+    (pause_round,) = file.read(tmp_path / "simulated_accelerator.json", Pauses).rounds
+    assert tuple(pause_round.computing_us) == tuple(pause_round.queue_us) == PAUSES_MS
+    assert all(us > 20_500 for us in pause_round.computing_us.values())  # it sleeps for so long
+    assert (
+        min(pause_round.closed_way_us, pause_round.open_way_us, pause_round.late_us, *pause_round.queue_us.values()) > 0
+    )
 
 
 @pytest.mark.parametrize("words", [["nothing"], ["ranker", "--rounds", "0"]])
@@ -37,11 +39,11 @@ def test_mistakes_are_said_before_anything_is_measured(
 
 
 def test_the_table_shows_medians_beside_what_is_simulated() -> None:
-    found = file.read(RESULTS / "ranker.json", Pauses)
-    way, dispatch, late, *_ = (list(column.cells) for column in table([found]).columns[1:])
-    assert way == [f"x {found.way:.2f}", f"x {ASLEEP:.2f}"]
-    assert dispatch == [f"{found.dispatched_us(None):.0f} -> {found.dispatched_us(4):.0f}", "the same"]
-    assert late == [f"{found.late_us:.0f}", f"{LATE_US:.0f}"]
+    pauses = file.read(RESULTS / "ranker.json", Pauses)
+    way, dispatch, late, *_ = (list(column.cells) for column in table([pauses]).columns[1:])
+    assert way == [f"x {pauses.way:.2f}", f"x {ASLEEP:.2f}"]
+    assert dispatch == [f"{pauses.dispatched_us(None):.0f} -> {pauses.dispatched_us(4):.0f}", "the same"]
+    assert late == [f"{pauses.late_us:.0f}", f"{LATE_US:.0f}"]
 
 
 def test_another_record_is_refused(tmp_path: Path) -> None:

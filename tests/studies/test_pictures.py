@@ -78,8 +78,8 @@ def test_a_tree_of_processes_is_counted_whole() -> None:
 
 def test_gpus_are_sampled_where_there_are_any() -> None:
     with gpu_use.sampled() as use:
-        found = gpu_use.read()
-    assert (use.mean() is None) == (found is None)
+        utilisation = gpu_use.read()
+    assert (use.mean() is None) == (utilisation is None)
 
 
 def test_the_simulated_accelerator_takes_the_place_of_resnet50(tmp_path: Path) -> None:
@@ -110,10 +110,10 @@ def test_resnet50_must_be_exported(tmp_path: Path) -> None:
 
 
 def test_pictures_are_seeded_and_of_the_size_of_photographs() -> None:
-    one, other = draw(2)
-    assert draw(1) == [one]
-    assert one != other
-    assert 20_000 < len(one) < 120_000
+    first, second = draw(2)
+    assert draw(1) == [first]
+    assert first != second
+    assert 20_000 < len(first) < 120_000
 
 
 @pytest.mark.server
@@ -123,21 +123,23 @@ def test_a_repeat_is_one_record_and_is_not_measured_again(tmp_path: Path, capsys
     (path,) = tmp_path.iterdir()
     assert path.name == "image_classification.simulated_accelerator.r1.json"
     points = json.loads(path.read_text())["points"]
-    assert [(one["variant"], one["concurrency"]) for one in points] == [
+    assert [(point["variant"], point["concurrency"]) for point in points] == [
         ("baseline", 1),
         ("dynamic", 1),
         ("dynamic", 8),
         ("baseline", 8),
     ]
     # 20 ms for one row: none cannot answer more than 50 a second, whatever the machine.
-    assert all(one["pictures_per_s"] <= 55 for one in points if one["variant"] == "baseline")
-    assert {one["classifier_rows"] for one in points if one["variant"] == "baseline"} == {1.0}
-    assert all(one["classifier_rows"] > 1.5 for one in points if one["variant"] == "dynamic" and one["concurrency"] > 1)
-    assert all(one["requests"] > 0 and one["changed"] == 0 for one in points)
-    written = path.stat().st_mtime_ns
+    assert all(point["pictures_per_s"] <= 55 for point in points if point["variant"] == "baseline")
+    assert {point["classifier_rows"] for point in points if point["variant"] == "baseline"} == {1.0}
+    assert all(
+        point["classifier_rows"] > 1.5 for point in points if point["variant"] == "dynamic" and point["concurrency"] > 1
+    )
+    assert all(point["requests"] > 0 and point["changed"] == 0 for point in points)
+    modified_ns = path.stat().st_mtime_ns
     capsys.readouterr()
     assert pictures.main([*arguments, "--results", str(tmp_path)]) == 0
-    assert path.stat().st_mtime_ns == written
+    assert path.stat().st_mtime_ns == modified_ns
     assert "simulated_accelerator, 1 repeats" in capsys.readouterr().out
 
 

@@ -50,20 +50,20 @@ def change(path: Path, **values: Any) -> None:
 
 def standing(folder: Path, original: Path) -> set[str]:
     """The records that a check would not measure again, on the machine and versions of their ramps."""
-    found = set()
+    file_names = set()
     for each in round_folders(folder):
         for path in sorted(each.glob(f"{MODEL}.b*.json")):
             committed = points.load(original / each.name / path.name)
             ramps = Profile(ramps=tuple(load_ramp(each / name) for name in committed.ramps))
             if is_current(each, MODEL, committed.candidate, committed.load, ramps):
-                found.add(f"{each.name}/{path.name}")
-    return found
+                file_names.add(f"{each.name}/{path.name}")
+    return file_names
 
 
 def test_what_is_committed_stands(records: Path) -> None:
-    found = standing(records, records)
-    assert len(found) == ROUNDS * 12  # 6 configurations x 2 loads
-    assert POINT in found
+    entries = standing(records, records)
+    assert len(entries) == ROUNDS * 12  # 6 configurations x 2 loads
+    assert POINT in entries
 
 
 @pytest.mark.parametrize(
@@ -98,13 +98,13 @@ def test_a_slow_round_is_in_no_figure_of_a_point(records: Path) -> None:
         point,
         throughput_rows_per_s=point.throughput_rows_per_s / 1.5,
         mean_ms=1.5 * point.mean_ms,
-        percentiles_ms={one: 1.5 * value for one, value in point.percentiles_ms.items()},
+        percentiles_ms={percent: 1.5 * value for percent, value in point.percentiles_ms.items()},
     )
-    found = points.together([point, slow, point])
+    merged = points.together([point, slow, point])
     names = ("throughput_rows_per_s", "mean_ms", "percentiles_ms")
-    assert [getattr(found, name) for name in names] == [getattr(point, name) for name in names]
-    assert (found.requests, found.seconds) == (point.requests, point.seconds)  # of one round
-    assert (found.counted, found.rounds) == (point.counted, 3)
+    assert [getattr(merged, name) for name in names] == [getattr(point, name) for name in names]
+    assert (merged.requests, merged.seconds) == (point.requests, point.seconds)  # of one round
+    assert (merged.counted, merged.rounds) == (point.counted, 3)
 
 
 def test_rounds_of_another_model_file_are_not_taken_together_with_the_last(folder: Path) -> None:
@@ -135,6 +135,6 @@ def test_the_committed_comparison_is_what_the_simulation_predicts(
     assert main([MODEL, "--only-compare", "--results", str(folder)]) == 0
     assert "left out: 2 measured point(s)" in capsys.readouterr().out
     anew = json.loads((folder / FILE).read_text())["points"]
-    for before, now in zip([one for one in committed if one["model"] == MODEL], anew, strict=True):
+    for before, now in zip([point for point in committed if point["model"] == MODEL], anew, strict=True):
         assert now["predicted"] == pytest.approx(before["predicted"], rel=1e-6), now["configuration"]
         assert (now["holds"], now["own_holds"]) == (before["holds"], before["own_holds"])

@@ -41,14 +41,14 @@ def test_the_cheapest_split_is_the_best_of_all_partitions() -> None:
     for _ in range(20):
         lengths = rng.integers(1, 40, 5).tolist()
         run = float(rng.uniform(0, 60))
-        found = [list(part) for part in cheapest(run)(lengths)]
-        assert sorted(itertools.chain(*found)) == sorted(lengths)
+        split = [list(part) for part in cheapest(run)(lengths)]
+        assert sorted(itertools.chain(*split)) == sorted(lengths)
         # Each number says which part the length at its place belongs to: all partitions there are.
         partitions = (
             [[length for length, at in zip(lengths, parts, strict=True) if at == part] for part in set(parts)]
             for parts in itertools.product(range(5), repeat=5)
         )
-        assert cost(found, run) == pytest.approx(min(cost(parts, run) for parts in partitions))
+        assert cost(split, run) == pytest.approx(min(cost(parts, run) for parts in partitions))
 
 
 def test_a_split_is_what_the_configuration_says() -> None:
@@ -118,22 +118,22 @@ def test_the_table_is_made_of_records(tmp_path: Path) -> None:
         store = Store(folder(tmp_path, study.model, TWO, route))
         for repeat, rate in enumerate(rates, start=1):
             store.add(record(rate, batches, repeat))
-    found = {row.route: row for row in rows_of(study, tmp_path)}
-    assert list(found) == [separate.name, padding.name, ragged.name]
-    row = found[ragged.name]
+    rows_by_route = {row.route: row for row in rows_of(study, tmp_path)}
+    assert list(rows_by_route) == [separate.name, padding.name, ragged.name]
+    row = rows_by_route[ragged.name]
     assert row.rows_per_s == 275
     assert row.to_separate is not None
     assert (row.to_separate.low, row.to_separate.median, row.to_separate.high) == (3, 3.5, 4)
-    assert [one.to_ragged and one.to_ragged.median for one in found.values()] == [
+    assert [row.to_ragged and row.to_ragged.median for row in rows_by_route.values()] == [
         pytest.approx((100 / 400 + 50 / 150) / 2),
         pytest.approx((150 / 400 + 100 / 150) / 2),
         1,
     ]
     assert row.rows_per_execution == 2
     assert row.infer_us_per_row == 1e-3 / 2  # executions of 1 ns, here
-    assert [one.wasted for one in found.values()] == [0, pytest.approx(0.25), pytest.approx(0.25)]
+    assert [row.wasted for row in rows_by_route.values()] == [0, pytest.approx(0.25), pytest.approx(0.25)]
     assert "repeats spread" in row.marks[0]
-    assert table(study, list(found.values())).row_count == 3
+    assert table(study, list(rows_by_route.values())).row_count == 3
 
 
 def test_what_the_backend_counted_is_shown(tmp_path: Path) -> None:
@@ -177,23 +177,23 @@ def test_a_measured_point_is_not_measured_again(tmp_path: Path, capsys: pytest.C
     arguments = ["ragged_encoder", "--mix", "uniform", "--repeats", "1", "--window-ms", "150", "--concurrency", "8"]
     assert main([*arguments, "--results", str(tmp_path)]) == 0
     assert "separate executions" in capsys.readouterr().out
-    found = {path.name: list(read(path)) for path in (tmp_path / "ragged_encoder" / "uniform").iterdir()}
-    assert {name: len(records) for name, records in found.items()} == {
+    records = {path.name: list(read(path)) for path in (tmp_path / "ragged_encoder" / "uniform").iterdir()}
+    assert {name: len(entries) for name, entries in records.items()} == {
         SEPARATE.slug: 1,
         "client_padding": 1,
         "ragged": 1,
         "ragged_padding_budget": 1,
     }
-    for name, (one,) in found.items():
-        assert isinstance(one, Measurement)
-        assert one.counters.failed_requests == 0
-        assert (one.counters.rows_per_execution == 1) == (name == SEPARATE.slug)
-        assert (one.wasted is not None) == (name == "ragged_padding_budget")
+    for name, (measurement,) in records.items():
+        assert isinstance(measurement, Measurement)
+        assert measurement.counters.failed_requests == 0
+        assert (measurement.counters.rows_per_execution == 1) == (name == SEPARATE.slug)
+        assert (measurement.wasted is not None) == (name == "ragged_padding_budget")
     assert main([*arguments, "--results", str(tmp_path)]) == 0
-    assert {path.name: list(read(path)) for path in (tmp_path / "ragged_encoder" / "uniform").iterdir()} == found
+    assert {path.name: list(read(path)) for path in (tmp_path / "ragged_encoder" / "uniform").iterdir()} == records
 
 
 def test_a_model_without_mixes_ends_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["ranker"]) == 2
-    said = "'ranker' has no mixes of lengths. Known: ragged_encoder, text_recognition_ragged."
-    assert said in capsys.readouterr().err
+    message = "'ranker' has no mixes of lengths. Known: ragged_encoder, text_recognition_ragged."
+    assert message in capsys.readouterr().err

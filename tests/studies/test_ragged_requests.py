@@ -101,7 +101,7 @@ def test_100_crops_of_20_widths_are_read_as_alone() -> None:
     drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 100)
     widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 5))
     assert len(set(widths)) == 20
-    crops = [Image.fromarray(word_image.stretch(one.picture, w)) for one, w in zip(drawn, widths, strict=True)]
+    crops = [Image.fromarray(word_image.stretch(word.picture, w)) for word, w in zip(drawn, widths, strict=True)]
     alone = reading_accuracy.read(build(64, TRAINED), crops, None)
 
     async def read(url: str) -> list[str]:

@@ -9,15 +9,15 @@ from perf.studies.prediction.service_rounds import middle, one_ramp
 from tests.perf.simulate.test_simulate import ramp
 
 
-def counted(found: ServiceTimes) -> ServiceTimes:
+def counted(times: ServiceTimes) -> ServiceTimes:
     """With the sizes that its levels counted, as in a ramp that was measured."""
-    return one_ramp([found])
+    return one_ramp([times])
 
 
-def slow_level(found: ServiceTimes, index: int) -> ServiceTimes:
+def slow_level(times: ServiceTimes, index: int) -> ServiceTimes:
     """The same, but one level fell into a second in which everything took three times as long."""
     slow = ramp(factor=3.0).levels[index]
-    return counted(replace(found, levels=(*found.levels[:index], slow, *found.levels[index + 1 :])))
+    return counted(replace(times, levels=(*times.levels[:index], slow, *times.levels[index + 1 :])))
 
 
 @pytest.mark.parametrize("index", [1, 2])
@@ -28,19 +28,19 @@ def test_one_slow_second_is_in_nothing_that_follows(index: int, position: int) -
     assert slow.table_us != good.table_us
     rounds = [good, good, good]
     rounds[position] = slow
-    found = one_ramp(rounds)
-    assert found.table_us == good.table_us
-    assert (found.gap, found.way, found.burden) == (good.gap, good.way, good.burden)
+    combined = one_ramp(rounds)
+    assert combined.table_us == good.table_us
+    assert (combined.gap, combined.way, combined.burden) == (good.gap, good.way, good.burden)
 
 
 def test_the_sizes_are_those_of_the_levels_with_all_instances_at_work() -> None:
     """20 ms + 0.5 ms a row: one row at the lowest level, 4 and 8 above it, 100 executions each."""
     errors = [
-        replace(one, sizes=tuple(replace(size, error_us=error) for size in one.sizes))
-        for one, error in zip([ramp()] * 3, (3.0, 9.0, 4.0), strict=True)
+        replace(round_, sizes=tuple(replace(size, error_us=error) for size in round_.sizes))
+        for round_, error in zip([ramp()] * 3, (3.0, 9.0, 4.0), strict=True)
     ]
-    found = {size.rows: (size.executions, size.mean_us, size.error_us) for size in one_ramp(errors).sizes}
-    assert found == {1: (100, 20_500.0, 4.0), 4: (100, 22_000.0, 4.0), 8: (100, 24_000.0, 4.0)}
+    by_rows = {size.rows: (size.executions, size.mean_us, size.error_us) for size in one_ramp(errors).sizes}
+    assert by_rows == {1: (100, 20_500.0, 4.0), 4: (100, 22_000.0, 4.0), 8: (100, 24_000.0, 4.0)}
     alone = {size.rows for size in one_ramp([ramp(instances=2)] * 3).sizes}
     assert alone == {4, 8}  # with one request, one of two instances is idle
 
@@ -50,8 +50,8 @@ def test_what_has_no_levels_is_the_median() -> None:
         replace(counted(ramp()), alone_us=alone, rare_us=rare, noise=(noise,))
         for alone, rare, noise in ((1.0, 9.0, 1.0), (5.0, None, 1.2), (2.0, 7.0, 1.1))
     ]
-    found = one_ramp(rounds)
-    assert (found.alone_us, found.rare_us, found.noise) == (2.0, 8.0, (1.1,))
+    combined = one_ramp(rounds)
+    assert (combined.alone_us, combined.rare_us, combined.noise) == (2.0, 8.0, (1.1,))
 
 
 def test_ramps_of_other_levels_are_no_rounds_of_one() -> None:

@@ -42,15 +42,15 @@ def started(folder: Path, minutes: str) -> subprocess.Popen[bytes]:
 
 
 def stubs(pid: int) -> list[int]:
-    found = []
+    living = []
     for process in descendants(pid):
         try:
             name = (Path("/proc") / str(process) / "comm").read_text()
         except OSError:
             continue
         if name.startswith("triton_python"):
-            found.append(process)
-    return sorted(found)
+            living.append(process)
+    return sorted(living)
 
 
 def test_a_minute_finds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,7 +95,7 @@ def test_a_wrong_answer_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     record = recorded(tmp_path)
     wrong = [failure for failure in record.failed if failure.outcome == "wrong"]
     assert wrong
-    assert {one.model for one in wrong} == {PICTURES}
+    assert {finding.model for finding in wrong} == {PICTURES}
     assert "in place of" in wrong[0].message
 
 

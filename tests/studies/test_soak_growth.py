@@ -31,12 +31,12 @@ def hanging_together(seed: int, scale: float) -> Values:
 def test_a_leak_of_memory_is_found_in_noise(seed: int) -> None:
     # 100 MiB that grow by 2 MiB a minute: 20 in the window, where 9.5 are allowed.
     leak = 100 * MIB + 2 * MIB / 60 * TIMES + hanging_together(seed, MIB)
-    found = verdict(leak)
-    assert found.verdict == GROWS
-    assert found.growth == pytest.approx(2 * MIB / 60 * found.window_s, rel=0.1)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low < 2 * MIB / 60 * found.window_s < found.high
+    growth = verdict(leak)
+    assert growth.verdict == GROWS
+    assert growth.growth == pytest.approx(2 * MIB / 60 * growth.window_s, rel=0.1)
+    assert growth.low is not None
+    assert growth.high is not None
+    assert growth.low < 2 * MIB / 60 * growth.window_s < growth.high
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -67,9 +67,9 @@ def test_a_few_readings_far_out_do_not_count() -> None:
 
 def test_of_too_little_nothing_is_said() -> None:
     few = TIMES[TIMES >= WARM_S][:9]
-    found = verdict(few * MIB, times=few)
-    assert found.verdict == CANNOT_TELL
-    assert (found.low, found.high, found.readings) == (None, None, 9)
+    growth = verdict(few * MIB, times=few)
+    assert growth.verdict == CANNOT_TELL
+    assert (growth.low, growth.high, growth.readings) == (None, None, 9)
     assert verdict(np.array([]), times=np.array([])).verdict == CANNOT_TELL
 
 

@@ -51,7 +51,7 @@ def shown(record: SoakRecord, folder: Path) -> int:
 def call(kind: CallKind, *models: str) -> SoakCall:
     """The first that is drawn of this kind."""
     job = replace(JOB, models=models or MODELS)
-    return next(one for number in range(10_000) if (one := SoakCall.draw(job, 0, number)).kind is kind)
+    return next(soak_call for number in range(10_000) if (soak_call := SoakCall.draw(job, 0, number)).kind is kind)
 
 
 def member(ledger: CallLedger) -> ClientProcess:
@@ -73,36 +73,36 @@ def settled(ledger: CallLedger) -> SoakRecord:
 def test_a_clean_run_ends_with_0_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = CallLedger(worker=2)
     for kind, outcome in ((CallKind.PLAIN, CallOutcome.RIGHT), (CallKind.DEADLINE, CallOutcome.TIMED_OUT)):
-        ledger.begin(one := call(kind))
-        ledger.end(one, outcome)
+        ledger.begin(soak_call := call(kind))
+        ledger.end(soak_call, outcome)
     assert shown(settled(ledger), tmp_path) == 0
     assert "no problems" in capsys.readouterr().out
 
 
 def test_a_wrong_answer_is_found_and_can_be_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ledger = CallLedger(worker=2)
-    ledger.begin(one := call(CallKind.PLAIN))
-    wrong = tuple(output.copy() for output in one.request.outputs)
+    ledger.begin(soak_call := call(CallKind.PLAIN))
+    wrong = tuple(output.copy() for output in soak_call.request.outputs)
     wrong[0].flat[-1] += 1
-    ledger.end(one, *checked(one, wrong))
+    ledger.end(soak_call, *checked(soak_call, wrong))
     record = settled(ledger)
     assert shown(record, tmp_path) == 1
-    assert f"seed 5, worker 2, caller 0, call {one.number}" in capsys.readouterr().out
+    assert f"seed 5, worker 2, caller 0, call {soak_call.number}" in capsys.readouterr().out
     again = SoakCall.draw(JOB, record.failed[0].caller, record.failed[0].number)
-    for first, second in zip(again.request.inputs, one.request.inputs, strict=True):
+    for first, second in zip(again.request.inputs, soak_call.request.inputs, strict=True):
         np.testing.assert_array_equal(first, second)
 
 
 def test_a_lost_call_is_found_once(tmp_path: Path) -> None:
     now = [0.0]
     ledger = CallLedger(worker=2, clock=lambda: now[0])
-    ledger.begin(one := call(CallKind.PLAIN))
+    ledger.begin(soak_call := call(CallKind.PLAIN))
     now[0] = LOST_S + 1
     record = settled(ledger)
     assert [(failed.outcome, failed.after_s) for failed in record.failed] == [("lost", LOST_S + 1)]
     assert shown(record, tmp_path) == 1
     # Its answer may still come; it is not counted a second time.
-    ledger.end(one, CallOutcome.RIGHT)
+    ledger.end(soak_call, CallOutcome.RIGHT)
     assert ledger.report().ended == Counter()
 
 
@@ -163,8 +163,8 @@ def test_every_series_of_a_process_is_read() -> None:
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     ledger = CallLedger(worker=2)
-    ledger.begin(one := call(CallKind.PLAIN))
-    ledger.end(one, CallOutcome.OTHER, "ServerUnreachableError: nobody is there")
+    ledger.begin(soak_call := call(CallKind.PLAIN))
+    ledger.end(soak_call, CallOutcome.OTHER, "ServerUnreachableError: nobody is there")
     record = settled(ledger)
     assert load(write(record, tmp_path)) == record
     (tmp_path / "broken.json").write_text("{}")
@@ -209,8 +209,8 @@ def test_a_call_is_cancelled_when_it_says_so() -> None:
 
 
 def test_the_jobs_cover_every_shape_and_transport() -> None:
-    found = jobs(seed=0, grpc_url="", http_url="", folder="")
-    assert {job.shape for job in found} == {"threads", "tasks", "children", "openings"}
-    assert {"grpc", "http", "shared_memory"} <= {job.transport for job in found}
-    assert {model for job in found for model in job.models} == set(MODELS)
-    assert [job.worker for job in found] == list(range(len(found)))
+    planned = jobs(seed=0, grpc_url="", http_url="", folder="")
+    assert {job.shape for job in planned} == {"threads", "tasks", "children", "openings"}
+    assert {"grpc", "http", "shared_memory"} <= {job.transport for job in planned}
+    assert {model for job in planned for model in job.models} == set(MODELS)
+    assert [job.worker for job in planned] == list(range(len(planned)))

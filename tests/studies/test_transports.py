@@ -31,11 +31,11 @@ def cells(model: str, grpc_per_second: float = 5.0) -> list[TransportCell]:
 
 
 def test_ratios_are_taken_within_a_round() -> None:
-    found = {gain.over: gain for gain in gains(cells("picture"))}
-    assert set(found) == {"grpc", "http"}
-    assert (found["grpc"].latency, found["grpc"].latency_range) == (1.6, (1.5, 2.0))
-    assert (found["grpc"].throughput, found["http"].throughput) == (2.0, 1.25)
-    assert np.median([2.0, 1.0, 2.0]) == found["http"].latency
+    by_transport = {gain.over: gain for gain in gains(cells("picture"))}
+    assert set(by_transport) == {"grpc", "http"}
+    assert (by_transport["grpc"].latency, by_transport["grpc"].latency_range) == (1.6, (1.5, 2.0))
+    assert (by_transport["grpc"].throughput, by_transport["http"].throughput) == (2.0, 1.25)
+    assert np.median([2.0, 1.0, 2.0]) == by_transport["http"].latency
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_the_gates(model: str, per_second: float, good: bool) -> None:
 def test_what_was_stopped_keeps_its_complete_rounds(tmp_path: Path) -> None:
     keys = list(itertools.product(SHAPES, TRANSPORTS, WORKERS))
     kept = {key: [[1.0, 3.0], [2.0]] for key in keys} | {keys[0]: [[1.0, 3.0], [2.0], [9.0]]}
-    found = complete(kept, 0.5)
-    assert {(cell.median_us, cell.per_second) for cell in found} == {((2.0, 2.0), (4.0, 2.0))}
+    completed = complete(kept, 0.5)
+    assert {(cell.median_us, cell.per_second) for cell in completed} == {((2.0, 2.0), (4.0, 2.0))}
     with pytest.raises(KeyboardInterrupt):
         complete({keys[0]: [[1.0]]}, 0.5)
-    whole = TransportRecord(cells=tuple(found), **origin(["python"]))
-    partial = TransportRecord(cells=tuple(found), partial=True, **origin(["python"]))
+    whole = TransportRecord(cells=tuple(completed), **origin(["python"]))
+    partial = TransportRecord(cells=tuple(completed), partial=True, **origin(["python"]))
     assert file.read(whole.write(tmp_path), TransportRecord) == whole
     assert file.read(partial.write(tmp_path), TransportRecord) == partial
     assert file.read(tmp_path / "transports.json", TransportRecord) == whole

@@ -21,7 +21,7 @@ JUDGED_STUDY = RESULTS / "simulated_accelerator.closed-32.throughput.p99-55ms.js
 
 
 def bench() -> SimulatedBench:
-    return SimulatedBench(service=accelerator, sla=LatencyTarget(latency_ms=100))
+    return SimulatedBench(service=accelerator, target=LatencyTarget(latency_ms=100))
 
 
 def empty(seed: int = 1) -> Grid:

@@ -132,7 +132,7 @@ def _refuse_other_schedulers(config: ModelConfig) -> None:
     policy = config.parameters["batch_policy"].string_value if "batch_policy" in config.parameters else "all"
     if policy != "all":
         raise RulesError(
-            f'model "{config.name}" has batch_policy "{policy}": its instances choose batch sizes by what they measure, '
+            f'model "{config.name}" has batch_policy "{policy}": it chooses batch sizes by what it measures, '
             "so the configuration alone does not give them. Name a configuration without batch_policy (--config-name)."
         )
     if "TRITON_BATCH_STRATEGY_PATH" in config.parameters:

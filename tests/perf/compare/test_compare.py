@@ -15,26 +15,16 @@ from perf.compare.comparison import CANNOT_TELL, FASTER, SLOWER
 from perf.compare.comparison import compare as lines_of
 from perf.load.timings import REQUEST
 from perf.load.window import sample, summary
-from perf.records import measurement, runs
+from perf.records import runs
 from perf.records.load_record import CpuTime, LoadRecord, Stages
-from perf.records.measurement import AnalyzerLoad, AnalyzerResult, Measurement, MeasurementKey, RecordError
+from perf.records.measurement import AnalyzerLoad, AnalyzerResult, Measurement, MeasurementKey, RecordError, write
 from perf.records.offered_load import Load
 from perf.records.runs import Run, Runs
+from perf.stats import bootstrap
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
-NONE = Counters(
-    requests=0,
-    failed_requests=0,
-    rows=0,
-    executions=0,
-    queue_ns=0,
-    compute_input_ns=0,
-    compute_infer_ns=0,
-    compute_output_ns=0,
-    batches={},
-    batches_ns={},
-)
+NONE = Counters.none()
 BEGIN = datetime(2026, 1, 2, tzinfo=UTC)
 
 
@@ -74,12 +64,12 @@ def test_a_tenth_is_seen_through_a_hundredth_of_noise_in_both_directions(seed: i
     new = measured(noisy(seed + 100, 0.01, 1.1, drift), first_s=10)
     assert set(verdicts(old, new).values()) == {FASTER}
     assert set(verdicts(new, measured(noisy(seed, 0.01, drift=drift), first_s=20)).values()) == {SLOWER}
-    # The same figures that were not taken in turn are not pairs, and a tenth drowns in what the rounds differ by.
+    # The same figures that were not taken in turn are not pairs, and a tenth is less than the rounds differ by.
     later = measured(noisy(seed + 100, 0.01, 1.1, drift), first_s=1000)
     assert verdicts(old, later)["throughput"] == CANNOT_TELL
 
 
-def test_two_of_the_same_are_not_told_apart() -> None:
+def test_equal_configurations_are_rarely_told_apart() -> None:
     """Wrong in about one of twenty, as the level says."""
     verdicts_seen = [
         verdicts(measured(noisy(seed, 0.01)), measured(noisy(seed + 500, 0.01), first_s=10))["throughput"]
@@ -89,7 +79,7 @@ def test_two_of_the_same_are_not_told_apart() -> None:
     assert len(set(verdicts_seen)) > 1
 
 
-def test_nothing_below_what_the_same_differs_by_counts() -> None:
+def test_a_difference_below_the_noise_does_not_count() -> None:
     old, new = measured(noisy(1, 0.002)), measured(noisy(2, 0.002, 1.04), first_s=5)
     assert verdicts(old, new)["throughput"] == FASTER
     # The second runs of A are 5 % off themselves.
@@ -156,38 +146,42 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     return record.write(folder)
 
 
-def test_single_runs_are_compared_by_their_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    one, same, slow = (fleet(tmp_path / str(seed), seed, mean) for seed, mean in ((1, 20.0), (2, 20.0), (3, 26.0)))
-    (read,) = runs.read(str(one)).runs
-    assert (len(read.latencies_us), read.config, read.load) == (
+def test_single_runs_are_compared_by_their_requests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 300)
+    first, same, slow = (fleet(tmp_path / str(seed), seed, mean) for seed, mean in ((1, 20.0), (2, 20.0), (3, 26.0)))
+    (run,) = runs.read(str(first)).runs
+    assert (len(run.latencies_us), run.config, run.load) == (
         2000,
         "no dynamic batching, 1 instance",
         "2 processes x 1 rows, poisson 200/s, grpc",
     )
     out = str(tmp_path / "compared.json")
-    assert compare.main([str(one), str(same), "--out", out]) == 0
+    assert compare.main([str(first), str(same), "--out", out]) == 0
     assert {line["verdict"] for line in json.loads(Path(out).read_text())["lines"]} == {CANNOT_TELL}
     capsys.readouterr()
-    assert compare.main([str(one), str(slow), "--out", out]) == 1
+    assert compare.main([str(first), str(slow), "--out", out]) == 1
     printed = capsys.readouterr().out
     assert "REGRESSION: p50 latency of ranker" in printed
     assert "it does not cover changes from run to run, so nothing under 3% counts" in " ".join(printed.split())
     lines = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
     assert lines["throughput"]["verdict"] == CANNOT_TELL
     assert lines["p50 latency"]["ratio"]["low"] < 1.3 < lines["p50 latency"]["ratio"]["high"]
-    assert compare.main([str(one), str(slow), "--threshold", "60%", "--out", out]) == 0
-    assert compare.main([str(slow), str(one), "--out", out]) == 0
+    assert compare.main([str(first), str(slow), "--threshold", "60%", "--out", out]) == 0
+    assert compare.main([str(slow), str(first), "--out", out]) == 0
 
 
-def test_a_run_that_left_requests_out_is_shown(tmp_path: Path) -> None:
+def test_a_run_that_left_requests_out_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its p99 is over all requests, not over those that were answered, and the record can be written."""
-    one, other = fleet(tmp_path / "a", 1, 20.0), fleet(tmp_path / "b", 2, 20.0)
-    content = json.loads(other.read_text())
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 300)
+    whole, partial = fleet(tmp_path / "a", 1, 20.0), fleet(tmp_path / "b", 2, 20.0)
+    content = json.loads(partial.read_text())
     content["sample"]["latencies_us"][:100] = [None] * 100
-    other.write_text(json.dumps(content))
-    assert runs.read(str(other)).runs[0].p99_us == math.inf
+    partial.write_text(json.dumps(content))
+    assert runs.read(str(partial)).runs[0].p99_us == math.inf
     out = tmp_path / "compared.json"
-    assert compare.main([str(one), str(other), "--out", str(out)]) in (0, 1)
+    assert compare.main([str(whole), str(partial), "--out", str(out)]) in (0, 1)
     lines = {line["quantity"]: line for line in json.loads(out.read_text())["lines"]}
     assert (lines["p99 latency"]["verdict"], lines["p99 latency"]["b"]) == (CANNOT_TELL, None)
 
@@ -214,12 +208,17 @@ def analyzer(folder: Path, config: str, speeds: Sequence[float]) -> None:
         versions={},
     )
     for repeat, speed in enumerate(speeds, 1):
-        seen = AnalyzerResult(window_ms=1000, windows=(), throughput_rows_per_s=speed, p50_us=1e3)
+        result = AnalyzerResult(window_ms=1000, windows=(), throughput_rows_per_s=speed, p50_us=1e3)
         at = (BEGIN + timedelta(seconds=20 * repeat + 9 * (config == "new"))).isoformat()
         entry = Measurement(
-            point=replace(point, repeat=repeat), started_at=at, command=("x",), measured=seen, before=NONE, after=NONE
+            point=replace(point, repeat=repeat),
+            started_at=at,
+            command=("x",),
+            measured=result,
+            before=NONE,
+            after=NONE,
         )
-        measurement.write(entry, folder)
+        write(entry, folder)
 
 
 def test_a_configuration_of_many_is_named_behind_its_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -257,7 +256,7 @@ def test_a_mistake_is_one_line(
 
 def test_loads_that_differ_are_not_compared(tmp_path: Path) -> None:
     old = Runs(title="a", runs=tuple(measured([1.0, 1.0])))
-    new = Runs(title="b", runs=tuple(replace(one, load="closed:8") for one in old.runs))
+    new = Runs(title="b", runs=tuple(replace(run, load="closed:8") for run in old.runs))
     with pytest.raises(RecordError, match="no load was measured for both"):
         lines_of(old, new)
     assert asdict(old.runs[0])["load"] == "closed:16"

@@ -16,7 +16,7 @@ from triton_batching.terminal import Mistake
 @pytest.mark.parametrize(
     ("pattern", "cv2", "expected"), [("poisson", 9.0, 1.0), ("gamma", 4.0, 4.0), ("gamma", 0.25, 0.25)]
 )
-def test_gaps_have_the_mean_and_the_variation_asked_for(pattern: str, cv2: float, expected: float) -> None:
+def test_gaps_have_the_given_mean_and_variation(pattern: str, cv2: float, expected: float) -> None:
     times = drawn(pattern, 200.0, 500.0, cv2, np.random.default_rng(1))
     gaps = np.diff(times)
     # 100,000 gaps: the mean of gaps with cv2 4 has a standard error of 0.6 %.
@@ -67,7 +67,7 @@ def test_a_trace_is_replayed_in_the_window(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1\n0.5\n", "soon\n", "1\nnan\n"])
-def test_what_is_not_a_trace_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_trace_is_refused(text: str, tmp_path: Path) -> None:
     trace = tmp_path / "arrivals.txt"
     trace.write_text(text)
     with pytest.raises(Mistake, match=r"arrivals\.txt: "):
@@ -124,7 +124,7 @@ def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pyte
         ),
     ],
 )
-def test_values_out_of_range_are_one_line(
+def test_a_value_out_of_range_is_one_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """They are checked before the model is looked for."""

@@ -22,8 +22,8 @@ def timings(count: int = 10, *, wait_ms: int = 50, outcome: int = RIGHT) -> Timi
     rows = []
     for number in range(count):
         at = number * 100 * MS
-        written, received = at + MS, at + MS + wait_ms * MS
-        rows.append((0, number, at, at, written, received, received + 2 * MS, outcome))
+        sent, received = at + MS, at + MS + wait_ms * MS
+        rows.append((0, number, at, at, sent, received, received + 2 * MS, outcome))
     return np.array(rows, dtype=REQUEST)
 
 

@@ -1,6 +1,7 @@
 """The load generator on real servers: a stall, a target that ends the run early, many clients in one process."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from tiny_models import python_model
 
 from perf.load import __main__ as program
 from perf.load import run
-from perf.load.deployment import Deployment, running
+from perf.load.deployment import Deployment, Running, running
 from perf.load.target_check import TargetCheck
 from perf.load.variant import Overrides
 from perf.records.load_record import LoadResult
@@ -27,11 +28,20 @@ STALLS = """import os, time
 """
 
 
-def stalled(repository: Path, load: Load) -> LoadResult:
-    """Measure a model that stalls once, a third into the window."""
+@pytest.fixture(scope="module")
+def staller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, Running, Path]]:
+    """A server with a model that stalls once after each touch of the trigger, the last of these three."""
+    repository = tmp_path_factory.mktemp("staller")
     trigger = repository / "trigger"
-    body = STALLS.format(trigger=str(trigger), stall=STALL_S)
-    python_model(repository, "staller", body)
+    python_model(repository, "staller", STALLS.format(trigger=str(trigger), stall=STALL_S))
+    target = Deployment(model="staller", repository=repository, trace_rate=0)
+    with running(target, lambda _: None) as server:
+        yield target, server, trigger
+
+
+def stalled(staller: tuple[Deployment, Running, Path], load: Load) -> LoadResult:
+    """Measure a model that stalls once, a third into the window."""
+    target, server, trigger = staller
     fired: list[float] = []
 
     def progress(text: str, share: float) -> None:
@@ -39,22 +49,22 @@ def stalled(repository: Path, load: Load) -> LoadResult:
             fired.append(share)
             trigger.touch()
 
-    target = Deployment(model="staller", repository=repository, trace_rate=0)
-    with running(target, lambda _: None) as server:
-        result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), progress)
+    result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), progress)
     assert len(fired) == 1
     assert not trigger.exists()
     return result
 
 
 @pytest.mark.server
-def test_a_stall_is_in_the_latency_of_every_request_that_was_due_in_it(tmp_path: Path) -> None:
+def test_a_stall_is_in_the_latency_of_every_request_that_was_due_in_it(
+    staller: tuple[Deployment, Running, Path],
+) -> None:
     """At 100 a second 50 are due while the model sleeps for 0.5 s, the k-th of them with 0.5 s - k / 100 to wait.
 
     That much at least, however busy the machine is. Of 200 requests the third longest is the 99th percentile.
     """
     load = Load(workers=2, pattern="constant", rate_per_s=100.0, warm_up_s=0.5, duration_s=2.0)
-    result = stalled(tmp_path, load)
+    result = stalled(staller, load)
     assert (result.outcome.answered, result.outcome.wrong, result.outcome.not_sent) == (200, 0, 0)
     longest = np.sort(result.sample.latencies_us)[::-1][:50] / 1e6
     at_least = STALL_S - np.arange(1, 51) / 100
@@ -64,26 +74,41 @@ def test_a_stall_is_in_the_latency_of_every_request_that_was_due_in_it(tmp_path:
 
 
 @pytest.mark.server
-def test_a_client_that_waits_for_its_answers_hides_the_stall(tmp_path: Path) -> None:
+def test_a_client_that_waits_for_its_answers_hides_the_stall(staller: tuple[Deployment, Running, Path]) -> None:
     """The same stall, of which only one request in hundreds takes notice."""
-    result = stalled(tmp_path, Load(workers=1, warm_up_s=0.5, duration_s=2.0))
+    result = stalled(staller, Load(workers=1, warm_up_s=0.5, duration_s=2.0))
     latencies = np.asarray(result.sample.latencies_us)
-    assert len(latencies) > 100  # so that one slow request is above the 99th percentile
-    assert np.sum(latencies > 0.45e6) == 1
-    assert result.outcome.percentiles_us[99] < 0.3e6
+    # One request waited for the whole stall; a client that waits sends no other meanwhile.
+    assert np.max(latencies) >= STALL_S * 1e6
+    stall = int(np.argmax(latencies))
+    due_us = np.asarray(result.sample.due_s) * 1e6
+    assert not np.any((due_us > due_us[stall]) & (due_us < due_us[stall] + latencies[stall]))
 
 
 @pytest.mark.server
 def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
     """Eight clients of two processes: every request once, and never more than eight rows together."""
-    arguments = ["--workers", "2", "--in-flight", "4", "--max-batch-size", "8", "--instances", "1", "--delay-ms", "500"]
+    arguments = [
+        "--workers",
+        "2",
+        "--in-flight",
+        "4",
+        "--max-batch-size",
+        "32",
+        "--instances",
+        "1",
+        "--delay-ms",
+        "500",
+    ]
     common = ["--time-scale", "0.2", "--transport", "grpc", "--trace-rate", "0", "--results", str(tmp_path)]
     assert program.main(["simulated_accelerator", *arguments, "--requests", "160", *common]) == 0
     (path,) = tmp_path.glob("*.json")
     record = json.loads(path.read_text())
     assert (record["outcome"]["right"], record["outcome"]["wrong"], record["outcome"]["failed"]) == (160, 0, 0)
-    # Eight requests are always in flight, so with a delay of half a second every batch is full.
-    assert record["counted"]["batches"] == {"8": 20}
+    batches = {int(rows): count for rows, count in record["counted"]["batches"].items()}
+    assert sum(rows * count for rows, count in batches.items()) == 160
+    # A batch of up to 32 rows waits 100 ms for more, but no more than eight requests are in flight.
+    assert max(batches) == 8
     assert len(record["sample"]["latencies_us"]) == len(record["sample"]["due_s"]) == 160
     assert record["judgement"] is None
     # One line for each list, however many requests.
@@ -92,11 +117,11 @@ def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One request takes 4 ms and more: all are later than 1 ms, and none as late as 3 s."""
+    """One request takes 4 ms and more: all are later than 1 ms, and hardly any is as late as 3 s."""
     target = Deployment(
         model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0
     )
-    load = Load(workers=2, pattern="poisson", rate_per_s=300.0, warm_up_s=0.5, duration_s=20.0)
+    load = Load(workers=2, pattern="poisson", rate_per_s=100.0, warm_up_s=0.5, duration_s=20.0)
     with running(target, lambda _: None) as server:
         pool = run.prepare(target, load, server, lambda text, share: None)
         results = [
@@ -106,18 +131,20 @@ def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: py
                 server,
                 pool,
                 lambda text, share: None,
-                TargetCheck(target=LatencyTarget(latency_ms=limit)),
+                TargetCheck(target=latency),
             )
-            for limit in (1.0, 3_000.0)
+            for latency in (
+                LatencyTarget(latency_ms=1.0, percent=90.0),
+                LatencyTarget(latency_ms=3_000.0, percent=90.0),
+            )
         ]
     missed, met = (result.judgement for result in results)
     assert missed is not None
     assert met is not None
     assert (missed.passed, missed.early, missed.late) == (False, True, missed.requests)
-    assert (met.passed, met.early, met.late) == (True, True, 0)
-    assert 100 <= missed.requests < 600
-    # The window ends with the last decided request, 3 s before the last report.
-    assert met.requests >= 829
+    assert (met.passed, met.early) == (True, True)
+    # No run ends before a hundred requests, or before its verdict is certain.
+    assert min(missed.requests, met.requests) >= 100
     for result in results:
         assert result.outcome.window_s < 20
         assert len(result.sample.due_s) == result.outcome.answered + result.outcome.failed + result.outcome.not_sent

@@ -74,7 +74,7 @@ def test_average_latency_windows() -> None:
     assert measured.windows == (AnalyzerWindow(throughput_rows_per_s=10.5, latency_us=95238),)
 
 
-def test_nothing_measured_is_no_measurement() -> None:
+def test_an_output_without_windows_is_no_measurement() -> None:
     assert parse("error: Failed to init manager inputs", "", 700) is None
 
 
@@ -161,22 +161,22 @@ def test_windows_shorter_than_a_request_are_made_longer(tmp_path: Path) -> None:
     folder = tmp_path / "simulated_accelerator"
     shutil.copytree(REPOSITORY / folder.name, folder, ignore=shutil.ignore_patterns("__pycache__"))
     path = folder / "config.pbtxt"
-    path.write_text(path.read_text().replace('"20"', '"600"'))
+    path.write_text(path.read_text().replace('"20"', '"150"'))
     with launch(Settings(models=(folder.name,), repository=tmp_path)) as slow:
         measured, _ = measure(target(slow, folder.name), AnalyzerLoad(concurrency=1), window_ms=100)
     assert measured.window_ms > 100
     assert len(measured.windows) == 3
-    assert measured.throughput_rows_per_s < 1 / 0.6
+    assert measured.throughput_rows_per_s < 1 / 0.15
 
 
 @pytest.mark.server
-def test_a_failure_says_what_perf_analyzer_said(server: Server) -> None:
+def test_an_error_quotes_perf_analyzer(server: Server) -> None:
     wrong = dataclasses.replace(target(server, "ranker"), model="nowhere")
     with pytest.raises(AnalyzerError, match=r"measured nothing for 'nowhere'.*\n.*"):
         measure(wrong, AnalyzerLoad(concurrency=1), window_ms=200)
 
 
-def test_no_perf_analyzer_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_perf_analyzer_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.prefix", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AnalyzerError, match="Run make setup"):
@@ -191,7 +191,7 @@ def test_a_model_without_batching_has_samples_too(tmp_path: Path) -> None:
     assert [entry["a"]["shape"] for entry in entries] == [[2, 3]] * analyzer.SAMPLES
 
 
-def test_proxies_are_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("http_proxy", "http://proxy:1")
     monkeypatch.setenv("GRPC_PROXY", "http://proxy:1")
     assert not [name for name in analyzer._environment(tmp_path) if "proxy" in name.lower()]

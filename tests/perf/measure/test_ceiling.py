@@ -30,7 +30,7 @@ def test_every_batch_size_in_every_round(tmp_path: Path, monkeypatch: pytest.Mon
     assert ceiling.started_at
 
 
-def test_a_python_model_has_none() -> None:
+def test_a_python_model_has_no_ceiling() -> None:
     with pytest.raises(CeilingError, match="not an ONNX model"):
         plan("simulated_accelerator")
 

@@ -1,6 +1,7 @@
 """Service times against known lines, and the cost of arrivals against levels that were made with one."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def test_a_rare_outlier_is_drawn_to_its_neighbours() -> None:
     assert table[12] == pytest.approx(2200, rel=0.05)
 
 
-def test_between_and_beyond_counted_sizes_it_goes_straight_on() -> None:
+def test_between_and_beyond_counted_sizes_the_table_is_a_line() -> None:
     table = smoothed(sizes({1: 1100.0, 32: 4200.0}), 40)
     assert table[16] == pytest.approx(1100 + 15 * 100)
     assert table[40] == pytest.approx(4200 + 8 * 100)
@@ -71,15 +72,11 @@ NOTHING = AnalyzerResult(window_ms=1, windows=(), throughput_rows_per_s=0.0)
 def level(concurrency: int, times_us: dict[int, float], *, count: int = 10) -> Level:
     batches = dict.fromkeys(times_us, count)
     rows = sum(size * count for size in times_us)
-    counted = Counters(
+    counted = replace(
+        Counters.none(),
         requests=rows,
-        failed_requests=0,
         rows=rows,
         executions=count * len(times_us),
-        queue_ns=0,
-        compute_input_ns=0,
-        compute_infer_ns=0,
-        compute_output_ns=0,
         batches=batches,
         batches_ns={size: round(us * 1e3) * count for size, us in times_us.items()},
     )
@@ -112,7 +109,7 @@ def test_without_a_cost_of_arrivals_the_times_stay() -> None:
     )
 
 
-def test_a_slope_within_its_error_is_none() -> None:
+def test_a_slope_within_its_error_is_zero() -> None:
     """Every second level is slower, however many requests are in flight."""
     slower = {1: 0, 3: 300, 5: 0, 8: 300, 13: 0, 17: 300}
     assert burden(levels(lambda n, rows: stepped(rows) + slower[n]), 1, 8).each_us == 0.0

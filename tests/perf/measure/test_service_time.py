@@ -17,10 +17,10 @@ MODEL = "simulated_accelerator"
 
 def test_the_levels_rise_from_one_to_more_than_all_instances_can_run() -> None:
     for most, instances in ((1, 1), (8, 1), (64, 2)):
-        found = levels(most, instances)
-        assert (found[0], found[-1]) == (1, 2 * most * instances + instances)
-        assert found == sorted(found)
-        assert len(found) <= 14
+        concurrencies = levels(most, instances)
+        assert (concurrencies[0], concurrencies[-1]) == (1, 2 * most * instances + instances)
+        assert concurrencies == sorted(concurrencies)
+        assert len(concurrencies) <= 14
 
 
 def test_a_record_names_no_folder_of_its_run() -> None:
@@ -32,30 +32,30 @@ def test_a_record_names_no_folder_of_its_run() -> None:
     assert recorded("perf.measure.service_time", ["m", "--results=somewhere"])[3:] == ("m",)
 
 
-def test_a_count_that_is_none_is_a_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_instances_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([MODEL, "--instances", "0"]) == 2
     assert "--instances 0: not a list of numbers" in capsys.readouterr().err
 
 
-def test_a_row_alone_is_the_lowest_levels_own() -> None:
+def test_the_time_of_a_lone_row_is_that_of_the_lowest_level() -> None:
     """20.5 ms with one client, and a time of its own for 8 rows."""
     planned = replace(ramp(), sizes=(), alone_us=0.0)
     assert concluded(planned, [], None).alone_us == 20_500.0
 
 
-@pytest.mark.parametrize(("batches", "said"), [({}, "{}"), ({2: 3}, "{2: 3}"), ({1: 0}, "{1: 0}")])
-def test_a_lowest_level_without_executions_of_one_row_says_so(batches: dict[int, int], said: str) -> None:
+@pytest.mark.parametrize(("batches", "batches_text"), [({}, "{}"), ({2: 3}, "{2: 3}"), ({1: 0}, "{1: 0}")])
+def test_a_lowest_level_without_executions_of_one_row_is_an_error(batches: dict[int, int], batches_text: str) -> None:
     lowest = replace(ramp().levels[0], counted=replace(ramp().levels[0].counted, batches=batches))
-    with pytest.raises(Failure, match=f"^hand_made: .* executions by rows {said},"):
+    with pytest.raises(Failure, match=f"^hand_made: .* executions by rows {batches_text},"):
         concluded(replace(ramp(), levels=(lowest, *ramp().levels[1:])), [], None)
 
 
 @pytest.mark.server
 def test_a_ramp_counts_every_execution_by_its_size(server: Server) -> None:
     target = Endpoint(model=MODEL, config=server.configs[MODEL], http_url=server.http_url, grpc_url=server.grpc_url)
-    told: list[bool] = []
-    (lone, full), glimpses = climb(target, [1, 17], lambda text, done: told.append(done))
-    assert sum(told) == 2
+    done_steps: list[bool] = []
+    (lone, full), glimpses = climb(target, [1, 17], lambda text, done: done_steps.append(done))
+    assert sum(done_steps) == 2
     # One client is always alone in its execution, and 17 fill batches of 8.
     assert set(lone.counted.batches) == {1}
     assert full.counted.batches[8] > 0
@@ -65,4 +65,4 @@ def test_a_ramp_counts_every_execution_by_its_size(server: Server) -> None:
         # It sleeps 20 ms and 0.5 ms a row, and nothing is faster than that.
         for rows, count in level.counted.batches.items():
             assert level.counted.execution_ns(rows) >= count * (20e6 + 0.5e6 * rows)
-    assert {one.rows for one in glimpses} >= {1, 8}
+    assert {glimpse.rows for glimpse in glimpses} >= {1, 8}

@@ -48,7 +48,7 @@ def test_windows_grow_until_the_first_requests_do_not_count() -> None:
 @pytest.mark.server
 def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    study = Sweep(
+    sweep = Sweep(
         model="simulated_accelerator",
         config_names=("baseline", "dynamic"),
         loads=tuple(AnalyzerLoad(concurrency=concurrency, window_ms=200) for concurrency in (1, 4)),
@@ -63,52 +63,60 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(study, store, stop_after_three)
+        run(sweep, store, stop_after_three)
     stopped = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(stopped) == 3
-    run(study, store, lambda text, done: None)
+    run(sweep, store, lambda text, done: None)
     finished = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     assert len(finished) == 4
     assert {name: finished[name] for name in stopped} == stopped
-    by_config = {
+    records = {
         (record.point.config_name, record.point.load.concurrency): record
         for record in read(tmp_path)
         if isinstance(record, Measurement)
     }
-    assert set(by_config[("baseline", 4)].counters.batches) == {1}
-    assert max(by_config[("dynamic", 4)].counters.batches) > 1
+    assert set(records[("baseline", 4)].counters.batches) == {1}
+    assert max(records[("dynamic", 4)].counters.batches) > 1
     # The warm-up, with its batch of 8, is counted before the first point.
-    assert set(by_config[("dynamic", 1)].counters.batches) == {1}
+    assert set(records[("dynamic", 1)].counters.batches) == {1}
     # The point that was resumed was given the window that it would have had: 20 x 4 requests in three windows.
-    reached = by_config[("dynamic", 1)].measured.throughput_rows_per_s
-    assert by_config[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
-    started = sorted(by_config.values(), key=lambda record: record.started_at)
+    reached = records[("dynamic", 1)].measured.throughput_rows_per_s
+    assert records[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
+    started = sorted(records.values(), key=lambda record: record.started_at)
     assert [record.point.config_name for record in started] == ["baseline", "baseline", "dynamic", "dynamic"]
 
 
-@pytest.mark.server
 @pytest.mark.usefixtures("ranker")
-def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path) -> None:
+def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each configuration is measured early and late, and the ceiling before each of them."""
-    study = Sweep(
-        model="ranker",
-        config_names=("baseline", "dynamic"),
-        loads=(AnalyzerLoad(concurrency=1, window_ms=200),),
-        repeats=2,
-        ceiling=True,
+    order: list[str] = []
+
+    def configuration(sweep: Sweep, config_name: str, repeat: int, *_: object) -> None:
+        order.append(f"{config_name} {repeat}")
+
+    def progress(text: str, done: bool) -> None:
+        if text.endswith("batch 1"):
+            order.append("ceiling")
+
+    monkeypatch.setattr("perf.measure.sweep._run_config", configuration)
+    monkeypatch.setattr("perf.measure.ceiling.ROUND_S", 0.01)
+    loads = (AnalyzerLoad(concurrency=1),)
+    run(
+        Sweep(model="ranker", config_names=("baseline", "dynamic"), loads=loads, repeats=2, ceiling=True),
+        Store(tmp_path),
+        progress,
     )
-    run(study, Store(tmp_path), lambda text, done: None)
-    entries = list(read(tmp_path))
-    records = sorted((entry for entry in entries if isinstance(entry, Measurement)), key=lambda one: one.started_at)
-    order = [(record.point.config_name, record.point.repeat) for record in records]
-    assert order == [("baseline", 1), ("dynamic", 1), ("baseline", 2), ("dynamic", 2)]
-    ceilings = [entry for entry in entries if isinstance(entry, Ceiling)]
+    assert order == [
+        *("ceiling", "baseline 1", "ceiling", "dynamic 1"),
+        *("ceiling", "baseline 2", "ceiling", "dynamic 2"),
+    ]
+    ceilings = [record for record in read(tmp_path) if isinstance(record, Ceiling)]
     assert [ceiling.repeat for ceiling in ceilings] == [1, 2]
     assert all(len(rates) == 2 for ceiling in ceilings for rates in ceiling.rows_per_s.values())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["nowhere"], "no model 'nowhere'"),
         (["ranker", "--config-name", "fast"], "'ranker' has: baseline"),
@@ -123,21 +131,22 @@ def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_end_with_one_line_and_code_2(
-    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*arguments, "--results", str(tmp_path)]) == 2
-    printed = capsys.readouterr().err
-    assert said in printed
-    assert len(printed.strip().splitlines()) == 1
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
 
 
 @pytest.mark.server
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "perf.measure.sweep", "simulated_accelerator", "--results", str(tmp_path)]
-    sweep = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "perf.measure.sweep", "simulated_accelerator", "--window-ms", "200"]
+    sweep = subprocess.Popen(
+        [*command, "--results", str(tmp_path)], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
     assert wait_until(lambda: bool(list(tmp_path.glob("*.json"))), seconds=60)
     sweep.send_signal(signal.SIGINT)
-    _, said = sweep.communicate(timeout=30)
+    _, errors = sweep.communicate(timeout=30)
     assert sweep.returncode == 130
-    assert f"the records so far are in {tmp_path}. The same command continues." in " ".join(said.split())
-    assert all(isinstance(entry, Measurement) for entry in read(tmp_path))
+    assert f"the records so far are in {tmp_path}. The same command continues." in " ".join(errors.split())
+    assert all(isinstance(record, Measurement) for record in read(tmp_path))

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.simulate.clients import NS
 from perf.simulate.clients import arrivals as simulated_arrivals
+from perf.stats import bootstrap
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.terminal import Mistake, terminal
 
@@ -77,10 +79,11 @@ def fast() -> ModelConfig:
 
 @pytest.mark.server
 def test_configurations_are_measured_in_turn_on_servers_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One instance against two that have the same times, in one round."""
-    match = VersusPlan(
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
+    plan = VersusPlan(
         model=MODEL,
         configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
         model_sha256={"one": "1", "two": "2"},
@@ -90,61 +93,44 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
             warm_up_s=0.3,
             command=("python", "-m", "perf.compare.versus", MODEL),
         ),
-        seconds=1.0,
+        seconds=0.5,
         rounds=1,
         repository=REPOSITORY,
         folder=tmp_path,
     )
-    assert replace(match, rounds=2).missing == [1, 2]
-    assert versus(match, terminal()) in (0, 1)
-    assert replace(match, rounds=2).missing == [2]
-    assert replace(match, model_sha256={"one": "1", "two": "another"}).missing == [1]
+    assert replace(plan, rounds=2).missing == [1, 2]
+    assert versus(plan, terminal()) in (0, 1)
+    assert replace(plan, rounds=2).missing == [2]
+    assert replace(plan, model_sha256={"one": "1", "two": "another"}).missing == [1]
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     # Existing records are not measured again.
-    assert versus(match, terminal()) in (0, 1)
+    assert versus(plan, terminal()) in (0, 1)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     records = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
-    trials = sorted((made for _, made in records), key=lambda made: (made.round, made.started_at))
-    assert [(measured.candidate.instances, measured.stage) for measured in trials] == [
-        (1, AGAINST),
-        (2, AGAINST),
-        (1, NOISE),
-    ]
+    trials = sorted((trial for _, trial in records), key=lambda trial: (trial.round, trial.started_at))
+    assert [(trial.candidate.instances, trial.stage) for trial in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
     # The answers were collected once: all servers have the same maximum batch size.
-    assert len(match.meter.answers.pools) == 1
-    for measured in trials:
-        assert (measured.wrong, measured.failed, measured.not_sent, measured.late, measured.load) == (
-            0,
-            0,
-            0,
-            0,
-            "closed:8",
-        )
-        assert measured.requests == len(measured.latencies_us) == len(measured.due_s) > 0
-        assert measured.throughput_rows_per_s == pytest.approx(measured.requests / measured.seconds)
-        assert measured.passed in (True, None)
-        assert max(measured.counted.batches) <= 8
-        assert measured.cores_busy > 0
+    assert len(plan.meter.answers.pools) == 1
+    for trial in trials:
+        assert trial.load == "closed:8"
+        assert trial.wrong == trial.failed == trial.not_sent == trial.late == 0
+        assert trial.requests == len(trial.latencies_us) == len(trial.due_s) > 0
+        assert trial.throughput_rows_per_s == pytest.approx(trial.requests / trial.seconds)
+        assert trial.passed in (True, None)
+        assert max(trial.counted.batches) <= 8
+        assert trial.cores_busy > 0
         # Every twentieth request was traced, and its stages add up to its latency.
-        parts = np.array(list(measured.parts_us.values()))
+        parts = np.array(list(trial.parts_us.values()))
         assert len(parts) == 8
-        assert 0 < parts.shape[1] <= measured.requests / 20 + 2
+        assert 0 < parts.shape[1] <= trial.requests / 20 + 2
         for latency in parts.sum(axis=0):
-            assert np.min(np.abs(np.array(measured.latencies_us) - latency)) < 0.11
+            assert np.min(np.abs(np.array(trial.latencies_us) - latency)) < 0.11
     printed = capsys.readouterr().out
     assert printed.count("p99 <= 5000 ms, noise: ") == 2
     assert "1 run of each" in printed
     # The records compare as they did.
-    assert compare.main(
-        [
-            f"{tmp_path}:one",
-            f"{tmp_path}:two",
-            "--noise",
-            f"{tmp_path}:noise",
-            "--out",
-            str(tmp_path / "out" / "c.json"),
-        ]
-    ) in (0, 1)
+    sides = [f"{tmp_path}:{name}" for name in ("one", "two", "noise")]
+    assert compare.main([*sides[:2], "--noise", sides[2], "--out", str(tmp_path / "out" / "c.json")]) in (0, 1)
     assert "throughput" in capsys.readouterr().out
 
 
@@ -153,26 +139,24 @@ def test_a_server_is_measured_and_traced_several_times() -> None:
     meter = Meter(target=LatencyTarget(latency_ms=5000.0), warm_up_s=0.3)
     with serving(MODEL, ONE.apply(fast()), trace_rate=1) as server:
         trials = [
-            meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=1.0)
-            for load in ("closed:2", "constant:100", "closed:2")
+            meter.measure(server, ONE, Traffic.parse(load), stage=AGAINST, seconds=0.5)
+            for load in ("closed:2", "constant:100")
         ]
-        fourth = replace(server, trace_rate=4)
-        sparse = meter.measure(fourth, ONE, Traffic.parse("constant:100"), stage=AGAINST, seconds=1.0)
-    for measured in trials:
-        assert len(measured.parts_us["run"]) == measured.requests == len(measured.latencies_us)
-    assert sparse.requests == 100
-    assert len(sparse.parts_us["run"]) in (24, 25, 26)
-    # Both closed loops use the same pool; the open loop has its own.
+        sparse = meter.measure(
+            replace(server, trace_rate=4), ONE, Traffic.parse("constant:100"), stage=AGAINST, seconds=0.5
+        )
+    for trial in trials:
+        assert len(trial.parts_us["run"]) == trial.requests == len(trial.latencies_us)
+    assert sparse.requests == 50
+    assert len(sparse.parts_us["run"]) in (11, 12, 13, 14)
+    # Both open loops use the same pool; the closed loop has its own.
     assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
-    assert (trials[1].requests, trials[1].offered_per_s) == (100, 100.0)
+    assert (trials[1].requests, trials[1].offered_per_s) == (50, 100.0)
 
 
-def trial(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
-    """A synthetic trial at another speed."""
-    made = study().trials[0]
-    return Trial(
-        **vars(made) | {"candidate": candidate, "stage": stage, "round": number, "throughput_rows_per_s": speed}
-    )
+def synthetic(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
+    """A trial at another speed."""
+    return replace(study().trials[0], candidate=candidate, stage=stage, round=number, throughput_rows_per_s=speed)
 
 
 def test_servers_that_do_not_fit_together_are_started_for_each_trial() -> None:
@@ -187,29 +171,31 @@ def test_servers_that_do_not_fit_together_are_started_for_each_trial() -> None:
 
         return server()
 
-    both = [
-        Lane(name=name, candidate=one, stage=AGAINST, opened=lambda name=name: opened(name))  # type: ignore[misc]
-        for one, name in ((ONE, "A"), (TWO, "B"))
+    side_by_side = [
+        Lane(name=name, candidate=candidate, stage=AGAINST, opened=partial(opened, name))
+        for candidate, name in ((ONE, "A"), (TWO, "B"))
     ]
-    made = interleaved(both, (1, 2), lambda server, lane, number: trial(lane.candidate, lane.stage, number, 1.0))
-    assert [(one.candidate, one.round) for one in made] == [(ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2)]
+    trials = interleaved(
+        side_by_side, (1, 2), lambda server, lane, number: synthetic(lane.candidate, lane.stage, number, 1.0)
+    )
+    assert [(trial.candidate, trial.round) for trial in trials] == [(ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2)]
     assert events == ["start A", "stop A", "start B", "stop B"] * 2
 
 
 def test_the_first_configuration_has_a_second_lane_for_the_noise() -> None:
-    configs = {name: one.apply(fast()) for name, one in (("one", ONE), ("two", TWO))}
-    with lanes(MODEL, configs, stage=AGAINST, together=False) as wanted:
-        assert [(one.name, one.stage) for one in wanted] == [("one", AGAINST), ("two", AGAINST), ("one", NOISE)]
+    configs = {name: candidate.apply(fast()) for name, candidate in (("one", ONE), ("two", TWO))}
+    with lanes(MODEL, configs, stage=AGAINST, together=False) as opened:
+        assert [(lane.name, lane.stage) for lane in opened] == [("one", AGAINST), ("two", AGAINST), ("one", NOISE)]
 
 
 def test_a_gain_is_over_the_rounds_that_both_have() -> None:
-    old = [trial(ONE, AGAINST, number, 100.0 * number) for number in (1, 2, 3, 4, 5, 6)]
-    new = [trial(TWO, AGAINST, number, 120.0 * number) for number in (6, 2, 3, 4, 5)]
-    interval = gain(new, old, lambda one: one.throughput_rows_per_s)
+    old = [synthetic(ONE, AGAINST, number, 100.0 * number) for number in (1, 2, 3, 4, 5, 6)]
+    new = [synthetic(TWO, AGAINST, number, 120.0 * number) for number in (6, 2, 3, 4, 5)]
+    interval = gain(new, old, lambda trial: trial.throughput_rows_per_s)
     assert interval.count == 5
     assert (interval.value, interval.low, interval.high) == pytest.approx((1.2, 1.2, 1.2))
     with pytest.raises(ValueError, match="no round has a trial of both"):
-        gain(new[:1], old[:1], lambda one: one.requests)
+        gain(new[:1], old[:1], lambda trial: trial.requests)
 
 
 def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -218,7 +204,7 @@ def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytes
     assert (len(default.runs), len(chosen.runs), len(default.noise)) == (4, 4, 4)
     assert default.runs[0].config == str(study().default)
     assert chosen.runs[0].latencies_us == next(
-        one.latencies_us for one in study().trials if (one.stage, one.candidate) == (AGAINST, study().chosen)
+        trial.latencies_us for trial in study().trials if (trial.stage, trial.candidate) == (AGAINST, study().chosen)
     )
     # In an open loop both answer all requests, and the choice has the lower latency.
     assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 0

@@ -1,60 +1,34 @@
 """The estimate against onnxruntime itself: every boundary of every run, to the byte."""
 
-import multiprocessing
-from collections.abc import Callable
+import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from export.repository import served_file
-from perf.memory.allocators.bfc import SAME_AS_REQUESTED
+from perf.memory.estimate import session
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.kernels import ALIASES, INPLACE
-from perf.memory.estimate.timeline import Boundary
-from perf.studies.memory_estimate.check import check, mismatches
-from perf.studies.memory_estimate.measured import feeds_of, measure
-from perf.studies.memory_estimate.zoo import ZOO
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Callable[[str], Path]:
-    def save(name: str) -> Path:
-        path = tmp_path / f"{name}.onnx"
-        onnx.save(ZOO[name](), path)
-        return path
-
-    return save
-
-
-@pytest.mark.parametrize("name", ["bert", "depthwise", "gru", "lstm", "reshaper", "transformer", "unet", "upscaler"])
-@pytest.mark.parametrize("setting", ["basic", "served"])
-def test_every_boundary_of_a_network_is_exact(name: str, setting: str, saved: Callable[[str], Path]) -> None:
-    path = saved(name)
-    sessions = [(3,), (16,)] if setting == "basic" else [(2, 8, 2, 8, 5)]
-    for checked in check(path, setting, feeds_of(name, path), sessions=sessions):
-        assert checked.mismatches == ()
-        assert checked.boundaries > 4 * len(checked.sizes)
-
-
-def test_the_recogniser_is_exact() -> None:
-    path = served_file("text_recognition")
-    for checked in check(path, "served", feeds_of("text_recognition", path), sessions=[(1, 1), (8, 8, 3)]):
-        assert checked.mismatches == ()
-
-
-@pytest.mark.parametrize("threads", [2, 4])
-@pytest.mark.parametrize("name", ["depthwise", "dense_net", "unet"])
-def test_the_scratch_of_several_threads_is_exact(name: str, threads: int, saved: Callable[[str], Path]) -> None:
-    path = saved(name)
-    model, feeds = Model.of(path, threads=threads), feeds_of(name, path)
-    for batch in (1, 3):
-        (measured,) = measure(path, [feeds(batch)], threads=threads)
-        (estimated,) = model.runs([model.inputs(batch, {})])
-        assert list(mismatches(estimated.boundaries, measured)) == []
+def check(path: Path, shape: tuple[int, ...], *, level: str = "basic", threads: int = 1) -> None:
+    """Compare the estimate of one run on ones with onnxruntime's profile, after every node."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = session.settings(level, threads=threads)
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "profile")
+        running = session.opened(path, options)
+        running.run(None, {"x": np.ones(shape, np.float32)})
+        events = json.loads(Path(running.end_profiling()).read_text())
+    nodes = [event["args"] for event in events if event["name"].endswith("_kernel_time")]
+    (estimated,) = Model.of(path, level=level, threads=threads).runs([{"x": shape}])
+    fields = ("mem_bytes_in_use", "mem_bytes_requested_in_use", "mem_in_use_peak", "mem_arena_held")
+    assert [(each.operator, each.in_use, each.requested, each.peak, each.held) for each in estimated.boundaries] == [
+        (node["op_name"], *(int(node[field]) for field in fields)) for node in nodes if fields[0] in node
+    ]
 
 
 # channels, height, width, filters, kernel, groups, pads, strides, dilations
@@ -80,57 +54,33 @@ def test_the_working_buffer_of_a_convolution_is_exact(case: tuple[int, ...], thr
     )
     weight = numpy_helper.from_array(np.zeros((filters, channels // groups, kernel, kernel), np.float32), "w")
     path = _saved([node], [channels, height, width], tmp_path, [weight])
-    model = Model.of(path, threads=threads)
     for batch in (1, 2, 5):
-        (measured,) = measure(path, [{"x": np.zeros((batch, channels, height, width), np.float32)}], threads=threads)
-        (estimated,) = model.runs([{"x": (batch, channels, height, width)}])
-        assert list(mismatches(estimated.boundaries, measured)) == []
+        check(path, (batch, channels, height, width), threads=threads)
 
 
 def test_an_output_that_no_node_takes_stays_to_the_end(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Split", ["x"], ["a", "b"], axis=1),
         *(
-            helper.make_node("Exp", [source], [made])
-            for source, made in (("a", "c"), ("c", "d"), ("d", "e"), ("e", "y"))
+            helper.make_node("Exp", [source], [target])
+            for source, target in (("a", "c"), ("c", "d"), ("d", "e"), ("e", "y"))
         ),
     ]
     path = _saved(nodes, [64], tmp_path)
-    (measured,) = measure(path, [{"x": np.zeros((4, 64), np.float32)}])
-    (estimated,) = Model.of(path).runs([{"x": (4, 64)}])
-    assert list(mismatches(estimated.boundaries, measured)) == []
+    check(path, (4, 64))
 
 
-def test_an_arena_that_grows_by_the_request_is_exact(saved: Callable[[str], Path]) -> None:
-    path = saved("transformer")
-    # The arena with this strategy is shared by the whole process and keeps the regions of earlier sessions.
-    with multiprocessing.get_context("spawn").Pool(1) as process:
-        measured = process.apply(_same_as_requested, (path, 16))
-    model = Model.of(path, rules=SAME_AS_REQUESTED)
-    (estimated,) = model.runs([model.inputs(16, {})])
-    assert list(mismatches(estimated.boundaries, measured)) == []
-
-
-def _same_as_requested(path: Path, batch: int) -> list[Boundary]:
-    where = onnxruntime.OrtMemoryInfo(
-        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
-    )
-    onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg({"arena_extend_strategy": 1}))
-    (run,) = measure(path, [feeds_of(path.stem, path)(batch)], shared_arena=True)
-    return run
-
-
-FLOATS, NUMBERS = np.ones((4, 6), np.float32), np.zeros((4, 6), np.int64)
+FLOATS, INDICES = np.ones((4, 6), np.float32), np.zeros((4, 6), np.int64)
 # What the kernels of these need besides one float input of (batch, 6), or (4, 6) where an index must fit.
 KERNELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "BitCast": ({"to": TensorProto.INT32}, {}),
     "Cast": ({"to": TensorProto.INT32}, {}),
     "Clip": ({}, {"low": np.float32(0), "high": np.float32(1)}),
     "Reshape": ({}, {"shape": np.array([-1, 3])}),
-    "Scatter": ({}, {"at": NUMBERS[:, :1], "new": FLOATS[:, :1]}),
-    "ScatterElements": ({}, {"at": NUMBERS[:, :1], "new": FLOATS[:, :1]}),
+    "Scatter": ({}, {"at": INDICES[:, :1], "new": FLOATS[:, :1]}),
+    "ScatterElements": ({}, {"at": INDICES[:, :1], "new": FLOATS[:, :1]}),
     "Squeeze": ({}, {"axes": np.array([2])}),
-    "TensorScatter": ({"axis": 1}, {"new": FLOATS[:, :2], "at": NUMBERS[:, 0]}),
+    "TensorScatter": ({"axis": 1}, {"new": FLOATS[:, :2], "at": INDICES[:, 0]}),
     "Trilu": ({}, {}),
     "Unsqueeze": ({}, {"axes": np.array([0])}),
 }
@@ -154,10 +104,7 @@ def test_aliases_and_in_place_kernels_are_as_registered(operator: str, needed_la
     weights = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
     opset = OPSETS.get(operator, 17)
     path = _saved(nodes, DIMS.get(operator, [6]), tmp_path, weights, opset=opset, kind=TensorProto.FLOAT16)
-    shape = (4, *DIMS.get(operator, [6]))
-    (measured,) = measure(path, [{"x": np.ones(shape, np.float32)}], level="disabled")
-    (estimated,) = Model.of(path, level="disabled").runs([{"x": shape}])
-    assert list(mismatches(estimated.boundaries, measured)) == []
+    check(path, (4, *DIMS.get(operator, [6])), level="disabled")
 
 
 def _saved(
@@ -169,19 +116,6 @@ def _saved(
     opset: int = 17,
     kind: int = TensorProto.FLOAT,
 ) -> Path:
-    path = folder / "graph.onnx"
-    onnx.save(_model(nodes, dims, weights, opset=opset, kind=kind), path)
-    return path
-
-
-def _model(
-    nodes: list[onnx.NodeProto],
-    dims: list[int],
-    weights: list[onnx.TensorProto] | None = None,
-    *,
-    opset: int = 17,
-    kind: int = TensorProto.FLOAT,
-) -> onnx.ModelProto:
     graph = helper.make_graph(
         nodes,
         "graph",
@@ -189,4 +123,6 @@ def _model(
         [helper.make_tensor_value_info("y", kind, None)],
         weights or [],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    path = folder / "graph.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10), path)
+    return path

@@ -33,7 +33,7 @@ def rows(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "held"),
+    ("options", "arena_mib"),
     [
         # Two buffers of 4 MiB; a region is doubled from 1 MiB until it fits, and the second region fits as it is.
         (["--no-pattern"], "8.00"),
@@ -43,13 +43,13 @@ def rows(text: str) -> dict[str, list[str]]:
     ],
 )
 def test_the_table_has_the_memory_of_a_chain(
-    options: list[str], held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str], arena_mib: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([chain(tmp_path, "a", "b", "c", "y"), "--level", "disabled", "--batch", "4", *options]) == 0
     text = capsys.readouterr().out
     weights, _, arena, total, bound, plan, _ = rows(text)["4"]
-    assert (weights, arena, total, bound, plan) == ("0.00", held, held, "8.00", "8.00")
-    assert f"holds {held} MiB" in text
+    assert (weights, arena, total, bound, plan) == ("0.00", arena_mib, arena_mib, "8.00", "8.00")
+    assert f"holds {arena_mib} MiB" in text
     assert "At the peak of batch 4, in Exp" in text
 
 

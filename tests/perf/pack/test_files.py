@@ -1,6 +1,5 @@
-"""What goes in and comes out: plan files, packed.pbtxt, compose, Kubernetes, records, and a real server."""
+"""The plan files that are read, the packed.pbtxt, compose and Kubernetes files that are written, and a real server."""
 
-import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,12 +15,10 @@ from clients import Model as Client
 from export.repository import REPOSITORY
 from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
-from perf.measure.service_profile import ServiceTimes, write
+from perf.measure.service_profile import write
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack import manifests, packed_file, plan_file
 from perf.pack.__main__ import main
-from perf.pack.interference_record import Busy, Interference
-from perf.pack.interference_record import read as read_pair
 from perf.pack.packing import pack
 from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
@@ -31,10 +28,10 @@ from perf.studies.packing import stand_in
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters
+from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-RESULTS = Path("perf/studies/results/pack")
 PLAN = """
 [devices]
 count = 4
@@ -49,14 +46,14 @@ activation_mib = { 8 = 16, 1 = 2 }
 """
 
 
-def written(tmp_path: Path, text: str = PLAN) -> Path:
+def plan_path(tmp_path: Path, text: str = PLAN) -> Path:
     path = tmp_path / "plan.toml"
     path.write_text(text)
     return path
 
 
 def test_a_plan_file_is_read(tmp_path: Path) -> None:
-    workload = plan_file.read(written(tmp_path))
+    workload = plan_file.read(plan_path(tmp_path))
     (model,) = workload.models
     assert workload.devices == Devices(count=4, memory_bytes=1000 * 2**20)
     assert [model.latency.at(rows) for rows in (1, 2, 8)] == [20.5, 21.0, 24.0]
@@ -70,7 +67,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ("count = 4", "count = 0", r"\[devices\]: count = 0 must be a number from 1e-09 to 1000000"),
         ("p99_ms = 60", 'p99_ms = "60"', r"model simulated_accelerator: p99_ms = '60' must be a number"),
@@ -108,91 +105,76 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         ("weights_mib = 50", "", "is no ONNX file whose memory can be estimated"),
     ],
 )
-def test_a_wrong_plan_file_says_where_and_what(tmp_path: Path, old: str, new: str, said: str) -> None:
+def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
     text = PLAN.replace(old, new)
     if "weights_mib" not in text:
         text = text.replace("activation", "#")
-    with pytest.raises(Mistake, match=f"(?i){said}"):
-        plan_file.read(written(tmp_path, text), records=tmp_path)
+    with pytest.raises(Mistake, match=f"(?i){message}"):
+        plan_file.read(plan_path(tmp_path, text), records=tmp_path)
 
 
 def test_memory_of_an_onnx_model_is_estimated(tmp_path: Path, ranker: Path) -> None:
     text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "ranker")
-    (model,) = plan_file.read(written(tmp_path, text)).models
+    (model,) = plan_file.read(plan_path(tmp_path, text)).models
     estimate = MemoryModel.of(ranker)
     assert [model.memory.at(rows) for rows in (1, 8)] == [estimate.at(rows, {}).held for rows in (1, 8)]
 
 
 def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
-    counted = Counters(
+    counted = replace(
+        Counters.none(),
         requests=80,
-        failed_requests=0,
         rows=80,
         executions=10,
-        queue_ns=0,
-        compute_input_ns=0,
         compute_infer_ns=240_000_000,
-        compute_output_ns=0,
         batches={8: 10},
         batches_ns={8: 240_000_000},
     )
     measured = AnalyzerResult(window_ms=250, windows=(), throughput_rows_per_s=320.0)
     # A size that was measured 1 ms faster than a smaller one; 10 executions of 24 ms in 0.25 s leave 1 ms between.
-    times = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
-    record = ServiceTimes(
+    times_ms = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
+    record = replace(
+        ramp(),
         model="simulated_accelerator",
-        config_name="default",
-        config_sha256="c",
-        model_sha256="m",
         machine=Machine.this(),
-        versions={},
-        started_at="",
-        command=(),
-        instances=1,
-        threads=None,
-        max_batch_size=8,
-        sizes=tuple(Size(rows=b, executions=100_000, mean_us=1e3 * ms, error_us=1.0) for b, ms in times.items()),
+        sizes=tuple(Size(rows=b, executions=100_000, mean_us=1e3 * ms, error_us=1.0) for b, ms in times_ms.items()),
         alone_us=21e3,
-        noise=(1.0,) * 15,
-        noise_count=0,
         levels=(Level(concurrency=16, seconds=0.25, measured=measured, counted=counted),),
     )
     write(record, tmp_path)
     text = PLAN.replace("latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }", "")
-    (model,) = plan_file.read(written(tmp_path, text), records=tmp_path).models
-    found = [model.latency.at(rows) for rows in range(1, 9)]
-    assert found == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
+    (model,) = plan_file.read(plan_path(tmp_path, text), records=tmp_path).models
+    assert [model.latency.at(rows) for rows in range(1, 9)] == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
     # A ramp of another variant is as good; one that stopped below max_batch_size is not of all sizes.
     (tmp_path / record.file_name).unlink()
     write(replace(record, config_name="dynamic"), tmp_path)
-    assert plan_file.read(written(tmp_path, text), records=tmp_path).models[0].latency.largest == 8
+    assert plan_file.read(plan_path(tmp_path, text), records=tmp_path).models[0].latency.largest == 8
     write(replace(record, config_name="dynamic", max_batch_size=4), tmp_path)
     (tmp_path / "simulated_accelerator.dynamic.b8.k1.json").unlink()
     with pytest.raises(Mistake, match="went up to 4 of 8 rows only"):
-        plan_file.read(written(tmp_path, text), records=tmp_path)
+        plan_file.read(plan_path(tmp_path, text), records=tmp_path)
 
 
 def repository(tmp_path: Path) -> Path:
-    folder = tmp_path / "repository"
-    copy = folder / "simulated_accelerator"
+    copy = tmp_path / "repository" / "simulated_accelerator"
     copy.mkdir(parents=True)
     (copy / "1").symlink_to((REPOSITORY / "simulated_accelerator" / "1").resolve())
     (copy / "config.pbtxt").write_bytes((REPOSITORY / "simulated_accelerator" / "config.pbtxt").read_bytes())
-    return folder
+    return copy.parent
 
 
-def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, out = repository(tmp_path), tmp_path / "out"
-    arguments = [str(written(tmp_path)), "--out", str(out), "--repository", str(made)]
+def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models, out = repository(tmp_path), tmp_path / "out"
+    arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0
     # 8 rows in 24 ms are 333 requests/s of a device; 167 are left, which 6 rows in at most 36 ms serve.
     placement = Placement.read(out / "placement.json")
-    shares = [one for node in placement.nodes for one in node.shares]
-    assert [one.rate_per_s for one in shares] == pytest.approx([1000 / 3, 500 / 3])
-    assert [one.batch for one in shares] == [8, 6]
-    before = text_format.Parse((made / "simulated_accelerator" / "config.pbtxt").read_text(), ModelConfig())
+    shares = [share for node in placement.nodes for share in node.shares]
+    assert [share.rate_per_s for share in shares] == pytest.approx([1000 / 3, 500 / 3])
+    assert [share.batch for share in shares] == [8, 6]
+    before = text_format.Parse((models / "simulated_accelerator" / "config.pbtxt").read_text(), ModelConfig())
     for name, batch in (("packed", 8), ("packed_1", 6)):
-        text = (made / "simulated_accelerator" / "configs" / f"{name}.pbtxt").read_text()
+        text = (models / "simulated_accelerator" / "configs" / f"{name}.pbtxt").read_text()
         config = text_format.Parse(text, ModelConfig())
         assert "# Time of one execution: fixed_ms + row_ms x rows." in text
         assert config.max_batch_size == batch
@@ -219,26 +201,26 @@ def test_the_program_writes_what_runs(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = written(tmp_path, PLAN.replace("simulated_accelerator", "[/]"))
+    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[/]"))
     assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
     assert "[/]" in capsys.readouterr().out
 
 
-def test_what_somebody_wrote_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made, out = repository(tmp_path), tmp_path / "out"
-    arguments = [str(written(tmp_path)), "--out", str(out), "--repository", str(made)]
+def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    models, out = repository(tmp_path), tmp_path / "out"
+    arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0
     (out / manifests.COMPOSE).write_text("services: {}\n")
     assert main(arguments) == 2
     assert "compose.packed.yaml: not written by this program" in capsys.readouterr().err
     (out / manifests.COMPOSE).unlink()
-    path = made / "simulated_accelerator" / "configs" / "packed.pbtxt"
+    path = models / "simulated_accelerator" / "configs" / "packed.pbtxt"
     path.write_text(path.read_text().replace("count: 1", "count: 2"))
     assert main(arguments) == 2
     assert "written or changed by hand" in capsys.readouterr().err
     (server, _) = servers(Placement.read(out / "placement.json"))
     with pytest.raises(WriteError):
-        packed_file.write(server, made, kind="gpu", command="c")
+        packed_file.write(server, models, kind="gpu", command="c")
 
 
 def slow(name: str, fixed: float) -> Model:
@@ -269,7 +251,7 @@ def test_kubernetes_runs_one_server_per_device() -> None:
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     pod = spec["template"]["spec"]
     assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
-    assert {one["name"] for one in container["volumeMounts"]} == {one["name"] for one in pod["volumes"]}
+    assert {volume["name"] for volume in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
     assert [port["name"] for port in parts[1]["spec"]["ports"]] == ["http", "grpc"]
     labels = spec["template"]["metadata"]["labels"]
     assert all(part["spec"]["selector"].items() <= labels.items() for part in parts[1:])
@@ -286,49 +268,12 @@ def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
     rows = np.zeros((1, 1, 32, 100), np.float32)
     with launch(settings) as running:
 
-        def ask(name: str) -> None:
+        def request(name: str) -> None:
             with Client(name, url=running.grpc_url, transport="grpc") as client:
                 client.predict(rows)
 
         start = time.monotonic()
         with ThreadPoolExecutor(2) as threads:
-            list(threads.map(ask, ("one", "two")))
+            list(threads.map(request, ("one", "two")))
         # 201 and 301 ms of sleep: less only where both slept at the same time. It cannot be too fast by chance.
         assert time.monotonic() - start >= 0.502
-
-
-def test_the_gain_and_the_factors_of_two_models_follow_from_their_executions(tmp_path: Path) -> None:
-    record = Interference.read(RESULTS / "interference.simulated_accelerator.ranker.json")
-    alone = Busy(rows_per_s=100, executions={1: 10, 3: 5}, mean_ms={1: 10.0, 3: 30.0})
-    slowed = Busy(rows_per_s=60, executions={2: 10}, mean_ms={2: 30.0})
-    changed = replace(record, alone=(alone, alone), together=(slowed, alone))
-    # Alone two rows take 20 ms, between 10 and 30.
-    assert changed.factors == pytest.approx((1.5, 1.0))
-    assert changed.gain == pytest.approx(0.6 + 1.0)
-    path = changed.write(tmp_path)
-    assert Interference.read(path) == changed
-    assert read_pair(path).factors == changed.factors
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"kind": "proof"}, r"not a record of kind 'interference' but 'proof'"),
-        ({"format": 2}, "format is 2"),
-        ({"clients": "16"}, r"clients: Expected `int`, got `str`"),
-        ({"alone": []}, r"alone: "),
-    ],
-)
-def test_a_broken_record_is_one_line(change: dict[str, object], message: str, tmp_path: Path) -> None:
-    path = RESULTS / "interference.simulated_accelerator.ranker.json"
-    broken = tmp_path / "broken.json"
-    broken.write_text(json.dumps(json.loads(path.read_text()) | change))
-    with pytest.raises(Mistake, match=message) as caught:
-        Interference.read(broken)
-    assert "\n" not in str(caught.value)
-    for content in (b"[", b'{"kind": "\xff"}', b'{"format": 1, "kind": "placement", "nodes": ' + b"[" * 10**5):
-        broken.write_bytes(content)
-        for record in (Placement, Interference):
-            with pytest.raises(Mistake, match=r"not a record, since it is no JSON .* again") as caught:
-                record.read(broken)
-            assert "\n" not in str(caught.value)

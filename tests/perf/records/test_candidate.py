@@ -20,11 +20,11 @@ def config(groups: str) -> ModelConfig:
 
 
 @pytest.mark.parametrize("groups", [BOTH, APART, "instance_group { kind: KIND_CPU count: 3 }"])
-def test_its_own_values_leave_a_configuration_as_it_is(groups: str) -> None:
+def test_applying_its_own_values_does_not_change_a_configuration(groups: str) -> None:
     assert Candidate.of(config(groups)).apply(config(groups)) == config(groups)
 
 
-def test_instances_are_those_of_all_gpus_together() -> None:
+def test_instances_are_counted_over_all_gpus() -> None:
     applied = Candidate(max_batch_size=8, instances=4).apply(config(BOTH))
     (group,) = applied.instance_group
     assert (group.count, list(group.gpus), group.host_policy) == (2, [0, 1], "near")
@@ -36,7 +36,7 @@ def test_a_passive_group_does_not_stay_alone() -> None:
     assert Candidate.of(applied).instances == 2
 
 
-def test_json_gives_it_back() -> None:
+def test_a_candidate_reads_back_equal_from_json() -> None:
     made = Candidate(max_batch_size=8, delay_us=2000, instances=2, threads=1, preferred=(4, 8))
     assert Candidate.read(json.loads(json.dumps(dataclasses.asdict(made)))) == made
     with pytest.raises(TypeError):

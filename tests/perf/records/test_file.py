@@ -64,7 +64,7 @@ def test_a_value_reads_back_equal(tmp_path: Path) -> None:
     assert (file.kind_of(path), file.kind_of(tmp_path / "none.json")) == ("probe", "")
 
 
-def test_a_number_that_is_none_is_not_written(tmp_path: Path) -> None:
+def test_nan_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         file.write(Probe(rows=1, latencies_us=(math.nan,)), tmp_path / "probe.json")
     assert not list(tmp_path.iterdir())
@@ -94,7 +94,7 @@ def test_a_wrong_value_is_named_in_one_line(before: str, after: str, message: st
 
 
 @pytest.mark.parametrize("content", [b'{"kind": "\xff"}', b'{"kind": "probe", "a": ' + b"[" * 10**5, DEEP])
-def test_bytes_that_cannot_be_decoded_are_one_line(content: bytes, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_decoded_is_one_line(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "probe.json"
     path.write_bytes(content)
     assert file.kind_of(path) in ("", "probe")

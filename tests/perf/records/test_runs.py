@@ -21,33 +21,33 @@ TUNED = GRID / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 OTHER = GRID / "simulated_accelerator.closed-32.throughput.p99-80ms.json"
 
 
-def stages(of: Study, *wanted: str) -> list[float]:
+def stages(tuned_study: Study, *names: str) -> list[float]:
     """Throughput of the trials of these stages, in the order in which they were measured."""
-    return [one.throughput_rows_per_s for one in of.trials if one.stage in wanted]
+    return [trial.throughput_rows_per_s for trial in tuned_study.trials if trial.stage in names]
 
 
 def test_a_finished_study_is_its_default_against_its_choice() -> None:
     """The default's two trials, of which the second is the noise floor too, in turn with the chosen one's."""
-    of = Study.read(TUNED)
-    assert {HALVING, AGAINST, FINAL, NOISE} == {one.stage for one in of.trials}
-    found = {line.quantity: line for line in lines_of(*runs.of_study(TUNED))}
-    throughput = found["throughput"]
-    ratios = np.divide(stages(of, FINAL), stages(of, AGAINST, NOISE))
+    tuned_study = Study.read(TUNED)
+    assert {HALVING, AGAINST, FINAL, NOISE} == {trial.stage for trial in tuned_study.trials}
+    lines = {line.quantity: line for line in lines_of(*runs.of_study(TUNED))}
+    throughput = lines["throughput"]
+    ratios = np.divide(stages(tuned_study, FINAL), stages(tuned_study, AGAINST, NOISE))
     assert throughput.ratio.value == pytest.approx(np.exp(np.mean(np.log(ratios))))
     assert (throughput.runs, throughput.ratio.count, throughput.verdict) == (2, 2, FASTER)
-    assert throughput.configs == (str(of.default), str(of.chosen))
+    assert throughput.configs == (str(tuned_study.default), str(tuned_study.chosen))
     assert throughput.noise is not None
-    (first,), (second,) = stages(of, AGAINST), stages(of, NOISE)
+    (first,), (second,) = stages(tuned_study, AGAINST), stages(tuned_study, NOISE)
     assert throughput.noise.value == pytest.approx(second / first, rel=0.02)
 
 
 def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
-    of = study()
-    of.write(tmp_path / "ranker.json")
+    tuned_study = study()
+    tuned_study.write(tmp_path / "ranker.json")
     old, new = runs.of_study(tmp_path / "ranker.json")
-    again = [one.throughput_rows_per_s for one in old.noise]
-    assert (len(old.runs), len(new.runs), again) == (4, 4, stages(of, NOISE))
-    assert {run.load for run in (*old.runs, *new.runs)} == {of.load}
+    again = [run.throughput_rows_per_s for run in old.noise]
+    assert (len(old.runs), len(new.runs), again) == (4, 4, stages(tuned_study, NOISE))
+    assert {run.load for run in (*old.runs, *new.runs)} == {tuned_study.load}
 
 
 def test_two_studies_and_a_folder_with_one_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,24 +66,24 @@ def test_two_studies_and_a_folder_with_one_are_compared(tmp_path: Path, capsys: 
     assert f"holds 2 studies. Name one of them: {TUNED.name}" in capsys.readouterr().err.replace("\n", " ")
 
 
-def test_the_same_records_are_said_to_be_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_equal_records_are_not_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare.main([str(TUNED), f"{TUNED.parent}/./{TUNED.name}", "--out", str(tmp_path / "compared.json")]) == 0
     assert "are the same records" in capsys.readouterr().out
-    found = lines_of(runs.read(str(TUNED)), runs.read(str(TUNED)))
-    assert {line.verdict for line in found} == {CANNOT_TELL}
+    lines = lines_of(runs.read(str(TUNED)), runs.read(str(TUNED)))
+    assert {line.verdict for line in lines} == {CANNOT_TELL}
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"chosen": None, "limit": ""}, "The same command continues it: python -m perf.tune ranker"),
         ({"chosen": study().default}, "chose the default itself"),
         ({"chosen": None, "limit": "cores: full"}, "nothing that was measured met the target"),
     ],
 )
-def test_a_study_without_two_sides_says_why(changes: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_a_study_without_two_sides_says_why(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     path = replace(study(), **changes).write(tmp_path / "one.json")  # type: ignore[arg-type]
-    with pytest.raises(RecordError, match=said):
+    with pytest.raises(RecordError, match=message):
         runs.of_study(path)
 
 
@@ -99,8 +99,8 @@ def test_a_good_record_of_another_kind_is_named_with_its_reader(
 ) -> None:
     for name in files:
         shutil.copy(GRID / name, tmp_path)
-    for asked in (lambda: runs.read(str(tmp_path)), lambda: list(measurement.read(tmp_path))):
+    for read_folder in (lambda: runs.read(str(tmp_path)), lambda: list(measurement.read(tmp_path))):
         with pytest.raises(RecordError) as caught:
-            asked()
+            read_folder()
         assert reader in str(caught.value)
         assert "Remove" not in str(caught.value)

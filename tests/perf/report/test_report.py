@@ -13,16 +13,29 @@ from perf.report.command import print_tables, summarise, write_csv, write_html
 from tests.perf.report.sweep.test_summary import MACHINE, ceiling, record
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def fill(folder: Path) -> Path:
     """Two configurations, two concurrencies, two repeats and a ceiling; one point failed a request."""
     for repeat in (1, 2):
         for number in (2, 16):
-            write(record(rate=91.5, concurrency=number, repeat=repeat), tmp_path)
-            write(record("dynamic", rate=317.75, concurrency=number, repeat=repeat, batches={8: 90}), tmp_path)
-    write(record("dynamic", rate=400.25, concurrency=20, failed=1), tmp_path)
-    write(ceiling(rates=(500.0,)), tmp_path)
-    return tmp_path
+            write(record(rate=91.5, concurrency=number, repeat=repeat), folder)
+            write(record("dynamic", rate=317.75, concurrency=number, repeat=repeat, batches={8: 90}), folder)
+    write(record("dynamic", rate=400.25, concurrency=20, failed=1), folder)
+    write(ceiling(rates=(500.0,)), folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Ten records."""
+    return fill(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of these records and one of another model."""
+    folder = fill(tmp_path_factory.mktemp("page"))
+    write(record(model="n"), folder)
+    return write_html(summarise(folder), folder).read_text()
 
 
 def shown(folder: Path, width: int) -> str:
@@ -53,10 +66,10 @@ def test_table_fits_and_keeps_the_mark(folder: Path, width: int) -> None:
 
 def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> None:
     summary = summarise(folder)
-    read = list(csv.DictReader(write_csv(summary, tmp_path / "out").read_text().splitlines()))
+    lines = list(csv.DictReader(write_csv(summary, tmp_path / "out").read_text().splitlines()))
     rows = summary.comparisons[0].rows
-    assert len(read) == len(rows) == 5
-    for line, row in zip(read, rows, strict=True):
+    assert len(lines) == len(rows) == 5
+    for line, row in zip(lines, rows, strict=True):
         assert (line["model"], line["config_name"]) == (row.model, row.config_name)
         assert int(line["concurrency"]) == row.load.concurrency
         assert float(line["throughput_rows_per_s"]) == row.throughput_rows_per_s
@@ -65,34 +78,30 @@ def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> Non
             str(size): str(count) for size, count in row.batches.items()
         }
         assert line["marks"] == "; ".join(row.marks)
-    assert float(read[2]["to_baseline_median"]) == pytest.approx(317.75 / 91.5)
-    assert (read[4]["to_baseline_median"], read[0]["ceiling_batch_rows"]) == ("", "8")
+    assert float(lines[2]["to_baseline_median"]) == pytest.approx(317.75 / 91.5)
+    assert (lines[4]["to_baseline_median"], lines[0]["ceiling_batch_rows"]) == ("", "8")
 
 
-def test_page_has_every_point_figure_and_record_and_needs_nothing_else(folder: Path, tmp_path: Path) -> None:
-    page = write_html(summarise(folder), tmp_path / "out").read_text()
+def test_page_has_every_point_figure_and_record_and_needs_nothing_else(page: str, folder: Path) -> None:
     for text in ("91.5", "317.8", "400.2", "failed requests: 1", "3.47 x the rows/s", str(MACHINE), "python 3.11"):
         assert text in page
-    assert page.count("<tr class=") == 5
-    assert page.count("<svg") == page.count("</svg>") == 6
+    assert page.count("<tr class=") == 6
+    assert page.count("<svg") == page.count("</svg>") == 10
     for path in folder.glob("*.json"):
         assert path.name in page
-    assert f"python -m perf.report {folder}" in page
+    assert "python -m perf.report " in page
     assert "<script" not in page
     assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?https?:""", page)
     assert not re.findall(r"https?://(?!www\.w3\.org/(?:1999/xlink|2000/svg))", page)
-
-
-def test_ids_of_a_page_are_unique(folder: Path, tmp_path: Path) -> None:
-    write(record(model="n"), folder)
-    ids = re.findall(r'\bid="([^"]+)"', write_html(summarise(folder), tmp_path / "out").read_text())
+    ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids)) > 100
 
 
-def test_equal_records_give_equal_bytes(folder: Path, tmp_path: Path) -> None:
+def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
+    write(record(), tmp_path)
     for writer in (write_csv, write_html):
-        once = writer(summarise(folder), tmp_path / "one").read_bytes()
-        assert writer(summarise(folder), tmp_path / "two").read_bytes() == once
+        once = writer(summarise(tmp_path), tmp_path / "once").read_bytes()
+        assert writer(summarise(tmp_path), tmp_path / "again").read_bytes() == once
 
 
 def test_names_are_escaped(tmp_path: Path) -> None:
@@ -100,7 +109,7 @@ def test_names_are_escaped(tmp_path: Path) -> None:
     assert "<b>bold" not in write_html(summarise(tmp_path), tmp_path).read_text()
 
 
-def test_main_writes_beside_the_records_or_where_told(folder: Path, tmp_path: Path) -> None:
+def test_the_program_writes_beside_the_records_or_into_a_given_folder(folder: Path, tmp_path: Path) -> None:
     assert main([str(folder)]) == 0
     assert {"summary.csv", "report.html"} <= {path.name for path in folder.iterdir()}
     assert main([str(folder), "--out", str(tmp_path / "png"), "--format", "png"]) == 0
@@ -110,21 +119,23 @@ def test_main_writes_beside_the_records_or_where_told(folder: Path, tmp_path: Pa
 def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for folder, said in ((tmp_path / "none", "no such folder"), (tmp_path, "no measured point")):
+    for folder, message in ((tmp_path / "none", "no such folder"), (tmp_path, "no measured point")):
         assert main([str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert said in line
+        assert message in line
         assert "make measure" in line
 
 
-def test_of_an_empty_folder_those_below_it_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_for_an_empty_folder_its_subfolders_with_records_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     below = tmp_path / "below"
     write(record(), below)
     assert main([str(tmp_path)]) == 2
     assert f"Name a folder below it: make report RESULTS={below}\n" in capsys.readouterr().err
 
 
-def test_of_a_folder_with_a_study_the_points_are_said_to_be_left_out(
+def test_points_beside_a_study_are_reported_as_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     study().write(tmp_path / "alone" / "study.json")

@@ -52,7 +52,7 @@ def test_trials_of_the_same_load_are_found(here: Study, tmp_path: Path) -> None:
     assert 30 < medians.p99_ms < 55
 
 
-def test_trials_of_something_else_are_not(here: Study, tmp_path: Path) -> None:
+def test_trials_of_another_load_or_model_are_not_found(here: Study, tmp_path: Path) -> None:
     assert earlier_trials(tmp_path, CONFIG, Traffic.parse("closed:16"), RAMP) == {}
     assert earlier_trials(tmp_path, CONFIG, replace(LOAD, rows=2), RAMP) == {}
     assert earlier_trials(tmp_path, read("ranker", None), LOAD, RAMP) == {}
@@ -65,7 +65,7 @@ def test_trials_of_something_else_are_not(here: Study, tmp_path: Path) -> None:
         assert earlier_trials(tmp_path, CONFIG, LOAD, changed) == {}
 
 
-def test_a_prediction_has_what_was_measured_beside_it(here: Study, tmp_path: Path) -> None:
+def test_a_prediction_is_shown_beside_the_measurement(here: Study, tmp_path: Path) -> None:
     assert here.chosen is not None
     measured = earlier_trials(tmp_path, CONFIG, LOAD, RAMP)
     figures = measured[here.chosen]
@@ -107,7 +107,7 @@ def test_a_ramp_of_a_larger_maximum_is_used_again(profiling: Profiling) -> None:
 
 
 @pytest.mark.parametrize("rows", [16, 64])
-def test_a_ramp_that_did_not_climb_so_high_is_not(profiling: Profiling, rows: int) -> None:
+def test_a_ramp_with_fewer_requests_is_not_used_again(profiling: Profiling, rows: int) -> None:
     with pytest.raises(LookupError, match=f"tuned.b{rows}.k1"):
         profiling(sized(rows))
 
@@ -124,7 +124,7 @@ def test_only_what_is_measured_is_announced_in_a_pipe(
     assert all("measuring its service times with 1 instance(s), 20 to 50 s" in error for error in errors)
 
 
-def test_a_ramp_of_another_configuration_is_not(profiling: Profiling) -> None:
+def test_a_ramp_of_another_configuration_is_not_used_again(profiling: Profiling) -> None:
     other = sized(8)
     other.parameters["another"].string_value = "value"
     with pytest.raises(LookupError):

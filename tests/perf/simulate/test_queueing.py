@@ -41,7 +41,7 @@ def test_with_a_cap_of_1_it_is_the_pollaczek_khinchine_formula() -> None:
 
 
 @pytest.mark.parametrize("fixed", [0.5, 5.0, 30.0])
-@pytest.mark.parametrize("load", [0.05, 0.2, 0.4, 0.6, 0.75])
+@pytest.mark.parametrize("load", [0.05, 0.4, 0.75])
 def test_the_bound_is_never_below_the_chain(fixed: float, load: float) -> None:
     exact = mean_latency(load, lambda rows: fixed + rows, 60 + round(6 * fixed))
     assert bound(load, fixed=fixed, row=1.0) >= exact * (1 - 1e-9)

@@ -78,9 +78,9 @@ def test_few_rounds_give_students_t_and_one_round_no_interval() -> None:
     assert (three.value, three.low, three.high) == pytest.approx(
         [math.exp(step * (4 / 3 + sign * 4.3027 / 3)) for sign in (0, -1, 1)], rel=1e-4
     )
-    one = bootstrap.paired([1.1], [1.0])
-    assert one.value == pytest.approx(1.1)
-    assert (one.low, one.high, one.excludes_one) == (0.0, math.inf, False)
+    interval = bootstrap.paired([1.1], [1.0])
+    assert interval.value == pytest.approx(1.1)
+    assert (interval.low, interval.high, interval.excludes_one) == (0.0, math.inf, False)
     assert not bootstrap.unpaired([1.1], [1.0, 1.0]).excludes_one
 
 

@@ -19,11 +19,11 @@ DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2
 
 
 def trial(candidate: Candidate = DEFAULT, load: str = "closed:16", stage: str = FINAL, number: int = 1) -> Trial:
-    bench = SimulatedBench(service=accelerator, sla=LatencyTarget(latency_ms=100))
+    bench = SimulatedBench(service=accelerator, target=LatencyTarget(latency_ms=100))
     return bench.measure(candidate, Traffic.parse(load), stage=stage, round=number, seconds=1.0)
 
 
-def test_what_is_narrowest_is_named_with_its_numbers() -> None:
+def test_the_bottleneck_is_named_with_its_numbers() -> None:
     measured = trial()
     # 16 clients and batches of 8 in 24 ms: each waits for one batch and is in the next.
     assert bottleneck([measured]).startswith("compute: the instances are full")
@@ -46,22 +46,22 @@ def test_what_is_narrowest_is_named_with_its_numbers() -> None:
         bottleneck([])
 
 
-def test_the_front_holds_what_no_other_beats_in_both(tmp_path: Path) -> None:
+def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
     screened = search.screen.run(search.candidates, Corrections())
     front = pareto(screened)
-    for one in screened:
+    for candidate in screened:
         beaten = any(
-            other.throughput_rows_per_s >= one.throughput_rows_per_s
-            and other.p99_ms <= one.p99_ms
-            and (other.throughput_rows_per_s, other.p99_ms) != (one.throughput_rows_per_s, one.p99_ms)
+            other.throughput_rows_per_s >= candidate.throughput_rows_per_s
+            and other.p99_ms <= candidate.p99_ms
+            and (other.throughput_rows_per_s, other.p99_ms) != (candidate.throughput_rows_per_s, candidate.p99_ms)
             for other in screened
         )
-        assert (one in front) <= (not beaten)
-    assert front[0].throughput_rows_per_s == max(one.throughput_rows_per_s for one in screened)
+        assert (candidate in front) <= (not beaten)
+    assert front[0].throughput_rows_per_s == max(candidate.throughput_rows_per_s for candidate in screened)
 
 
-def test_the_chosen_one_is_among_those_that_are_shown(tmp_path: Path) -> None:
+def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
     result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
     assert result.chosen is not None
     for screened in result.screened:
@@ -83,7 +83,7 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
     final, against, noise = last_rounds(trials)
     assert [(trial.round, trial.candidate) for trial in final] == [(1, CHOSEN), (2, CHOSEN)]
     assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
-    assert [(one.stage, other.stage) for one, other in noise] == [(NOISE, AGAINST)]
+    assert [(first.stage, second.stage) for first, second in noise] == [(NOISE, AGAINST)]
     assert last_rounds([]) == ([], [], [])
 
 
@@ -95,7 +95,7 @@ def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
     assert reasons(search.screen, Corrections(), DEFAULT, DEFAULT) == {}
 
 
-def test_a_value_that_makes_nothing_better_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_value_that_does_not_help_keeps_its_current_setting(tmp_path: Path) -> None:
     """Sixteen clients fill two batches of eight, so that sixteen rows in one are never there."""
     search = searching(tmp_path / "s.json", "closed:16", 100)
     simple = simplified(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)

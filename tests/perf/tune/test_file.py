@@ -43,7 +43,7 @@ instance_group [ { kind: KIND_CPU count: 1 } ]  # one
 MEASURED = "p99 40.74 ms at 926.5 rows/s under closed:32"
 
 
-def written(text: str, candidate: Candidate) -> str:
+def tuned_text(text: str, candidate: Candidate) -> str:
     return tuned_file.tuned(Document(path=Path("m/config.pbtxt"), text=text), candidate, WHY, COMMAND)
 
 
@@ -59,25 +59,25 @@ def config(text: str) -> ModelConfig:
         Candidate(max_batch_size=16, delay_us=2500, instances=3, threads=4, preferred=(8, 16)),
     ],
 )
-def test_the_text_has_the_values_and_all_else_as_it_was(candidate: Candidate) -> None:
-    text = written(TEXT, candidate)
+def test_only_the_tuned_values_of_the_text_change(candidate: Candidate) -> None:
+    text = tuned_text(TEXT, candidate)
     parsed = config(text)
     assert Candidate.of(parsed) == candidate
     assert [group.kind for group in parsed.instance_group] == [ModelInstanceGroup.KIND_CPU]
     rest = [config(TEXT), parsed]
-    for one in rest:
+    for parsed_config in rest:
         for name in ("max_batch_size", "instance_group"):
-            one.ClearField(name)
-        one.dynamic_batching.ClearField("max_queue_delay_microseconds")
-        one.dynamic_batching.ClearField("preferred_batch_size")
-        del one.parameters[THREADS]
+            parsed_config.ClearField(name)
+        parsed_config.dynamic_batching.ClearField("max_queue_delay_microseconds")
+        parsed_config.dynamic_batching.ClearField("preferred_batch_size")
+        del parsed_config.parameters[THREADS]
     assert rest[0] == rest[1]
     for comment in ("# A model of mine.", "# rows", "# a millisecond", "# one"):
         assert text.count(comment) == 1
 
 
 def test_every_changed_value_has_a_reason_above_it() -> None:
-    text = written(TEXT, Candidate(max_batch_size=32, delay_us=0, instances=2, threads=2))
+    text = tuned_text(TEXT, Candidate(max_batch_size=32, delay_us=0, instances=2, threads=2))
     lines = text.splitlines()
     size, group = (
         lines.index("max_batch_size: 32  # rows"),
@@ -90,7 +90,7 @@ def test_every_changed_value_has_a_reason_above_it() -> None:
 
 
 def test_an_unchanged_configuration_has_only_the_header() -> None:
-    text = written(TEXT, Candidate.of(config(TEXT)))
+    text = tuned_text(TEXT, Candidate.of(config(TEXT)))
     header, digest, headline, rest = text.split("\n", 3)
     assert header == f"# Tuned by: {COMMAND}"
     assert digest.startswith("# Digest of the lines below: ")
@@ -99,26 +99,26 @@ def test_an_unchanged_configuration_has_only_the_header() -> None:
 
 
 @pytest.mark.parametrize("text", ['name: "m"\nmax_batch_size: 4\n', 'name: "m" max_batch_size: 4 dynamic_batching { }'])
-def test_what_the_file_does_not_have_is_added(text: str) -> None:
+def test_a_value_that_the_file_lacks_is_added(text: str) -> None:
     candidate = Candidate(max_batch_size=16, delay_us=500, instances=2, threads=1)
-    assert Candidate.of(config(written(text, candidate))) == candidate
+    assert Candidate.of(config(tuned_text(text, candidate))) == candidate
 
 
 def test_only_a_file_of_its_own_is_overwritten(tmp_path: Path) -> None:
     candidate = Candidate(max_batch_size=8)
-    path = tuned_file.write(tmp_path, written(TEXT, candidate), force=False)
+    path = tuned_file.write(tmp_path, tuned_text(TEXT, candidate), force=False)
     assert path == tmp_path / "configs" / "tuned.pbtxt"
-    assert tuned_file.write(tmp_path, written(TEXT, Candidate(max_batch_size=16)), force=False) == path
+    assert tuned_file.write(tmp_path, tuned_text(TEXT, Candidate(max_batch_size=16)), force=False) == path
 
     path.write_text(path.read_text().replace("max_batch_size: 16", "max_batch_size: 12"))
     with pytest.raises(WriteError, match=r"tuned\.pbtxt: was written or changed by hand"):
-        tuned_file.write(tmp_path, written(TEXT, candidate), force=False)
+        tuned_file.write(tmp_path, tuned_text(TEXT, candidate), force=False)
     assert "max_batch_size: 12" in path.read_text()
-    tuned_file.write(tmp_path, written(TEXT, candidate), force=True)
+    tuned_file.write(tmp_path, tuned_text(TEXT, candidate), force=True)
     assert tuned_file.is_ours(path.read_text())
 
 
-def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
+def test_a_replaced_file_is_described_and_copied(tmp_path: Path) -> None:
     model, records = tmp_path / "repository" / "m", tmp_path / "records"
     path = model / "configs" / "tuned.pbtxt"
     why = Why(
@@ -148,7 +148,7 @@ def test_what_is_replaced_is_said_and_kept(tmp_path: Path) -> None:
 
 
 def test_a_text_that_is_not_the_choice_is_not_written() -> None:
-    text = written(TEXT, Candidate(max_batch_size=32))
+    text = tuned_text(TEXT, Candidate(max_batch_size=32))
     with pytest.raises(Failure, match="differs from the chosen one"):
         tuned_file.check(text, config(TEXT), Candidate(max_batch_size=16))
 
@@ -165,7 +165,7 @@ def test_the_doctor_finds_nothing_in_a_tuned_configuration(model: str, variant: 
     assert tuned_file.findings(folder, text, target_ms=50) == []
 
 
-def test_what_still_silences_something_stays_and_the_rest_is_named() -> None:
+def test_comments_that_silence_nothing_are_named_and_removed() -> None:
     folder = model_folder("simulated_accelerator")
     before, candidate = Document.read(config_file(folder, None)), Candidate(max_batch_size=16, delay_us=1000)
 
@@ -188,15 +188,15 @@ def test_a_tuned_configuration_has_a_limit_of_its_queue(variant: str | None) -> 
     assert ('string_value: "2000"' in text) == (variant is None)
 
 
-def test_the_doctor_is_really_asked() -> None:
+def test_the_doctor_checks_the_tuned_text() -> None:
     """A delay as long as the latency that is promised is finding B206."""
     folder = model_folder("ranker")
     path = config_file(folder, None)
     text = tuned_file.tuned(Document.read(path), Candidate(max_batch_size=8, delay_us=60_000), WHY, COMMAND)
-    assert [one.code for one in tuned_file.findings(folder, text, target_ms=50)] == ["B206"]
+    assert [finding.code for finding in tuned_file.findings(folder, text, target_ms=50)] == ["B206"]
 
 
-def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
+def test_findings_of_the_current_configuration_are_not_new(tmp_path: Path) -> None:
     """A file without a limit to its queue is finding B215, before and after."""
     folder = tmp_path / "m"
     (folder / "1").mkdir(parents=True)
@@ -206,8 +206,8 @@ def test_what_the_current_configuration_has_is_no_news(tmp_path: Path) -> None:
     (folder / "1" / "queue_limit.py").touch()
     before = TEXT.replace("  default_queue_policy { max_queue_size: 100 }\n", "")
     (folder / "config.pbtxt").write_text(before)
-    text = written(before, Candidate(max_batch_size=16, delay_us=1000))
-    assert "B215" in {one.code for one in tuned_file.findings(folder, text, target_ms=50)}
+    text = tuned_text(before, Candidate(max_batch_size=16, delay_us=1000))
+    assert "B215" in {finding.code for finding in tuned_file.findings(folder, text, target_ms=50)}
     assert tuned_file.news(folder, before, text, target_ms=50) == []
-    late = written(before, Candidate(max_batch_size=16, delay_us=60_000))
-    assert [one.code for one in tuned_file.news(folder, before, late, target_ms=50)] == ["B206"]
+    late = tuned_text(before, Candidate(max_batch_size=16, delay_us=60_000))
+    assert [finding.code for finding in tuned_file.news(folder, before, late, target_ms=50)] == ["B206"]

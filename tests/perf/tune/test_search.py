@@ -30,11 +30,11 @@ def steeper(parallelism: Parallelism, rows: int) -> float:
 
 def brute_force(search: Search, true: Service) -> list[PooledTrials]:
     """Every candidate measured for long under the true service times, the best first."""
-    bench = SimulatedBench(service=true, sla=search.goal.target)
+    bench = SimulatedBench(service=true, target=search.goal.target)
     load = search.screen.traffic
     measured = [
-        PooledTrials.of([bench.measure(one, load, stage="grid", round=1, seconds=2.0)], search.goal.target)
-        for one in search.candidates
+        PooledTrials.of([bench.measure(candidate, load, stage="grid", round=1, seconds=2.0)], search.goal.target)
+        for candidate in search.candidates
     ]
     return search.goal.ranked(measured, default=search.default)
 
@@ -42,7 +42,6 @@ def brute_force(search: Search, true: Service) -> list[PooledTrials]:
 @pytest.mark.parametrize(
     ("load", "p99_ms", "believed", "true"),
     [
-        ("closed:16", 60, accelerator, accelerator),
         ("closed:16", 30, shared_cores, shared_cores),
         ("closed:24", 70, accelerator, steeper),
         ("closed:32", 80, accelerator, shared_cores),
@@ -51,7 +50,7 @@ def brute_force(search: Search, true: Service) -> list[PooledTrials]:
 def test_the_choice_is_within_three_percent_of_brute_force(
     tmp_path: Path, load: str, p99_ms: float, believed: Service, true: Service
 ) -> None:
-    search = searching(tmp_path / "study.json", load, p99_ms, believed=believed, true=true)
+    search = searching(tmp_path / "study.json", load, p99_ms, sizes=(4, 8, 16), believed=believed, true=true)
     chosen = search.run().chosen
     best = brute_force(search, true)[0]
     assert chosen is not None
@@ -62,7 +61,7 @@ def test_the_choice_is_within_three_percent_of_brute_force(
 
 
 def test_no_search_costs_more_than_its_budget(tmp_path: Path) -> None:
-    search = searching(tmp_path / "study.json", "closed:24", 70, believed=accelerator, true=steeper)
+    search = searching(tmp_path / "study.json", "closed:24", 70, sizes=(4, 8, 16), believed=accelerator, true=steeper)
     search.run()
     assert search.budget == Budget(points=13, seconds=90.0, profile_points=2, profile_s=30.0)
     assert 2 + len(bench_of(search).measured) <= 13
@@ -122,7 +121,7 @@ def test_the_last_rounds_hold_the_default_and_its_noise(tmp_path: Path) -> None:
     assert {stage for stage, _ in stages[:first]} == {HALVING}
 
 
-def test_a_target_out_of_reach_is_said_with_what_is_in_reach(tmp_path: Path) -> None:
+def test_for_a_target_out_of_reach_the_nearest_target_is_named(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:16", 15, sizes=(1, 8))
     result = search.run()
     assert result.chosen is None
@@ -139,8 +138,8 @@ def test_a_target_out_of_reach_is_said_with_what_is_in_reach(tmp_path: Path) -> 
     assert len(bench_of(search).measured) <= 4
 
 
-def test_a_lighter_load_is_named_where_one_would_do(tmp_path: Path) -> None:
-    search = searching(tmp_path / "study.json", "closed:64", 45, sizes=(4, 8, 16))
+def test_a_lighter_load_that_meets_the_target_is_named(tmp_path: Path) -> None:
+    search = searching(tmp_path / "study.json", "closed:64", 45, sizes=(8, 16))
     result = search.run()
     assert result.closest is not None
     lines = remedies(result.closest, search.screen, result.corrections, search.candidates)
@@ -173,7 +172,7 @@ def test_an_open_load_must_be_carried(tmp_path: Path) -> None:
     assert chosen.throughput_rows_per_s >= 0.97 * chosen.offered_rows_per_s
     # Of those that carry it, the lowest p99 among what was measured.
     carried = [pooled for pooled in search.run().measured if search.goal.met(pooled)]
-    assert chosen.p99_ms <= 1.05 * min(one.p99_ms for one in carried)
+    assert chosen.p99_ms <= 1.05 * min(pooled.p99_ms for pooled in carried)
 
 
 def test_goodput_is_the_highest_rate_that_was_verified(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The profile is on record before, since measuring it takes longer than all trials
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ from perf.records.candidate import Candidate
 from perf.records.study import FINAL, HALVING, Study
 from perf.report.study.evidence import Evidence
 from perf.report.study.parts import parts
+from perf.tune import tuning
 from perf.tune.__main__ import main
 from perf.tune.live import trace_rate
+from perf.tune.screening import Screen
+from perf.tune.study_log import Budget
 from perf.tune.tuned_file import headed, is_ours
 from serve.doctor.__main__ import main as doctor
 from tests.perf.simulate.test_simulate import ramp
@@ -49,13 +53,15 @@ def record_profile(repository: Path, results: Path) -> None:
 
 @pytest.mark.server
 def test_a_model_is_tuned_from_the_command_line(
-    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Budget, "LIMITS_S", (0.5, 0.5))
+    monkeypatch.setattr(tuning, "Screen", partial(Screen, coarse=400, fine=800))
     record_profile(repository, tmp_path)
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
         *("--repository", str(repository), "--results", str(tmp_path)),
-        *("--seconds", "26", "--points", "7"),
+        *("--seconds", "17", "--points", "7"),
     ]
     assert main(command) == 0
     output = capsys.readouterr().out
@@ -81,7 +87,7 @@ def test_a_model_is_tuned_from_the_command_line(
     if tuned.max_batch_size > 2:
         chosen = [trial.counted for trial in final if trial.candidate == tuned]
         # More than the two rows that the current configuration can run together.
-        assert sum(counted.rows for counted in chosen) > 2 * sum(counted.executions for counted in chosen)
+        assert max(rows for counted in chosen for rows in counted.batches) > 2
     assert all(trial.failed == trial.wrong == trial.not_sent == 0 for trial in study.trials)
     # Only deciding trials are traced, enough for the page to take their slow requests apart.
     assert not any(trial.parts_us.get("run") for trial in study.trials if trial.stage == HALVING)
@@ -89,13 +95,17 @@ def test_a_model_is_tuned_from_the_command_line(
         share = len(trial.parts_us["run"]) / trial.requests
         assert share > 2 / TRACE_RATE
         # An earlier trial's rate decides, and a busy machine may be slower since.
-        rates = [trace_rate(one.requests / one.seconds) for one in study.trials if one.candidate == trial.candidate]
+        rates = [
+            trace_rate(earlier.requests / earlier.seconds)
+            for earlier in study.trials
+            if earlier.candidate == trial.candidate
+        ]
         assert any(share == pytest.approx(1 / rate, rel=0.4) for rate in rates)
     measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
-    assert {"mean", "p50", "p90"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
+    assert {"mean", "p50"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
     assert main([*command, "--points", "6"]) == 2
-    assert "--points 6 and --seconds 26: too little for a comparison" in capsys.readouterr().err
+    assert "--points 6 and --seconds 17: too little for a comparison" in capsys.readouterr().err
 
     # The same command again measures nothing, since all is on record. It names the file that it replaces.
     assert "in place of: " not in output
@@ -110,7 +120,7 @@ def test_a_model_is_tuned_from_the_command_line(
     assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
 
 
-def test_mistakes_are_said_in_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copied = tmp_path / "models"
     shutil.copytree(repository, copied)
     config = (repository / MODEL / "config.pbtxt").read_text()

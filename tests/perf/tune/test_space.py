@@ -22,7 +22,7 @@ def onnx(**parameters: str) -> ModelConfig:
     return config
 
 
-def test_sizes_are_powers_of_two_and_what_the_model_has() -> None:
+def test_sizes_are_powers_of_two_and_the_sizes_of_the_model() -> None:
     config = ModelConfig(name="m", backend="python", max_batch_size=12)
     assert space(config, largest=24, cores=2, gpu=False).sizes == (1, 2, 4, 8, 12, 16, 24)
     assert space(config, largest=24, smallest=3, cores=2, gpu=False).sizes == (4, 8, 12, 16, 24)
@@ -56,7 +56,7 @@ def test_a_model_without_a_batch_axis_is_refused() -> None:
         space(ModelConfig(name="m"), largest=0, cores=2, gpu=False)
 
 
-def test_nothing_is_proposed_that_was_not_asked_for() -> None:
+def test_policies_and_preferred_sizes_are_not_proposed_by_default() -> None:
     """Queue policies and priorities stall Triton's batcher for 500 ms (core#509), preferred sizes cap batches."""
     config = onnx()
     proposed = space(config, largest=64, cores=4, gpu=False).candidates(accelerator)
@@ -77,9 +77,10 @@ def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
         traffic=Traffic.parse("closed:8"),
         goal=Goal(objective="throughput", target=LatencyTarget(latency_ms=100)),
     )
-    made = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
+    proposed = [Candidate(max_batch_size=8, delay_us=delay) for delay in (40_000, 20_000, 30_000)]
     remaining = distinct(
-        [screen.look(candidate, Corrections(), requests=304) for candidate in made], default=Candidate(max_batch_size=4)
+        [screen.look(candidate, Corrections(), requests=304) for candidate in proposed],
+        default=Candidate(max_batch_size=4),
     )
     assert [screened.candidate.delay_us for screened in remaining] == [40_000, 20_000]
 
@@ -87,8 +88,8 @@ def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
 def test_delays_are_shares_of_the_service_time() -> None:
     candidates = space(CONFIG, largest=4, cores=1, gpu=False).candidates(accelerator)
     # An eighth, a quarter, a half and the whole of 20.5 ms, in two digits.
-    assert sorted({one.delay_us for one in candidates}) == [0, 2600, 5100, 10000, 20000]
-    assert [one.delay_us for one in candidates if one.max_batch_size == 1] == [0]
+    assert sorted({candidate.delay_us for candidate in candidates}) == [0, 2600, 5100, 10000, 20000]
+    assert [candidate.delay_us for candidate in candidates if candidate.max_batch_size == 1] == [0]
 
 
 def test_candidates_that_differ_beyond_the_load_are_one() -> None:
@@ -98,15 +99,17 @@ def test_candidates_that_differ_beyond_the_load_are_one() -> None:
         traffic=traffic,
         goal=Goal(objective="throughput", target=LatencyTarget(latency_ms=100)),
     )
-    made = [Candidate(max_batch_size=size) for size in (8, 4, 16, 2)]
-    remaining = distinct([screen.look(candidate, Corrections(), requests=300) for candidate in made], default=made[0])
+    proposed = [Candidate(max_batch_size=size) for size in (8, 4, 16, 2)]
+    remaining = distinct(
+        [screen.look(candidate, Corrections(), requests=300) for candidate in proposed], default=proposed[0]
+    )
     assert [screened.candidate.max_batch_size for screened in remaining] == [8, 2]
     # With a delay a batch of 4 leaves when it is full, and waits for more where 8 would fit.
     waiting = [Candidate(max_batch_size=size, delay_us=5000) for size in (4, 8, 16)]
     remaining = distinct(
-        [screen.look(candidate, Corrections(), requests=300) for candidate in waiting], default=made[0]
+        [screen.look(candidate, Corrections(), requests=300) for candidate in waiting], default=proposed[0]
     )
-    assert {one.candidate.max_batch_size for one in remaining} == {4, 8}
+    assert {screened.candidate.max_batch_size for screened in remaining} == {4, 8}
 
 
 def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:
@@ -126,7 +129,7 @@ def test_a_ramp_climbs_no_further_than_the_load_reaches() -> None:
         ("poisson:300", 1, (64, None)),
     ],
 )
-def test_a_ramp_reaches_what_the_load_can_bring_together(load: str, rows: int, reached: tuple[int, int | None]) -> None:
+def test_a_ramp_reaches_the_largest_batch_of_the_load(load: str, rows: int, reached: tuple[int, int | None]) -> None:
     config = ModelConfig(max_batch_size=8)
     widest, in_flight = reaching(config, 64, Traffic.parse(load, rows=rows))
     assert (widest.max_batch_size, in_flight) == reached

@@ -1,13 +1,13 @@
 """Watching a real server: every request that was sent is on the page, over a reload, an end and a new start."""
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from processes import wait_until
 
 from clients import Model
 from clients.errors import ServerUnreachableError
@@ -28,10 +28,10 @@ MODEL = "simulated_accelerator"
 def ports() -> tuple[int, int, int]:
     """Three that are free, for two servers in turn."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    found = [int(one.getsockname()[1]) for one in sockets]
-    for one in sockets:
-        one.close()
-    return found[0], found[1], found[2]
+    numbers = [int(listener.getsockname()[1]) for listener in sockets]
+    for listener in sockets:
+        listener.close()
+    return numbers[0], numbers[1], numbers[2]
 
 
 def settings(ports: tuple[int, int, int]) -> Settings:
@@ -47,9 +47,9 @@ def settings(ports: tuple[int, int, int]) -> Settings:
 
 @pytest.fixture
 def source(ports: tuple[int, int, int]) -> Iterator[Source]:
-    found = Source(f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[2]}")
-    yield found
-    found.close()
+    source = Source(f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[2]}")
+    yield source
+    source.close()
 
 
 def send(server: Server, *rows: int) -> None:
@@ -61,13 +61,13 @@ def send(server: Server, *rows: int) -> None:
 
 def look(source: Source, history: History, requests: int) -> None:
     """Read until so many requests are counted since the watch began: Triton answers first and counts then."""
-    ends = time.monotonic() + 5
-    while True:
+
+    def counted() -> bool:
         history.add(source.read())
         total = history.tracks[MODEL].total
-        if (total is not None and total.counted.requests == requests) or time.monotonic() > ends:
-            return
-        time.sleep(0.05)
+        return total is not None and total.counted.requests == requests
+
+    assert wait_until(counted, seconds=60)
 
 
 def total(history: History) -> list[str]:
@@ -83,8 +83,7 @@ def test_every_request_is_on_the_page(
     with launch(settings(ports)) as server:
         send(server, 5)  # before the watch, so not in it
         source.check()
-        while source.read().counters[(MODEL, "1")].requests < 1:
-            time.sleep(0.02)
+        assert wait_until(lambda: source.read().counters[(MODEL, "1")].requests == 1, seconds=60)
         history.add(source.read())
         send(server, 1, 1, 3)
         look(source, history, 3)
@@ -101,8 +100,7 @@ def test_every_request_is_on_the_page(
         assert 0 <= state.cpu <= 1
         with triton.InferenceServerClient(server.grpc_url) as client:
             client.unload_model(MODEL, headers=admin.headers(server.grpc_url))
-            while source.read().counters:
-                time.sleep(0.05)
+            assert wait_until(lambda: not source.read().counters, seconds=60)
             history.add(source.read())
             assert not history.tracks[MODEL].loaded
             client.load_model(MODEL, headers=admin.headers(server.grpc_url))

@@ -2,6 +2,7 @@
 
 import html.parser
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,22 +22,22 @@ from serve.management.statistics import Counters
 def counted(batches: Sequence[int]) -> Counters:
     """What a server counts of executions with so many rows, each row a request of 1 ms in the queue."""
     rows = sum(batches)
-    return Counters(
+    return replace(
+        Counters.none(),
         requests=rows,
-        failed_requests=0,
         rows=rows,
         executions=len(batches),
         queue_ns=1_000_000 * rows,
-        compute_input_ns=0,
         compute_infer_ns=2_000_000 * rows,
-        compute_output_ns=0,
         batches={size: list(batches).count(size) for size in set(batches)},
         batches_ns={size: 2_000_000 * list(batches).count(size) for size in set(batches)},
     )
 
 
 def reading(at_s: float, *batches: int, **others: Counters) -> Reading:
-    counters = {("m", "1"): counted(batches)} | {("m", version[1:]): one for version, one in others.items()}
+    counters = {("m", "1"): counted(batches)} | {
+        ("m", version[1:]): version_counters for version, version_counters in others.items()
+    }
     return Reading(at_s=at_s, counters=counters, metrics=None)
 
 
@@ -44,16 +45,16 @@ BATCHES = st.lists(st.integers(1, 8), max_size=12)
 
 
 @given(BATCHES, BATCHES)
-def test_a_difference_is_what_came_after(before: list[int], after: list[int]) -> None:
+def test_the_difference_of_two_readings_counts_the_executions_between_them(before: list[int], after: list[int]) -> None:
     assert counted(before + after).since(counted(before)) == counted(after)
 
 
 @given(BATCHES, BATCHES)
-def test_a_server_that_began_anew_has_counted_all_that_it_says(before: list[int], after: list[int]) -> None:
-    found = counted(after).since(counted(before))
+def test_after_a_restart_all_that_the_server_counted_is_new(before: list[int], after: list[int]) -> None:
+    difference = counted(after).since(counted(before))
     fewer = any(after.count(size) < before.count(size) for size in set(before))
-    assert found == (counted(after) if fewer else counted(after) - counted(before))
-    assert min(found.requests, found.executions, *found.batches.values(), 0) == 0
+    assert difference == (counted(after) if fewer else counted(after) - counted(before))
+    assert min(difference.requests, difference.executions, *difference.batches.values(), 0) == 0
 
 
 @settings(deadline=None)
@@ -153,10 +154,10 @@ class Well(html.parser.HTMLParser):
 
 
 def read_page(text: str) -> Well:
-    found = Well()
-    found.feed(text)
-    assert not found.open
-    return found
+    checker = Well()
+    checker.feed(text)
+    assert not checker.open
+    return checker
 
 
 def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
@@ -165,10 +166,10 @@ def test_the_page_is_whole_and_needs_no_network(tmp_path: Path) -> None:
         history.add(reading(at_s, *[1] * at_s, *[4] * (2 * at_s)))
     file = tmp_path / "page.html"
     write(history, "here:8001", file, refresh_s=1)
-    found = read_page(file.read_text())
-    assert not found.links
-    assert found.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
-    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    checker = read_page(file.read_text())
+    assert not checker.links
+    assert checker.cells[1:5] == ["45", "45", "15", "3.00"]  # of 5 s, with 1 x 1 and 2 x 4 rows in each
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
     assert 'http-equiv="refresh"' in file.read_text()
     assert 'http-equiv="refresh"' not in page(history, "here:8001", refresh_s=None)
 
@@ -186,10 +187,10 @@ def test_a_name_cannot_break_the_page_or_the_view() -> None:
 
 
 @given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1), st.integers(1, 32))
-def test_ranges_of_sizes_leave_nothing_out(batches: dict[int, int], bars: int) -> None:
-    found = sizes(batches, bars)
-    assert sum(count for _, count in found) == sum(batches.values())
-    assert len(found) <= max(bars, 1)
+def test_ranges_of_sizes_hold_every_execution(batches: dict[int, int], bars: int) -> None:
+    ranges = sizes(batches, bars)
+    assert sum(count for _, count in ranges) == sum(batches.values())
+    assert len(ranges) <= max(bars, 1)
 
 
 @given(st.floats(1e-6, 1e9))
@@ -198,7 +199,7 @@ def test_an_axis_ends_a_little_above_its_values(value: float) -> None:
     assert nice(value) <= 10 * value
 
 
-def test_a_line_breaks_where_nothing_was_read() -> None:
+def test_a_line_breaks_at_a_missing_reading() -> None:
     assert runs([(0, 1), (10, 2), (60, 3), (70, 4)], 25) == [[(0, 1), (10, 2)], [(60, 3), (70, 4)]]
 
 

@@ -56,7 +56,7 @@ def test_lengths_20_30_40_are_explained(tmp_path: Path, capsys: pytest.CaptureFi
     assert (first["rule"], first["inputs"], first["executions"]) == ("shape", ["X"], 199)
     assert first["met"] == {"[20] then [30]": 67, "[30] then [40]": 66, "[40] then [20]": 66}
     assert output["best"] == "allow_ragged_batch: true on X"
-    ragged = next(one for one in output["changes"] if one["change"] == output["best"])
+    ragged = next(change for change in output["changes"] if change["change"] == output["best"])
     assert ragged["executions"] == -(-200 // 16)
     assert ragged["rows_per_execution"] == pytest.approx(200 / 13, abs=1e-4)
 
@@ -74,7 +74,7 @@ def test_the_end_of_a_closed_loop_is_not_looked_at(
 
 
 @pytest.mark.parametrize(("mix", "formed"), [("20", True), ("20,30,40", False)])
-def test_that_batches_form_is_said_where_they_do(
+def test_batches_that_form_are_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mix: str, formed: bool
 ) -> None:
     assert main([*folder(tmp_path, X + LENGTHS), "--mix", mix, "--concurrency", "16"]) == 0
@@ -101,7 +101,9 @@ def test_larger_batches_are_not_advised_while_their_time_is_assumed(
     assert main([*options, "--concurrency", "64", "--format", "json"]) == 0
     values = json.loads(capsys.readouterr().out)
     assert (values["best"], values["assumed"]) == (None, True)
-    assert [one["change"] for one in values["changes"]][-3:] == [f"max_batch_size: {size}" for size in (8, 16, 32)]
+    assert [change["change"] for change in values["changes"]][-3:] == [
+        f"max_batch_size: {size}" for size in (8, 16, 32)
+    ]
     assert main([*options, "--concurrency", "64", "--service-ms", "10+0.1"]) == 0
     output = " ".join(capsys.readouterr().out.split())
     assert "Best single change: max_batch_size: 32." in output
@@ -159,11 +161,11 @@ def test_one_instance_is_of_the_same_kind() -> None:
     """On a machine with a GPU a group without a kind would move there."""
     group = "instance_group [ { count: 2 kind: KIND_CPU } ]"
     diagnosis = studied(X + "max_batch_size: 8 dynamic_batching { } " + group, burst(40, gap_ms=4))
-    (one,) = (
+    (change,) = (
         effect for effect in diagnosis.effects if effect.change.text == "instance_group [ { count: 1 kind: KIND_CPU } ]"
     )
-    assert one.change.rules.instances == 1
-    assert diagnosis.gain(one) > 1.5
+    assert change.change.rules.instances == 1
+    assert diagnosis.gain(change) > 1.5
 
 
 def test_a_queue_policy_that_makes_requests_wait_for_a_poll_goes() -> None:
@@ -289,7 +291,9 @@ def test_a_replay_begins_with_the_queue_that_was_there() -> None:
     assert closed[0].most_common(1)[0][0] is ClosingRule.NOTHING_WAITED
     assert closed[1].most_common(1)[0][0] is ClosingRule.SHAPE
     delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
-    assert [one.at for one in delayed.arrivals()] == [one.at for one in requests]  # the delay alone explains it
+    assert [request.at for request in delayed.arrivals()] == [
+        request.at for request in requests
+    ]  # the delay alone explains it
 
 
 def test_a_mistake_is_one_kind_of_error() -> None:

@@ -20,12 +20,12 @@ def test_a_file_of_requests(tmp_path: Path) -> None:
         '{"at_ms": 1.5, "inputs": {"INPUT": {"shape": [30], "datatype": "FP32"}}, "rows": 2, "count": 2}\n'
         '{"inputs": {"INPUT": [7], "OPTIONAL": [3]}, "priority": 1, "timeout_us": 5}\n'
     )
-    asked = config(
+    parsed = config(
         'max_batch_size: 4 input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] }, '
         '{ name: "FIXED" data_type: TYPE_FP32 dims: [ 2, 3 ] }, '
         '{ name: "OPTIONAL" data_type: TYPE_FP32 dims: [ 3 ] optional: true } ]'
     )
-    read = read_requests(path, asked)
+    read = read_requests(path, parsed)
     assert [request.at for request in read] == [0, 1_500_000, 1_500_000, 1_500_000]
     assert [request.rows for request in read] == [1, 2, 2, 1]
     assert read[0].shapes == {"INPUT": (20,), "FIXED": (2, 3)}
@@ -83,7 +83,7 @@ def test_sizes_of_a_mix() -> None:
         with pytest.raises(MixError, match="--mix"):
             read_sizes(wrong)
     load = Mix(sizes=[2, 3], count=3, per_second=100).load(config(X + LENGTHS))
-    assert [(one.at, one.shapes) for one in load.arrivals()] == [
+    assert [(request.at, request.shapes) for request in load.arrivals()] == [
         (0, {"X": (2,)}),
         (10 * MS, {"X": (3,)}),
         (20 * MS, {"X": (2,)}),

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -56,11 +55,11 @@ ASKED = {
 
 
 def studied(name: str) -> Diagnosis:
-    asked = ASKED[name]
-    config = text_format.Parse(CASES[asked.case].config, ModelConfig())
+    question = ASKED[name]
+    config = text_format.Parse(CASES[question.case].config, ModelConfig())
     rules = Rules.of(config, hold=HELD)
     return diagnose(
-        config, rules, lambda rows: int(CASES[asked.case].execution_ms * MS), lambda: Arrivals(asked.requests)
+        config, rules, lambda rows: int(CASES[question.case].execution_ms * MS), lambda: Arrivals(question.requests)
     )
 
 
@@ -68,11 +67,11 @@ def studied(name: str) -> Diagnosis:
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One server with each configuration as asked about, with its best change, and one model more for --live."""
     folder = tmp_path_factory.mktemp("changed")
-    for name, asked in ASKED.items():
+    for name, question in ASKED.items():
         best = studied(name).best
         assert best is not None
         assert best.change.config is not None
-        milliseconds = CASES[asked.case].execution_ms
+        milliseconds = CASES[question.case].execution_ms
         text = text_format.MessageToString(best.change.config)
         sleeper(folder, f"{name}_changed", text, fixed_ms=milliseconds, row_ms=0)
     # Without delay: with one, twelve clients never fill 16 rows, and ragged batches would wait for it each time.
@@ -93,14 +92,14 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("name", ASKED)
 def test_the_prediction_of_the_change_holds(changed: Server, name: str) -> None:
     """That of the configuration as it is holds too: the tests of the batcher compare it on the same cases."""
-    found, asked = studied(name), ASKED[name]
-    assert found.best is not None
-    assert found.best.change.text == asked.best
-    asyncio.run(send(changed.grpc_url, f"{name}_changed", asked.requests))
-    predicted = found.best.outcome
+    diagnosis, question = studied(name), ASKED[name]
+    assert diagnosis.best is not None
+    assert diagnosis.best.change.text == question.best
+    asyncio.run(send(changed.grpc_url, f"{name}_changed", question.requests))
+    predicted = diagnosis.best.outcome
     counted = read_counters(changed.grpc_url, f"{name}_changed", executions=len(predicted.executions))
     assert counted.rows_per_execution == pytest.approx(predicted.rows_per_execution, rel=0.05)
-    assert found.gain(found.best) > 1.5
+    assert diagnosis.gain(diagnosis.best) > 1.5
 
 
 def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,15 +142,22 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     assert "no request to 'live' was executed" in capsys.readouterr().err
 
 
-def test_a_server_that_does_not_trace_says_what_its_statistics_know(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    thread = threading.Thread(target=lambda: asyncio.run(_pictures(server.grpc_url)))
+def test_without_traces_the_statistics_are_reported(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    model, over = "simulated_accelerator", threading.Event()
+
+    async def pictures() -> None:
+        async with connect(server.grpc_url) as connection:
+            while not over.is_set():
+                await connection.infer(model, {"input.1": np.zeros((1, 1, 32, 100), np.float32)})
+
+    before = Counters.read(server.grpc_url, model).executions
+    thread = threading.Thread(target=lambda: asyncio.run(pictures()))
     thread.start()
     try:
-        time.sleep(0.3)
-        assert main(["simulated_accelerator", "--live", f"http://{server.http_url}/", "--seconds", "1"]) == 0
+        read_counters(server.grpc_url, model, executions=before + 1)
+        assert main([model, "--live", f"http://{server.http_url}/", "--seconds", "0.5"]) == 0
     finally:
+        over.set()
         thread.join()
     output = " ".join(capsys.readouterr().out.split())
     assert "rows per execution (" in output
@@ -160,11 +166,5 @@ def test_a_server_that_does_not_trace_says_what_its_statistics_know(
     assert "More requests at a time would batch" in output  # a single client
     assert main(["nothing", "--live", server.http_url]) == 2
     assert "unknown model" in " ".join(capsys.readouterr().err.split())
-    assert main(["simulated_accelerator", "--live", server.grpc_url]) == 2
+    assert main([model, "--live", server.grpc_url]) == 2
     assert "not that of gRPC" in " ".join(capsys.readouterr().err.split())
-
-
-async def _pictures(url: str) -> None:
-    async with connect(url) as connection:
-        for _ in range(60):
-            await connection.infer("simulated_accelerator", {"input.1": np.zeros((1, 1, 32, 100), np.float32)})

@@ -29,16 +29,16 @@ def test_no_allocator_overlaps_or_leaves_its_regions(name: str, seed: int) -> No
             assert address not in live
             live[address] = size
         spans = sorted((start, start + size) for start, size in live.items())
-        assert all(one[1] <= other[0] for one, other in pairwise(spans))
+        assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
         for start, stop in spans:
             assert any(base <= start and stop <= base + size for base, size in device.regions.items())
         assert device.held_bytes == sum(device.regions.values()) >= sum(live.values())
     for address in live:
         allocator.free(address)
-    held = device.held_bytes
-    assert held <= device.peak_held_bytes
+    held_bytes = device.held_bytes
+    assert held_bytes <= device.peak_held_bytes
     if name == "naive":
-        assert held == 0
+        assert held_bytes == 0
 
 
 @pytest.mark.parametrize("name", ONLINE)

@@ -24,17 +24,21 @@ RECORDED = sorted(TRACES.glob("*.json"))
 
 
 def test_a_replay_samples_what_is_live_held_and_free() -> None:
-    found = replay(TRACE, onnxruntime_same(Device()))
+    replayed = replay(TRACE, onnxruntime_same(Device()))
     # c takes the 4 KiB that a left (half of a chunk is split off), and is freed at the end.
-    assert [(one.live_bytes, one.held_bytes, one.largest_gap_bytes) for one in found.samples] == [
+    assert [(sample.live_bytes, sample.held_bytes, sample.largest_gap_bytes) for sample in replayed.samples] == [
         (4 * KIB, 4 * KIB, 0),
         (12 * KIB, 12 * KIB, 0),
         (8 * KIB, 12 * KIB, 4 * KIB),
         (10 * KIB, 12 * KIB, 2 * KIB),
         (2 * KIB, 12 * KIB, 8 * KIB),
     ]
-    assert [(one.number, one.start, one.end) for one in found.placed] == [(0, 0, 2), (1, 1, 4), (2, 3, 5)]
-    assert sorted(found.regions.values()) == [4 * KIB, 8 * KIB]
+    assert [(placed.number, placed.start, placed.end) for placed in replayed.placed] == [
+        (0, 0, 2),
+        (1, 1, 4),
+        (2, 3, 5),
+    ]
+    assert sorted(replayed.regions.values()) == [4 * KIB, 8 * KIB]
 
 
 class Wrong(Allocator):
@@ -53,7 +57,7 @@ class Wrong(Allocator):
 
 def test_an_overlap_is_found() -> None:
     wrong: Allocator = Wrong(Device())
-    assert [(one.number, other.number) for one, other in overlaps(replay(TRACE, wrong))] == [(0, 1), (1, 2)]
+    assert [(first.number, second.number) for first, second in overlaps(replay(TRACE, wrong))] == [(0, 1), (1, 2)]
 
 
 def moved(*spans: tuple[int, int]) -> Replay:
@@ -111,13 +115,13 @@ def test_the_program_compares_records_and_resumes(tmp_path: Path, capsys: pytest
     assert lab.main([*arguments, "--pictures", str(tmp_path / "pictures"), "--format", "svg"]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in (*ONLINE, PLANNED, "offline: minimalloc", "twice the batch"))
-    assert {one.name for one in (tmp_path / "pictures").iterdir()} == {
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
         f"small-{kind}.svg" for kind in ("map", "held", "scattered")
     }
     record = tmp_path / "results" / "small.json"
-    written = record.read_bytes()
+    content = record.read_bytes()
     assert lab.main(arguments) == 0
-    assert record.read_bytes() == written
+    assert record.read_bytes() == content
     assert capsys.readouterr().out.split() == printed.split()
     saved = tmp_path / "traces"
     assert lab.main([*arguments, "--malloc-us", "256:2,1024:3", "--save-traces", str(saved)]) == 0
@@ -141,11 +145,11 @@ def test_the_program_refuses_what_it_cannot_read(
 
 
 def test_the_plan_of_one_batch_serves_the_others(tmp_path: Path) -> None:
-    one, other = (trace_of(["+a", "-a"], {"a": size}, model="tiny") for size in (512, 256))
-    paths = [trace_file.write(trace, tmp_path / f"{name}.json") for name, trace in (("one", one), ("other", other))]
-    found = lab.traces(paths)
-    assert lab.relatives("one", found) == {"other": other}
-    done, _ = comparison.compare("one", one, lab.relatives("one", found), DeviceCosts(), lambda _: None)
+    first, second = (trace_of(["+a", "-a"], {"a": size}, model="tiny") for size in (512, 256))
+    paths = [trace_file.write(trace, tmp_path / f"{name}.json") for name, trace in (("one", first), ("other", second))]
+    loaded = lab.traces(paths)
+    assert lab.relatives("one", loaded) == {"other": second}
+    done, _ = comparison.compare("one", first, lab.relatives("one", loaded), DeviceCosts(), lambda _: None)
     assert comparison.read(comparison.write(done, tmp_path / "results")) == done
     (served,) = [row for row in done.departures if row.trace == "other"]
     assert (served.unplanned.fallbacks, served.held_bytes, served.load_bytes) == (0, 512, 256)
@@ -165,5 +169,5 @@ def test_every_recorded_inference_is_served_from_one_device_call_near_the_bound(
 @pytest.mark.parametrize("name", ["resnet50-eager-8", "text_recognition-eager-8", "text_recognition_512-eager-8"])
 def test_a_caching_allocator_calls_the_device_ten_times_less_than_none(name: str) -> None:
     (trace,) = read(TRACES / f"{name}.json")
-    results = [trial(trace, one, ONLINE[one], DeviceCosts())[0] for one in ("pytorch caching", "naive")]
+    results = [trial(trace, name, ONLINE[name], DeviceCosts())[0] for name in ("pytorch caching", "naive")]
     assert 10 * results[0].first_calls <= results[1].first_calls == 2 * len(trace.allocations)

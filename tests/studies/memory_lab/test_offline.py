@@ -89,7 +89,7 @@ def test_the_checker_finds_every_fault() -> None:
     assert faults(placed("test", buffers, (20, 10, 0)), buffers, 25) == ["buffer a ends at 30, outside 0 to 25"]
     assert len(faults(placed("test", buffers, (-1, 10, 0)), buffers)) == 1
     assert len(faults(placed("test", buffers, (0, 10)), buffers)) == 1
-    smaller = tuple(replace(one, size=1) for one in buffers)
+    smaller = tuple(replace(buffer, size=1) for buffer in buffers)
     assert len(faults(placed("test", smaller, (0, 1, 0)), buffers)) == 1
 
 
@@ -99,13 +99,13 @@ def test_the_checker_agrees_with_all_pairs(seed: int) -> None:
     buffers = guillotine(seed, 12, capacity=30, time=10)
     offsets = [chance.randrange(30) for _ in buffers]
     pairs = [
-        (one, other)
-        for one in range(len(buffers))
-        for other in range(one)
-        if buffers[one].lower < buffers[other].upper
-        and buffers[other].lower < buffers[one].upper
-        and offsets[one] < offsets[other] + buffers[other].size
-        and offsets[other] < offsets[one] + buffers[one].size
+        (first, second)
+        for first in range(len(buffers))
+        for second in range(first)
+        if buffers[first].lower < buffers[second].upper
+        and buffers[second].lower < buffers[first].upper
+        and offsets[first] < offsets[second] + buffers[second].size
+        and offsets[second] < offsets[first] + buffers[first].size
     ]
     assert bool(faults(placed("test", buffers, offsets), buffers)) == bool(pairs)
 
@@ -120,7 +120,7 @@ def test_instances_are_read_and_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "message"),
     [
         ("", "x.csv:1: columns are missing"),
         ("id,size\n", "x.csv:1: columns are id,size"),
@@ -131,13 +131,13 @@ def test_instances_are_read_and_written(tmp_path: Path) -> None:
         ("id,lower,upper,size,alignment\n0,4,5,6,8\n", "x.csv:2: buffer 0 has gaps or an alignment"),
     ],
 )
-def test_a_broken_instance_is_an_error_with_its_line(text: str, found: str) -> None:
-    with pytest.raises(Mistake, match=found):
+def test_a_broken_instance_is_an_error_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(Mistake, match=message):
         instance.parse(text, "x.csv")
 
 
 def rows(path: Path, buffers: tuple[Buffer, ...]) -> str:
-    lines = [f"{one.id},{one.lower},{one.upper},{one.size}" for one in buffers]
+    lines = [f"{buffer.id},{buffer.lower},{buffer.upper},{buffer.size}" for buffer in buffers]
     path.write_text("\n".join(["id,lower,upper,size", *lines, ""]))
     return str(path)
 
@@ -153,7 +153,9 @@ def test_the_program_solves_checks_and_writes(tmp_path: Path, capsys: pytest.Cap
     assert solve.main([paths[0], "--minimise", "--timeout", "5"]) == 0
 
 
-def test_the_program_says_what_it_could_not_solve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_names_the_instances_that_it_could_not_solve(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = rows(tmp_path / "a.csv", guillotine(0, 10))
     assert solve.main([path, "--capacity", str(CAPACITY - 1), "--timeout", "1"]) == 1
     assert "0 of 1 solved" in capsys.readouterr().out

@@ -145,12 +145,12 @@ def test_no_changed_inference_overlaps_or_fails(change: str, seed: int) -> None:
     trace = random_trace(seed, 60)
     allocator = serving(trace)
     other = changes.CHANGES[change](trace)
-    for one in (trace, other, other, trace, other, trace):
-        found = replay(one, allocator)
-        assert overlaps(found) == []
-        regions = found.regions.items()
+    for replayed_trace in (trace, other, other, trace, other, trace):
+        replayed = replay(replayed_trace, allocator)
+        assert overlaps(replayed) == []
+        regions = replayed.regions.items()
         assert all(
-            any(base <= p.address and p.address + p.size <= base + s for base, s in regions) for p in found.placed
+            any(base <= p.address and p.address + p.size <= base + s for base, s in regions) for p in replayed.placed
         )
     counted = replace(allocator.unplanned)
     replay(trace, allocator)
@@ -181,9 +181,17 @@ def test_changes_keep_every_buffer_in_order(seed: int) -> None:
     trace = random_trace(seed, 40)
     for name, change in changes.CHANGES.items():
         other = change(trace)
-        moments = [m for one in other.allocations for m in (one.allocated_at, one.freed_at) if m is not None]
+        moments = [
+            m
+            for allocation in other.allocations
+            for m in (allocation.allocated_at, allocation.freed_at)
+            if m is not None
+        ]
         assert len(set(moments)) == len(moments) == other.moments, name
-        assert all(one.freed_at is None or one.allocated_at < one.freed_at for one in other.allocations), name
+        assert all(
+            allocation.freed_at is None or allocation.allocated_at < allocation.freed_at
+            for allocation in other.allocations
+        ), name
     assert changes.scaled(trace, 2).live_peak_bytes == 2 * trace.live_peak_bytes
     assert changes.reordered(trace).allocations != trace.allocations
     assert len(changes.extended(trace).allocations) == 40 + 8

@@ -48,7 +48,7 @@ def test_an_onnxruntime_profile_gives_back_every_tensor(profile: Path) -> None:
     trace = runs[1]
     # Four rows of 1000, 10 and 1 floats. Exp takes over the buffer of its input or has its own; nothing else may.
     large, small, mean = 4 * 1000 * 4, 4 * 10 * 4, 4 * 1 * 4
-    sizes = [one.requested_bytes for one in trace.allocations]
+    sizes = [allocation.requested_bytes for allocation in trace.allocations]
     assert sorted(set(sizes)) == [mean, small, large]
     assert trace.unmatched == ()
     assert sizes.count(large) in (2, 3)
@@ -59,14 +59,14 @@ def test_an_onnxruntime_profile_agrees_with_the_arena_at_every_node(profile: Pat
     """What is live after a node, by the trace, is what the arena said it had in use, less the weights."""
     trace = onnxruntime_profile.read(profile)[1]
     events = json.loads(profile.read_text())
-    runs = sorted((one["ts"], one["dur"]) for one in events if one["name"] == "model_run")
-    nodes = [one for one in events if one["name"].endswith("_kernel_time") and one["ts"] >= runs[1][0]]
-    nodes.sort(key=lambda one: one["ts"])
-    in_use = [int(one["args"]["mem_bytes_requested_in_use"]) for one in nodes]
+    runs = sorted((event["ts"], event["dur"]) for event in events if event["name"] == "model_run")
+    nodes = [event for event in events if event["name"].endswith("_kernel_time") and event["ts"] >= runs[1][0]]
+    nodes.sort(key=lambda event: event["ts"])
+    in_use = [int(event["args"]["mem_bytes_requested_in_use"]) for event in nodes]
     weights = in_use[0] - int(nodes[0]["args"]["mem_requested_in_use_delta"])
     live, levels = 0, set()
-    for allocated, one in trace.events():
-        live += one.requested_bytes if allocated else -one.requested_bytes
+    for allocated, allocation in trace.events():
+        live += allocation.requested_bytes if allocated else -allocation.requested_bytes
         levels.add(live)
     assert {value - weights for value in in_use} <= levels
     assert max(in_use) - weights == trace.live_peak_bytes
@@ -86,8 +86,8 @@ def test_a_node_of_many_outputs_and_a_release_of_many_buffers_end_soon_with_a_re
         node(303, 3002, 0, 0),
     ]
     (trace,) = onnxruntime_profile.parse(json.dumps([run, *nodes]).encode())
-    assert [one.requested_bytes for one in trace.allocations] == [2001, *[4] * 300]
-    texts = [one.text for one in trace.remarks]
+    assert [allocation.requested_bytes for allocation in trace.allocations] == [2001, *[4] * 300]
+    texts = [remark.text for remark in trace.remarks]
     assert any("taken as one buffer" in text for text in texts)
     assert any("no 4 live buffers add up to them" in text for text in texts)
     assert trace.unmatched == ()
@@ -107,7 +107,7 @@ def test_a_node_is_of_the_latest_run_that_began_before_it() -> None:
         {"name": "model_run", "ts": 20, "dur": 3},
     ]
     runs = onnxruntime_events.nodes_by_run(json.dumps(events).encode(), "profile")
-    assert [[one.name for one in run] for run in runs] == [["a", "b"], ["c"]]
+    assert [[event.name for event in run] for run in runs] == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_recorded_model_goes_through_its_file(tmp_path: Path) -> None:
     nodes = [helper.make_node("Exp", ["x"], ["large"]), helper.make_node("ReduceMean", ["large"], ["y"], axes=[1])]
     onnx_model(tmp_path, "tiny", nodes, dims=(500, 1))
     trace = record.record("tiny", 3, repository=tmp_path)
-    assert [one.requested_bytes for one in trace.allocations] == [3 * 500 * 4, 3 * 4]
+    assert [allocation.requested_bytes for allocation in trace.allocations] == [3 * 500 * 4, 3 * 4]
     assert (trace.model, trace.rows, trace.unmatched) == ("tiny", 3, ())
     assert trace_file.read(trace_file.write(trace, tmp_path / "trace.json")) == (trace,)
     with pytest.raises(Mistake, match="takes batches of 1 to 8 rows, not 9"):
@@ -141,7 +141,9 @@ def test_the_ledger_keeps_no_empty_buffer_and_closes_one_that_is_allocated_twice
     ledger.allocate("b", 10, where="2")
     ledger.allocate("b", 20, where="3")
     trace = ledger.trace()
-    assert [(one.requested_bytes, one.allocated_at, one.freed_at) for one in trace.allocations] == [
+    assert [
+        (allocation.requested_bytes, allocation.allocated_at, allocation.freed_at) for allocation in trace.allocations
+    ] == [
         (10, 0, 1),
         (20, 2, None),
     ]

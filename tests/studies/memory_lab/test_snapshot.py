@@ -30,9 +30,9 @@ def test_plain_values_come_back_as_they_were(value: Any, protocol: int) -> None:
 def test_all_protocols_and_shared_values(protocol: int) -> None:
     shared = {"filename": "model.py", "line": 3}
     value = {"frames": [shared, shared], "long": 2**70, "nested": ([], {}, (1,), (1, 2, 3, 4)), "none": None}
-    found = loads(pickle.dumps(value, protocol))
-    assert found == value
-    assert found["frames"][0] is found["frames"][1]
+    loaded = loads(pickle.dumps(value, protocol))
+    assert loaded == value
+    assert loaded["frames"][0] is loaded["frames"][1]
 
 
 class Hostile:
@@ -90,8 +90,8 @@ def test_every_opcode_that_makes_an_object_is_refused(data: bytes) -> None:
 def test_a_broken_pickle_is_an_error_with_its_byte(data: bytes, position: int) -> None:
     with pytest.raises(PickleError, match=r"byte \d+") as caught:
         loads(data)
-    found = int(str(caught.value).split("byte ")[1].split(":")[0])
-    assert abs(found - position) <= 1
+    reported = int(str(caught.value).split("byte ")[1].split(":")[0])
+    assert abs(reported - position) <= 1
 
 
 def test_tuples_nested_too_deep_to_hash_are_no_key() -> None:
@@ -143,12 +143,15 @@ def snapshot() -> dict[str, Any]:
 def test_a_snapshot_is_read() -> None:
     (trace,) = cuda_snapshot.parse(pickle.dumps(snapshot()))
     assert trace.device == "cuda:0"
-    assert [(one.id, one.requested_bytes, one.allocated_at, one.freed_at) for one in trace.allocations] == [
+    assert [
+        (allocation.id, allocation.requested_bytes, allocation.allocated_at, allocation.freed_at)
+        for allocation in trace.allocations
+    ] == [
         (1024, 1000, 0, 2),
         (2048, 800, 1, None),
         (1024, 500, 3, None),
     ]
-    assert [one.held_bytes for one in trace.allocations] == [None, 1024, None]
+    assert [allocation.held_bytes for allocation in trace.allocations] == [None, 1024, None]
     assert trace.allocations[0].name == "net.py:7 forward"
     assert [remark.where for remark in trace.remarks] == ["event 0"]
 

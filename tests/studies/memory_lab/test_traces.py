@@ -44,14 +44,14 @@ def test_a_tensorflow_buffer_is_its_allocator_and_id() -> None:
 def test_a_tensorflow_buffer_that_is_logged_again_is_one_buffer() -> None:
     lines = [POOL, POOL.replace("pool3/MaxPool", "Reshape"), POOL.replace("TensorAllocation", "TensorOutput"), FREE]
     (trace,) = tensorflow_log.parse("\n".join(PREFIX + line for line in lines))
-    assert [one.name for one in trace.allocations] == ["vgg_16/pool3/MaxPool"]
+    assert [allocation.name for allocation in trace.allocations] == ["vgg_16/pool3/MaxPool"]
     assert [remark.text for remark in trace.remarks] == ["1 more lines name a buffer that is already live"]
 
 
 def test_fields_that_proto3_leaves_out_are_zero() -> None:
-    made = POOL.replace("allocation_id: 101 ", "").replace("allocated_bytes: 51380224 ", "")
+    allocated = POOL.replace("allocation_id: 101 ", "").replace("allocated_bytes: 51380224 ", "")
     freed = FREE.replace("allocation_id: 101 ", "")
-    (trace,) = tensorflow_log.parse(f"{PREFIX}{made}\n{PREFIX}{freed}")
+    (trace,) = tensorflow_log.parse(f"{PREFIX}{allocated}\n{PREFIX}{freed}")
     assert (trace.allocations[0].id, trace.allocations[0].held_bytes, trace.unmatched) == (0, None, ())
 
 
@@ -65,8 +65,8 @@ def test_raw_allocations_count_and_a_release_of_something_unknown_is_reported() 
         'MemoryLogStep { step_id: 4 handle: "->" }',
     )
     (trace,) = tensorflow_log.parse("\n".join(PREFIX + line for line in lines))
-    assert [(one.requested_bytes, one.freed_at) for one in trace.allocations] == [(1000, 1)]
-    assert [(one.where, "101" in one.text) for one in trace.remarks] == [("line 1", True)]
+    assert [(allocation.requested_bytes, allocation.freed_at) for allocation in trace.allocations] == [(1000, 1)]
+    assert [(remark.where, "101" in remark.text) for remark in trace.remarks] == [("line 1", True)]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,9 @@ def test_torch_memory_events_pair_by_address_and_time() -> None:
     events += [memory_event(5, 100, 16, device=1), memory_event(6, -9, 999), {"name": "aten::relu", "ts": 0}]
     cpu, cuda = torch_profile.parse(json.dumps({"traceEvents": events}).encode())
     assert (cpu.device, cuda.device) == ("cpu", "cuda:0")
-    assert [(one.requested_bytes, one.allocated_at, one.freed_at) for one in cpu.allocations] == [
+    assert [
+        (allocation.requested_bytes, allocation.allocated_at, allocation.freed_at) for allocation in cpu.allocations
+    ] == [
         (64, 0, 2),
         (32, 1, None),
         (8, 3, None),

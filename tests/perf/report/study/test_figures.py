@@ -24,14 +24,14 @@ from perf.simulate.predict import SimulatedRun
 from perf.stats.percentile import percentile_ms, quantile
 
 
-def evidence(of: Study) -> Evidence:
-    return Evidence(study=of, name="study")
+def evidence(tuning: Study) -> Evidence:
+    return Evidence(study=tuning, name="study")
 
 
 def markers(axes: Axes) -> list[tuple[float, float]]:
     """Every single point."""
-    found = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.lines]
-    return [(float(points[0, 0]), float(points[0, 1])) for mark, points in found if mark != "None" and len(points) == 1]
+    lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.lines]
+    return [(float(points[0, 0]), float(points[0, 1])) for mark, points in lines if mark != "None" and len(points) == 1]
 
 
 def below(n: int, p: float, k: int) -> float:
@@ -42,10 +42,10 @@ def below(n: int, p: float, k: int) -> float:
 @pytest.mark.parametrize(("n", "percent"), [(1000, 99.0), (700, 95.0), (60, 50.0)])
 def test_the_interval_of_a_percentile_has_the_ranks_of_the_binomial(n: int, percent: float) -> None:
     latencies = [1000.0 * (i + 1) for i in range(n)][::-1]
-    found = quantile(latencies, percent)
-    low, high = int(found.low_ms), int(found.high_ms)
+    interval = quantile(latencies, percent)
+    low, high = int(interval.low_ms), int(interval.high_ms)
     p = percent / 100
-    assert found.value_ms == math.ceil(n * p)
+    assert interval.value_ms == math.ceil(n * p)
     # the true percentile is below the value of rank r exactly when at least r are below: each tail at most 2.5 %
     assert below(n, p, low) <= 0.025 < below(n, p, low + 1)
     assert 1 - below(n, p, high) <= 0.025 < 1 - below(n, p, high - 1)
@@ -61,49 +61,44 @@ def test_small_samples_and_unanswered_requests_have_no_upper_bound() -> None:
 
 
 def test_every_measurement_is_a_point_at_its_rate_and_percentile() -> None:
-    of = evidence(study())
+    records = evidence(study())
     with mpl.rc_context(STYLE):
-        figure = rates(of).figure
+        figure = rates(records).figure
     for axes, percent in zip(figure.axes, (50, 95, 99), strict=True):
-        found = sorted(y for _, y in markers(axes))
-        assert found == pytest.approx(sorted(percentile_ms(one.latencies_us, percent) for one in of.trials))
-    assert len(of.trials) == 20
+        values = sorted(y for _, y in markers(axes))
+        assert values == pytest.approx(sorted(percentile_ms(trial.latencies_us, percent) for trial in records.trials))
+    assert len(records.trials) == 20
 
 
 def test_a_latency_that_was_never_reached_is_still_drawn() -> None:
     lost = replace(study().trials[-1], latencies_us=(math.inf,) * 700, late=700, passed=False)
-    of = evidence(replace(study(), trials=(*study().trials, lost)))
+    records = evidence(replace(study(), trials=(*study().trials, lost)))
     with mpl.rc_context(STYLE):
-        figure = rates(of).figure
+        figure = rates(records).figure
     assert [len(markers(axes)) for axes in figure.axes] == [21, 21, 21]
 
 
 def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
     trials = tuple(
-        replace(one, load="poisson:608", offered_per_s=608.0)
-        if one.candidate == CHOSEN and one.stage == AGAINST
-        else one
-        for one in study().trials
-        if one.stage in (AGAINST, NOISE)
+        replace(trial, load="poisson:608", offered_per_s=608.0)
+        if trial.candidate == CHOSEN and trial.stage == AGAINST
+        else trial
+        for trial in study().trials
+        if trial.stage in (AGAINST, NOISE)
     )
-    of = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
-    assert of.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
-    assert [(a.load, b.load) for a, b in of.pairs] == [("poisson:608", "poisson:380")] * 4
-    assert [figure.name for figure in by_load(of).pictures] == ["rates", "completion", "candidates"]
+    records = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
+    assert records.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
+    assert [(a.load, b.load) for a, b in records.pairs] == [("poisson:608", "poisson:380")] * 4
+    assert [figure.name for figure in by_load(records).pictures] == ["rates", "completion", "candidates"]
 
 
 def test_one_rate_is_drawn_candidate_by_candidate() -> None:
-    one = [trial for trial in study().trials if trial.load == "poisson:380"]
-    assert [figure.name for figure in by_load(evidence(replace(study(), trials=tuple(one)))).pictures] == ["candidates"]
-    assert [figure.name for figure in by_load(evidence(study())).pictures] == [
-        "rates",
-        "completion",
-        "candidates",
+    trials = [trial for trial in study().trials if trial.load == "poisson:380"]
+    assert [figure.name for figure in by_load(evidence(replace(study(), trials=tuple(trials)))).pictures] == [
+        "candidates"
     ]
-    assert [figure.name for figure in by_load(evidence(study("closed:16"))).pictures] == [
-        "throughput",
-        "candidates",
-    ]
+    assert [figure.name for figure in by_load(evidence(study())).pictures] == ["rates", "completion", "candidates"]
+    assert [figure.name for figure in by_load(evidence(study("closed:16"))).pictures] == ["throughput", "candidates"]
 
 
 def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:
@@ -113,12 +108,12 @@ def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:
     assert front([(1, 5), (2, 4), (3, 9), (3, 8), (2, math.inf)]) == [(2, 4), (3, 8)]
 
 
-def test_the_tail_counts_what_is_late_and_what_was_never_answered() -> None:
+def test_the_tail_counts_late_and_unanswered_requests() -> None:
     first, *others = study().trials
     lost = replace(first, candidate=CHOSEN, latencies_us=(math.inf, *first.latencies_us[1:]))
-    found = tail(evidence(replace(study(), trials=(lost, *others))))
-    assert "1 of 4,200 never answered" in found.pictures[0].caption
-    assert found.data["interval"] == "95 %, order statistics"
+    section = tail(evidence(replace(study(), trials=(lost, *others))))
+    assert "1 of 4,200 never answered" in section.pictures[0].caption
+    assert section.data["interval"] == "95 %, order statistics"
 
 
 def test_the_knee_and_the_fit_are_those_of_the_service_time() -> None:
@@ -128,7 +123,7 @@ def test_the_knee_and_the_fit_are_those_of_the_service_time() -> None:
     knee = next(rows for rows in rate if rate[rows] >= 0.9 * max(rate.values()))
     assert abs(curve.knee.rows - knee) <= 1
     trials = study().trials
-    assert curve.executions == sum(sum(one.counted.batches.values()) for one in trials)
+    assert curve.executions == sum(sum(trial.counted.batches.values()) for trial in trials)
 
 
 def test_a_percentile_is_bands_of_by_the_requests_around_it() -> None:
@@ -137,7 +132,7 @@ def test_a_percentile_is_bands_of_by_the_requests_around_it() -> None:
         study().trials[0],
         requests=1000,
         stages_us={"queue": 499.5, "run": 100.0},
-        parts_us={"queue": tuple(float(one) for one in range(1000)), "run": (100.0,) * 1000},
+        parts_us={"queue": tuple(float(number) for number in range(1000)), "run": (100.0,) * 1000},
     )
     rows = bands_of([trial])
     assert rows["mean"] == (1000, {"queue": 499.5, "run": 100.0})
@@ -161,52 +156,52 @@ def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
         sizes={1: 1000},
         computing_us={1: 5e5},
     )
-    said = run.prediction(DEFAULT, study().sla, 1)
+    prediction = run.prediction(DEFAULT, study().sla, 1)
     # around p99 are the 20 slowest, 981 to 1,000 us: 990.5 on average, 890.5 of it in the queue
-    assert said.queue_ms[99] == pytest.approx(0.8905)
-    rows = simulated(said)
+    assert prediction.queue_ms[99] == pytest.approx(0.8905)
+    rows = simulated(prediction)
     assert list(rows) == ["p50, simulated", "p90, simulated", "p99, simulated"]
     n, values = rows["p99, simulated"]
     assert n == 20
-    assert sum(values.values()) == pytest.approx(1e3 * said.percentiles_ms[99])
-    bare = tuple(replace(one, parts_us={}) for one in study().trials)
-    found = parts(evidence(replace(study(), trials=bare, predictions=(replace(said, candidate=CHOSEN),))))
-    assert "no request was traced" in found.missing[0]
-    assert "the marked percentiles are simulated" in found.missing[0]
-    assert [figure.name for figure in found.pictures] == ["parts-1", "parts-2"]
-    assert "p99, simulated" in [row[1] for row in found.grids[0].rows]
+    assert sum(values.values()) == pytest.approx(1e3 * prediction.percentiles_ms[99])
+    bare = tuple(replace(trial, parts_us={}) for trial in study().trials)
+    section = parts(evidence(replace(study(), trials=bare, predictions=(replace(prediction, candidate=CHOSEN),))))
+    assert "no request was traced" in section.missing[0]
+    assert "the marked percentiles are simulated" in section.missing[0]
+    assert [figure.name for figure in section.pictures] == ["parts-1", "parts-2"]
+    assert "p99, simulated" in [row[1] for row in section.grids[0].rows]
 
 
 def test_of_few_traced_requests_the_percentiles_that_they_hold_are_measured() -> None:
     # Of 200 every percent is two requests: five are within half of 5 % and more, but not around p99.
     whole = study()
-    (said,) = (one for one in whole.predictions if one.candidate == CHOSEN)
-    first = next(one for one in whole.trials if one.candidate == CHOSEN)
+    (prediction,) = (prediction for prediction in whole.predictions if prediction.candidate == CHOSEN)
+    first = next(trial for trial in whole.trials if trial.candidate == CHOSEN)
     few = replace(first, parts_us={"queue": tuple(map(float, range(200))), "run": (100.0,) * 200})
-    rest = tuple(one for one in whole.trials if one.candidate != CHOSEN)
-    said = replace(said, queue_ms=dict.fromkeys(said.percentiles_ms, 0.0))
-    found = parts(evidence(replace(whole, trials=(few, *rest), predictions=(said,))))
-    assert [row[1] for row in found.grids[0].rows][:4] == ["mean", "p50", "p90", "p99, simulated"]
-    (missing,) = found.missing
+    rest = tuple(trial for trial in whole.trials if trial.candidate != CHOSEN)
+    prediction = replace(prediction, queue_ms=dict.fromkeys(prediction.percentiles_ms, 0.0))
+    section = parts(evidence(replace(whole, trials=(few, *rest), predictions=(prediction,))))
+    assert [row[1] for row in section.grids[0].rows][:4] == ["mean", "p50", "p90", "p99, simulated"]
+    (missing,) = section.missing
     assert "200 requests traced, too few for the parts of p99" in missing
-    assert "p50: the largest part is" in found.sentences[0]
-    assert "p99, simulated: the largest part is" in found.sentences[0]
+    assert "p50: the largest part is" in section.sentences[0]
+    assert "p99, simulated: the largest part is" in section.sentences[0]
 
 
 def cells(axes: Axes) -> tuple[list[str], list[Rectangle]]:
-    return [text.get_text() for text in axes.texts], [one for one in axes.patches if isinstance(one, Rectangle)]
+    return [text.get_text() for text in axes.texts], [patch for patch in axes.patches if isinstance(patch, Rectangle)]
 
 
 def test_the_map_has_every_simulated_cell_and_outlines_the_measured_ones() -> None:
-    of = evidence(study())
+    records = evidence(study())
     with mpl.rc_context(STYLE):
-        found = heat(of)
-    texts, frames = cells(found.pictures[0].figure.axes[0])
+        section = heat(records)
+    texts, frames = cells(section.pictures[0].figure.axes[0])
     assert len(texts) == 12
-    measured = {one.candidate for one in study().trials}
+    measured = {trial.candidate for trial in study().trials}
     assert len(frames) == len(measured) == 4
     assert sum("[" in text for text in texts) == 4
-    missed = [one for one in study().predictions if one.late > 0.01]
+    missed = [prediction for prediction in study().predictions if prediction.late > 0.01]
     assert sum("✕" in text for text in texts) == len(missed) == 3
     (thick,) = [frame for frame in frames if frame.get_linewidth() == 4]
     # 16 rows is the third size, 1 ms the second delay
@@ -214,24 +209,24 @@ def test_the_map_has_every_simulated_cell_and_outlines_the_measured_ones() -> No
 
 
 def test_predictions_are_checked_against_pooled_measurements() -> None:
-    of = evidence(study())
-    (one,) = [check for check in checks(of) if (check.candidate, check.what) == (DEFAULT, "p99")]
-    pooled = [us for trial in of.trials if trial.candidate == DEFAULT for us in trial.latencies_us]
-    assert one.n == len(pooled) == 5600
-    assert one.measured == pytest.approx(np.percentile(pooled, 99, method="inverted_cdf") / 1e3)
+    records = evidence(study())
+    (check,) = [check for check in checks(records) if (check.candidate, check.what) == (DEFAULT, "p99")]
+    pooled = [us for trial in records.trials if trial.candidate == DEFAULT for us in trial.latencies_us]
+    assert check.n == len(pooled) == 5600
+    assert check.measured == pytest.approx(np.percentile(pooled, 99, method="inverted_cdf") / 1e3)
 
 
-def test_the_search_says_its_cost_and_what_was_not_tested() -> None:
-    of = study()
-    found = search(evidence(of))
-    seconds = sum(trial.seconds for trial in of.trials)
-    assert found.sentences[0].startswith(
+def test_the_search_reports_its_cost_and_what_was_not_tested() -> None:
+    tuning = study()
+    section = search(evidence(tuning))
+    seconds = sum(trial.seconds for trial in tuning.trials)
+    assert section.sentences[0].startswith(
         f"Total: 20 measurements with {round(seconds)} s of live load, 12 configurations"
     )
-    again = f"{of.trials[0].candidate} at {of.trials[0].load}, 2 s: 381 rows/s"
-    assert search(evidence(replace(of, steps=(*of.steps, Step(at_s=1, text=again))))).grids == found.grids
-    rows: Sequence[tuple[str, ...]] = found.grids[0].rows
-    assert len(rows) == len(of.trials) + len(of.steps)
-    said = " ".join(untested(evidence(of)))
-    assert "8 of 12 simulated configurations were not measured (4 were)" in said
-    assert "preferred sizes, queue policies" in said
+    again = f"{tuning.trials[0].candidate} at {tuning.trials[0].load}, 2 s: 381 rows/s"
+    assert search(evidence(replace(tuning, steps=(*tuning.steps, Step(at_s=1, text=again))))).grids == section.grids
+    rows: Sequence[tuple[str, ...]] = section.grids[0].rows
+    assert len(rows) == len(tuning.trials) + len(tuning.steps)
+    sentences = " ".join(untested(evidence(tuning)))
+    assert "8 of 12 simulated configurations were not measured (4 were)" in sentences
+    assert "preferred sizes, queue policies" in sentences

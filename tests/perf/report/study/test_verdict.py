@@ -18,59 +18,63 @@ from perf.stats.bootstrap import Interval
 PASSING = {"passed": True, "late": 0}
 
 
-def evidence(of: Study) -> Evidence:
-    return Evidence(study=of, name="study")
+def evidence(tuning: Study) -> Evidence:
+    return Evidence(study=tuning, name="study")
 
 
-def both_pass(of: Study) -> Study:
+def both_pass(tuning: Study) -> Study:
     """The same study with nobody late, so that only speed tells the configurations apart."""
     trials = (
-        replace(one, **PASSING, latencies_us=tuple(min(us, 39e3) for us in one.latencies_us))  # type: ignore[arg-type]
-        for one in of.trials
+        replace(trial, **PASSING, latencies_us=tuple(min(us, 39e3) for us in trial.latencies_us))  # type: ignore[arg-type]
+        for trial in tuning.trials
     )
-    return replace(of, trials=tuple(trials))
+    return replace(tuning, trials=tuple(trials))
 
 
-def test_the_chosen_one_is_recommended_because_the_current_one_misses_the_target() -> None:
-    found = verdict(evidence(study()))
-    assert found.title == (
+def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_target() -> None:
+    section = verdict(evidence(study()))
+    assert section.title == (
         f"Use {CHOSEN}, because it meets 99 % of requests within 40 ms and the current configuration does not"
     )
-    assert "0 of 3,500 requests late (0.0 %, allowed 1.0 %) in 5 windows: the target is met" in found.sentences[0]
-    assert found.data["passes"] is True
-    assert found.data["current_passes"] is False
+    assert "0 of 3,500 requests late (0.0 %, allowed 1.0 %) in 5 windows: the target is met" in section.sentences[0]
+    assert section.data["passes"] is True
+    assert section.data["current_passes"] is False
 
 
 def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise() -> None:
-    of = both_pass(study("closed:16"))
-    first, second = gains(evidence(of))
+    tuning = both_pass(study("closed:16"))
+    first, second = gains(evidence(tuning))
     assert (first.what, second.what) == ("throughput", "p99")
     ours, theirs = (
-        [one.throughput_rows_per_s for one in of.trials if (one.stage, one.candidate) == (AGAINST, candidate)]
+        [
+            trial.throughput_rows_per_s
+            for trial in tuning.trials
+            if (trial.stage, trial.candidate) == (AGAINST, candidate)
+        ]
         for candidate in (CHOSEN, DEFAULT)
     )
-    again = [one.throughput_rows_per_s for one in of.trials if one.stage == NOISE]
+    again = [trial.throughput_rows_per_s for trial in tuning.trials if trial.stage == NOISE]
     # the default's measurements in their order: against, noise, against, noise ...
     order = [value for pair in zip(theirs, again, strict=True) for value in pair]
     ratios = [math.log(a / b) for a, b in zip(ours, order, strict=False)]
     assert first.interval.value == pytest.approx(math.exp(sum(ratios) / 4))
     assert first.verdict == "gain"
-    assert verdict(evidence(of)).title.startswith(f"Use {CHOSEN}, because its throughput is 6")
+    assert verdict(evidence(tuning)).title.startswith(f"Use {CHOSEN}, because its throughput is 6")
     assert "n = 4 interleaved rounds, 5,600 requests" in str(first)
     assert "the A/A noise is up to" in str(first)
 
 
 @pytest.mark.parametrize("load", ["poisson:380", "closed:16"])
 @pytest.mark.parametrize("passing", [True, False])
-def test_what_is_not_significant_never_reads_as_a_win(load: str, passing: bool) -> None:
-    of = study(load, same=True)
-    of = both_pass(of) if passing else of
-    found = verdict(evidence(of))
-    assert found.title.startswith("Not significant: " if passing else "Not verified: ")
-    assert "Use" not in found.title
-    assert not any(sentence.rstrip(".").endswith(": gain") for sentence in found.sentences)
-    for one in found.data["gains"]:  # type: ignore[attr-defined]
-        assert one["verdict"] == "not significant"
+def test_a_difference_that_is_not_significant_never_reads_as_a_win(load: str, passing: bool) -> None:
+    tuning = study(load, same=True)
+    tuning = both_pass(tuning) if passing else tuning
+    section = verdict(evidence(tuning))
+    assert section.title.startswith("Not significant: " if passing else "Not verified: ")
+    assert "Use" not in section.title
+    assert not any(sentence.rstrip(".").endswith(": gain") for sentence in section.sentences)
+    for gain in section.data["gains"]:  # type: ignore[attr-defined]
+        assert gain["verdict"] == "not significant"
 
 
 def gain_of(low: float, value: float, high: float, *, noise: float | None, higher: bool = True) -> Gain:
@@ -103,114 +107,119 @@ def test_a_gain_needs_an_interval_without_1_and_more_than_the_noise(
 def test_an_interval_that_holds_1_is_never_a_gain_or_a_loss(
     value: float, below: float, above: float, higher: bool
 ) -> None:
-    one = gain_of(value * below, value, value * above, noise=None, higher=higher)
-    assert (one.verdict == "not significant") == (value * below <= 1 <= value * above)
+    gain = gain_of(value * below, value, value * above, noise=None, higher=higher)
+    assert (gain.verdict == "not significant") == (value * below <= 1 <= value * above)
 
 
 def test_a_loss_keeps_the_current_configuration() -> None:
-    of = both_pass(study("closed:16"))
+    tuning = both_pass(study("closed:16"))
     slow = tuple(
-        replace(one, throughput_rows_per_s=one.throughput_rows_per_s / 3) if one.candidate == CHOSEN else one
-        for one in of.trials
+        replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s / 3) if trial.candidate == CHOSEN else trial
+        for trial in tuning.trials
     )
-    found = verdict(evidence(replace(of, trials=slow)))
-    assert found.title.startswith(f"Keep {DEFAULT}: {CHOSEN} is worse, its throughput is 4")
+    section = verdict(evidence(replace(tuning, trials=slow)))
+    assert section.title.startswith(f"Keep {DEFAULT}: {CHOSEN} is worse, its throughput is 4")
 
 
 def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
-    of = replace(study(), chosen=None, after_pbtxt="")
-    found = verdict(evidence(of))
-    assert found.title.startswith("No measured configuration meets 99 % of requests within 40 ms under poisson:380")
+    tuning = replace(study(), chosen=None, after_pbtxt="")
+    section = verdict(evidence(tuning))
+    assert section.title.startswith("No measured configuration meets 99 % of requests within 40 ms under poisson:380")
     pooled = {
         candidate: [
-            us for one in of.trials if (one.candidate, one.load) == (candidate, of.load) for us in one.latencies_us
+            us
+            for trial in tuning.trials
+            if (trial.candidate, trial.load) == (candidate, tuning.load)
+            for us in trial.latencies_us
         ]
-        for candidate in {one.candidate for one in of.trials}
+        for candidate in {trial.candidate for trial in tuning.trials}
     }
-    tails = {one: float(np.quantile(us, 0.99, method="inverted_cdf")) / 1e3 for one, us in pooled.items()}
-    nearest = min(tails, key=lambda one: tails[one])
-    assert f"the closest is {nearest} with p99 {tails[nearest]:.1f} ms" in found.title
-    assert found.sentences[-1].startswith(
+    tails = {candidate: float(np.quantile(us, 0.99, method="inverted_cdf")) / 1e3 for candidate, us in pooled.items()}
+    nearest = min(tails, key=lambda candidate: tails[candidate])
+    assert f"the closest is {nearest} with p99 {tails[nearest]:.1f} ms" in section.title
+    assert section.sentences[-1].startswith(
         f"Targets that can be met: the lowest measured p99 is {tails[nearest]:.1f} ms"
     )
-    assert "the lowest simulated p99 is 21.8 ms (max 16, 0 ms, 1 instance)" in found.sentences[-1]
-    assert "stays" in difference(evidence(of)).missing[0]
+    assert "the lowest simulated p99 is 21.8 ms (max 16, 0 ms, 1 instance)" in section.sentences[-1]
+    assert "stays" in difference(evidence(tuning)).missing[0]
 
 
 def test_where_every_request_is_late_the_closest_has_the_lowest_percentile() -> None:
-    of = impossible()
-    assert {one.late for one in of.trials} == {700}
-    tails = {one.candidate: float(np.quantile(one.latencies_us, 0.99, method="inverted_cdf")) for one in of.trials}
-    nearest = min(tails, key=lambda one: tails[one])
-    assert nearest != of.trials[0].candidate
-    shown = evidence(of)
+    tuning = impossible()
+    assert {trial.late for trial in tuning.trials} == {700}
+    tails = {
+        trial.candidate: float(np.quantile(trial.latencies_us, 0.99, method="inverted_cdf")) for trial in tuning.trials
+    }
+    nearest = min(tails, key=lambda candidate: tails[candidate])
+    assert nearest != tuning.trials[0].candidate
+    shown = evidence(tuning)
     assert shown.shown == nearest
     assert f"the closest is {nearest} with p99" in verdict(shown).title
     assert f"({nearest})" in verdict(shown).sentences[-1]
 
 
 def test_the_page_has_one_throughput_of_all_windows_and_the_next_step() -> None:
-    of = replace(both_pass(study("closed:16")), after_pbtxt="max_batch_size: 16")
-    trials = evidence(of).of(CHOSEN)
-    mean = sum(one.requests for one in trials) / sum(one.seconds for one in trials)
-    found = verdict(evidence(of))
-    assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in one for one in found.sentences)
-    assert found.grids[0].rows[0][2] == f"{mean:.0f}"
-    assert "To serve it (until the next tuning replaces it): make serve MODEL=ranker CONFIG=tuned." in found.sentences
+    tuning = replace(both_pass(study("closed:16")), after_pbtxt="max_batch_size: 16")
+    trials = evidence(tuning).of(CHOSEN)
+    mean = sum(trial.requests for trial in trials) / sum(trial.seconds for trial in trials)
+    section = verdict(evidence(tuning))
+    assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in sentence for sentence in section.sentences)
+    assert section.grids[0].rows[0][2] == f"{mean:.0f}"
+    assert "To serve it (until the next tuning replaces it): make serve MODEL=ranker CONFIG=tuned." in section.sentences
     kept = verdict(evidence(study("closed:16", same=True)))
-    assert not [one for one in kept.sentences if "make serve" in one]
+    assert not [sentence for sentence in kept.sentences if "make serve" in sentence]
 
 
 def test_windows_that_ended_when_sure_need_more_requests() -> None:
     # none late of 500: 0.99 ^ 500 = 0.007 is sure of a planned window, but not of one that was watched (644)
     first = replace(study().trials[2], latencies_us=(1000.0,) * 500, requests=500, **PASSING)  # type: ignore[arg-type]
     for early, sure in ((False, True), (True, None)):
-        of = evidence(replace(study(), trials=(replace(first, early=early),)))
-        assert of.of(CHOSEN)
-        assert passes(of, CHOSEN) is sure
+        records = evidence(replace(study(), trials=(replace(first, early=early),)))
+        assert records.of(CHOSEN)
+        assert passes(records, CHOSEN) is sure
 
 
 def test_an_unfinished_study_has_no_verdict() -> None:
-    of = replace(study(), chosen=None, after_pbtxt="", limit="", trials=study().trials[:5])
-    assert verdict(evidence(of)).title.startswith("No verdict")
+    tuning = replace(study(), chosen=None, after_pbtxt="", limit="", trials=study().trials[:5])
+    assert verdict(evidence(tuning)).title.startswith("No verdict")
 
 
 def test_the_current_configuration_can_be_the_best() -> None:
-    found = verdict(evidence(replace(study(), chosen=DEFAULT)))
-    assert found.title.startswith("Keep max 4, 0 ms, 1 instance: no better configuration")
-    assert found.missing == ()
+    section = verdict(evidence(replace(study(), chosen=DEFAULT)))
+    assert section.title.startswith("Keep max 4, 0 ms, 1 instance: no better configuration")
+    assert section.missing == ()
 
 
 def test_the_sustained_rate_lies_below_the_lowest_that_fails() -> None:
     # final windows at 190, 304, 456, 608 and 836 requests per second; only the last one fails
-    failed = {one.load for one in study().trials if one.candidate == CHOSEN and one.passed is False}
+    failed = {trial.load for trial in study().trials if trial.candidate == CHOSEN and trial.passed is False}
     assert failed == {"poisson:836"}
     assert sustained(evidence(study())).startswith(
         "Sustains 608 requests/s within the target (n = 700 requests), and fails at"
     )
-    early = tuple(replace(one, passed=False) if one.load == "poisson:456" else one for one in study().trials)
+    early = tuple(replace(trial, passed=False) if trial.load == "poisson:456" else trial for trial in study().trials)
     assert "Sustains 380 requests/s" in sustained(evidence(replace(study(), trials=early)))
-    none = tuple(replace(one, passed=None) for one in study().trials)
+    none = tuple(replace(trial, passed=None) for trial in study().trials)
     assert "No measured rate surely" in sustained(evidence(replace(study(), trials=none)))
 
 
 def test_a_load_of_rising_rate_sustains_what_it_offered_on_the_mean() -> None:
     rising = replace(study().trials[2], load="ramp:100:400", offered_per_s=250.0, passed=True)
-    found = sustained(evidence(replace(study(), load="ramp:100:400", trials=(rising,))))
-    assert found.startswith("Sustains 250 requests/s")
+    sentence = sustained(evidence(replace(study(), load="ramp:100:400", trials=(rising,))))
+    assert sentence.startswith("Sustains 250 requests/s")
 
 
 def test_a_study_that_was_interrupted_says_nothing_of_other_targets() -> None:
-    found = verdict(evidence(replace(study(), chosen=None, limit="")))
-    assert found.title.startswith("No verdict")
-    assert not any("Targets that can be met" in sentence for sentence in found.sentences)
+    section = verdict(evidence(replace(study(), chosen=None, limit="")))
+    assert section.title.startswith("No verdict")
+    assert not any("Targets that can be met" in sentence for sentence in section.sentences)
 
 
 def test_the_difference_shows_delay_sizes_and_instances_and_the_whole_file() -> None:
-    found = difference(evidence(study()))
-    assert found.sentences == ("2 of 6 values change.",)
-    assert found.grids[0].rows[2] == ("max_queue_delay_microseconds", "0 µs", "1,000 µs", "changed")
-    changed, whole = found.listings
+    section = difference(evidence(study()))
+    assert section.sentences == ("2 of 6 values change.",)
+    assert section.grids[0].rows[2] == ("max_queue_delay_microseconds", "0 µs", "1,000 µs", "changed")
+    changed, whole = section.listings
     kinds = {line: kind for kind, line in changed.lines}
     assert kinds["-max_batch_size: 4"] == "removed"
     assert kinds["+  max_queue_delay_microseconds: 1000"] == "added"
@@ -219,12 +228,12 @@ def test_the_difference_shows_delay_sizes_and_instances_and_the_whole_file() -> 
 
 
 def test_a_noisy_machine_has_a_banner_and_a_calm_one_has_none() -> None:
-    of = both_pass(study("closed:16"))
-    assert noise(evidence(of)).banner == ""
+    tuning = both_pass(study("closed:16"))
+    assert noise(evidence(tuning)).banner == ""
     wild = tuple(
-        replace(one, throughput_rows_per_s=one.throughput_rows_per_s * 1.3) if one.stage == NOISE else one
-        for one in of.trials
+        replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s * 1.3) if trial.stage == NOISE else trial
+        for trial in tuning.trials
     )
-    assert "throughput of the same configuration differed by 3" in noise(evidence(replace(of, trials=wild))).banner
-    crowded = tuple(replace(one, load_average=20.0) for one in of.trials)
-    assert "load average 20.0 on 2 cores" in noise(evidence(replace(of, trials=crowded))).banner
+    assert "throughput of the same configuration differed by 3" in noise(evidence(replace(tuning, trials=wild))).banner
+    crowded = tuple(replace(trial, load_average=20.0) for trial in tuning.trials)
+    assert "load average 20.0 on 2 cores" in noise(evidence(replace(tuning, trials=crowded))).banner

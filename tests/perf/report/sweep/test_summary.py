@@ -10,18 +10,7 @@ from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
 MACHINE = Machine(cpu="test", cores=2, memory_bytes=2**33, system="Linux", gpu=None)
-NOTHING = Counters(
-    requests=0,
-    failed_requests=0,
-    rows=0,
-    executions=0,
-    queue_ns=0,
-    compute_input_ns=0,
-    compute_infer_ns=0,
-    compute_output_ns=0,
-    batches={},
-    batches_ns={},
-)
+NOTHING = Counters.none()
 
 
 def record(
@@ -75,8 +64,8 @@ def record(
         measured=AnalyzerResult(
             window_ms=500,
             windows=tuple(
-                AnalyzerWindow(throughput_rows_per_s=one, latency_us=mean * 1.2)
-                for one in windows or (rate, rate, rate)
+                AnalyzerWindow(throughput_rows_per_s=window_rate, latency_us=mean * 1.2)
+                for window_rate in windows or (rate, rate, rate)
             ),
             throughput_rows_per_s=rate,
             requests=requests if summary else None,
@@ -101,8 +90,8 @@ def ceiling(*, repeat: int = 1, rates: tuple[float, ...] = (200.0, 200.0, 200.0)
 
 
 def only(*entries: Measurement | Ceiling) -> Comparison:
-    (found,) = compare(entries)
-    return found
+    (comparison,) = compare(entries)
+    return comparison
 
 
 def row(*entries: Measurement | Ceiling) -> Row:
@@ -111,14 +100,14 @@ def row(*entries: Measurement | Ceiling) -> Row:
 
 def test_medians_over_repeats() -> None:
     # mean latency is 8 / rate seconds: 80, 40 and 20 ms, p95 1.2 of it
-    found = row(*(record(rate=rate, repeat=repeat) for repeat, rate in enumerate((100.0, 200.0, 400.0), 1)))
-    assert found.repeats == 3
-    assert found.throughput_rows_per_s == 200
-    assert found.mean_us == pytest.approx(40_000)
-    assert found.p95_us == pytest.approx(48_000)
-    assert found.p99_us == pytest.approx(80_000)
-    assert found.throughput_spread == pytest.approx((400 - 100) / 200)
-    assert found.requests == 150
+    last = row(*(record(rate=rate, repeat=repeat) for repeat, rate in enumerate((100.0, 200.0, 400.0), 1)))
+    assert last.repeats == 3
+    assert last.throughput_rows_per_s == 200
+    assert last.mean_us == pytest.approx(40_000)
+    assert last.p95_us == pytest.approx(48_000)
+    assert last.p99_us == pytest.approx(80_000)
+    assert last.throughput_spread == pytest.approx((400 - 100) / 200)
+    assert last.requests == 150
 
 
 def test_stages_are_per_request_of_this_measurement_alone() -> None:
@@ -134,25 +123,25 @@ def test_stages_are_per_request_of_this_measurement_alone() -> None:
 
 
 def test_batches_are_summed_and_rows_per_execution_is_a_median() -> None:
-    found = row(record(batches={2: 10, 8: 10}), record(batches={8: 20}, repeat=2))
-    assert found.batches == {2: 10, 8: 30}
-    assert found.rows_per_execution == pytest.approx((100 / 20 + 160 / 20) / 2)
-    assert found.infer_us_per_row == pytest.approx((20 * 1000 / 100 + 20 * 1000 / 160) / 2)
+    last = row(record(batches={2: 10, 8: 10}), record(batches={8: 20}, repeat=2))
+    assert last.batches == {2: 10, 8: 30}
+    assert last.rows_per_execution == pytest.approx((100 / 20 + 160 / 20) / 2)
+    assert last.infer_us_per_row == pytest.approx((20 * 1000 / 100 + 20 * 1000 / 160) / 2)
 
 
 def test_ratios_are_paired_by_repeat() -> None:
     # 300/100 and 200/200: the median ratio is 2, while the ratio of the medians would be 250/150
     base = [record(rate=100, repeat=1), record(rate=200, repeat=2)]
-    found = row(*base, record("dynamic", rate=200, repeat=2), record("dynamic", rate=300, repeat=1))
-    assert found.to_baseline == Ratio(median=2.0, low=1.0, high=3.0)
+    last = row(*base, record("dynamic", rate=200, repeat=2), record("dynamic", rate=300, repeat=1))
+    assert last.to_baseline == Ratio(median=2.0, low=1.0, high=3.0)
     # p95 goes as 1 / rate here: 1/3 and 1
-    assert found.p95_to_baseline is not None
-    assert found.p95_to_baseline.median == pytest.approx((1 / 3 + 1) / 2)
+    assert last.p95_to_baseline is not None
+    assert last.p95_to_baseline.median == pytest.approx((1 / 3 + 1) / 2)
 
 
 def test_a_repeat_without_partner_has_no_ratio() -> None:
-    found = row(record(rate=100), record("dynamic", rate=300), record("dynamic", rate=900, repeat=2))
-    assert found.to_baseline == Ratio(median=3.0, low=3.0, high=3.0)
+    last = row(record(rate=100), record("dynamic", rate=300), record("dynamic", rate=900, repeat=2))
+    assert last.to_baseline == Ratio(median=3.0, low=3.0, high=3.0)
     assert row(record(rate=100), record("dynamic", repeat=2)).to_baseline is None
 
 
@@ -163,18 +152,18 @@ def test_without_a_baseline_at_this_load_there_is_no_ratio() -> None:
 
 def test_ceiling_is_the_fastest_batch_and_paired_by_repeat() -> None:
     ceilings = [ceiling(rates=(190, 200, 210)), ceiling(repeat=2, rates=(400, 400, 400))]
-    found = only(record(rate=100), record(rate=100, repeat=2), *ceilings)
-    assert found.ceiling is not None
-    assert (found.ceiling.rows, found.ceiling.throughput_rows_per_s) == (8, 305)  # of 190 200 210 400 400 400
-    assert found.rows[0].to_ceiling == Ratio(median=0.375, low=0.25, high=0.5)
+    comparison = only(record(rate=100), record(rate=100, repeat=2), *ceilings)
+    assert comparison.ceiling is not None
+    assert (comparison.ceiling.rows, comparison.ceiling.throughput_rows_per_s) == (8, 305)  # of 190 200 210 400 400 400
+    assert comparison.rows[0].to_ceiling == Ratio(median=0.375, low=0.25, high=0.5)
     assert row(record()).to_ceiling is None
 
 
 def test_ceiling_is_that_of_all_cores() -> None:
     """An instance has all cores of the machine (2); what fewer threads reach is not its ceiling."""
-    found = only(record(), ceiling(threads=1, rates=(50,)), ceiling(threads=2, rates=(80,))).ceiling
-    assert found is not None
-    assert (found.threads, found.throughput_rows_per_s) == (2, 80)
+    highest = only(record(), ceiling(threads=1, rates=(50,)), ceiling(threads=2, rates=(80,))).ceiling
+    assert highest is not None
+    assert (highest.threads, highest.throughput_rows_per_s) == (2, 80)
     assert only(record(), ceiling(threads=1)).ceiling is None
 
 
@@ -209,10 +198,10 @@ def test_one_repeat_has_no_spread() -> None:
 
 
 def test_a_missing_summary_is_marked_and_has_no_latency() -> None:
-    found = row(record(summary=False))
-    assert found.marks == ("perf_analyzer printed no summary in repeat 1",)
-    assert (found.mean_us, found.p95_us, found.stages.network_us, found.requests) == (None, None, None, None)
-    assert found.stages.queue_us == 7
+    last = row(record(summary=False))
+    assert last.marks == ("perf_analyzer printed no summary in repeat 1",)
+    assert (last.mean_us, last.p95_us, last.stages.network_us, last.requests) == (None, None, None, None)
+    assert last.stages.queue_us == 7
 
 
 def test_too_few_windows_are_marked() -> None:
@@ -235,15 +224,19 @@ def test_spread_of_the_ceiling_is_marked() -> None:
 
 
 def test_rows_are_ordered_baseline_first() -> None:
-    found = only(record("a", concurrency=16), record("a", concurrency=2), record("baseline", concurrency=2))
-    assert [(one.config_name, one.load.concurrency) for one in found.rows] == [("baseline", 2), ("a", 2), ("a", 16)]
-    assert found.common_concurrencies == (2,)
+    comparison = only(record("a", concurrency=16), record("a", concurrency=2), record("baseline", concurrency=2))
+    assert [(row.config_name, row.load.concurrency) for row in comparison.rows] == [
+        ("baseline", 2),
+        ("a", 2),
+        ("a", 16),
+    ]
+    assert comparison.common_concurrencies == (2,)
 
 
 def test_loads_of_another_kind_are_not_compared() -> None:
     other = record("dynamic")
     other = replace(other, point=replace(other.point, load=replace(other.point.load, protocol="grpc")))
-    assert [len(one.rows) for one in compare([record(), other])] == [1, 1]
+    assert [len(comparison.rows) for comparison in compare([record(), other])] == [1, 1]
 
 
 @pytest.mark.parametrize(

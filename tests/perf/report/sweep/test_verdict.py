@@ -4,12 +4,12 @@ from tests.perf.report.sweep.test_summary import ceiling, only, record
 
 def test_a_gain_names_figures_and_the_batches() -> None:
     # p95 is 1.2 x 8 rows in flight / rate, so it falls as the rate rises: 1/3.48 and 1/2
-    found = only(
+    comparison = only(
         record(rate=100),
         record("dynamic", rate=348, batches={8: 50}),
         record("dynamic_2_instances", rate=696, batches={8: 50}),
     )
-    assert sentences(found) == (
+    assert sentences(comparison) == (
         "dynamic batching: 3.48 x the rows/s of the baseline at concurrency 4 (p95 0.29 x), "
         "because 8.0 rows ran together instead of 2.0.",
         "a second instance: another 2.00 x the rows/s of dynamic at concurrency 4 (p95 0.50 x).",
@@ -18,12 +18,12 @@ def test_a_gain_names_figures_and_the_batches() -> None:
 
 def test_full_cores_are_said_when_a_second_instance_gains_nothing_either() -> None:
     # 2 rows in 10 ms and 8 rows in 40 ms: 5 ms a row, batched or not; two at a time take twice as long
-    found = only(
+    comparison = only(
         record(rate=100, execution_us=10_000),
         record("dynamic", rate=101, batches={8: 50}, execution_us=40_000),
         record("dynamic_2_instances", rate=100, batches={8: 50}, execution_us=80_000),
     )
-    assert sentences(found) == (
+    assert sentences(comparison) == (
         "dynamic batching: nothing gained over the baseline at concurrency 4 (1.01 x, within the spread): "
         "8.0 rows ran together instead of 2.0, but a row took 1.00 x the compute time, "
         "so its cores are already full (compute-bound).",
@@ -50,15 +50,15 @@ def test_a_difference_within_the_spread_is_no_gain() -> None:
     noisy = only(*base, record("dynamic", rate=102), record("dynamic", rate=114, repeat=2))
     steady = only(*base, record("dynamic", rate=108), record("dynamic", rate=109, repeat=2))
     slower = only(*base, record("dynamic", rate=90), record("dynamic", rate=91, repeat=2))
-    assert [gained(one.rows[1], one.rows[0]) for one in (noisy, steady, slower)] == [0, 1, -1]
+    assert [gained(comparison.rows[1], comparison.rows[0]) for comparison in (noisy, steady, slower)] == [0, 1, -1]
     assert "nothing gained" in sentences(noisy)[0]
     assert sentences(slower)[0].endswith(", a loss.")
 
 
 def test_the_highest_common_concurrency_is_compared() -> None:
     points = [record(concurrency=number) for number in (2, 8, 16)]
-    found = only(*points, *(record("dynamic", rate=300, concurrency=number) for number in (2, 8)))
-    assert "at concurrency 8 " in sentences(found)[0]
+    comparison = only(*points, *(record("dynamic", rate=300, concurrency=number) for number in (2, 8)))
+    assert "at concurrency 8 " in sentences(comparison)[0]
 
 
 def test_marked_points_are_named() -> None:

@@ -25,27 +25,27 @@ def run(*, instances: int, delay: Time = 0, dynamic: bool = True) -> SimulationR
     return simulate(rules, lambda rows: X, load)
 
 
-def schedule(outcome: SimulationResult) -> list[tuple[str, Fraction]]:
+def schedule(simulation: SimulationResult) -> list[tuple[str, Fraction]]:
     return [
         ("".join(NAMES[r.number] for r in execution.requests), Fraction(execution.start))
-        for execution in outcome.executions
+        for execution in simulation.executions
     ]
 
 
 def check(
-    outcome: SimulationResult, expected: list[tuple[str, Fraction]], makespan: Fraction, latency: Fraction
+    simulation: SimulationResult, expected: list[tuple[str, Fraction]], makespan: Fraction, latency: Fraction
 ) -> None:
-    assert schedule(outcome) == expected
-    assert outcome.makespan == makespan
-    assert outcome.mean_latency == latency
+    assert schedule(simulation) == expected
+    assert simulation.makespan == makespan
+    assert simulation.mean_latency == latency
     # The same mean, from the expected schedule alone.
     sent = dict(zip(NAMES, (at for at, _ in REQUESTS), strict=True))
     assert latency == sum(start + X - sent[name] for names, start in expected for name in names) / 5
 
 
 def test_one_instance_without_batching() -> None:
-    outcome = run(instances=1, dynamic=False)
-    check(outcome, [(name, n * X) for n, name in enumerate(NAMES)], 5 * X, 8 * X / 3)
+    simulation = run(instances=1, dynamic=False)
+    check(simulation, [(name, n * X) for n, name in enumerate(NAMES)], 5 * X, 8 * X / 3)
 
 
 def test_one_instance_without_delay() -> None:
@@ -54,8 +54,8 @@ def test_one_instance_without_delay() -> None:
 
 @pytest.mark.parametrize("d", SHORT)
 def test_one_instance_with_a_delay_shorter_than_the_gap_is_worse_than_none(d: Fraction) -> None:
-    outcome = run(instances=1, delay=d)
-    check(outcome, [("AC", d), ("BD", X + d), ("E", 2 * X + d)], 3 * X + d, 22 * X / 15 + d)
+    simulation = run(instances=1, delay=d)
+    check(simulation, [("AC", d), ("BD", X + d), ("E", 2 * X + d)], 3 * X + d, 22 * X / 15 + d)
 
 
 @pytest.mark.parametrize("d", LONG)
@@ -64,8 +64,8 @@ def test_one_instance_with_a_delay_that_reaches_the_next_request(d: Fraction) ->
 
 
 def test_two_instances_without_batching() -> None:
-    outcome = run(instances=2, dynamic=False)
-    check(outcome, [("A", Fraction(0)), ("C", Fraction(0)), ("B", X), ("D", X), ("E", 2 * X)], 3 * X, 22 * X / 15)
+    simulation = run(instances=2, dynamic=False)
+    check(simulation, [("A", Fraction(0)), ("C", Fraction(0)), ("B", X), ("D", X), ("E", 2 * X)], 3 * X, 22 * X / 15)
 
 
 def test_two_instances_without_delay() -> None:
@@ -74,8 +74,8 @@ def test_two_instances_without_delay() -> None:
 
 @pytest.mark.parametrize("d", SHORT)
 def test_two_instances_with_a_short_delay(d: Fraction) -> None:
-    outcome = run(instances=2, delay=d)
-    check(outcome, [("AC", d), ("B", X / 3 + d), ("DE", X + d)], 2 * X + d, 17 * X / 15 + d)
+    simulation = run(instances=2, delay=d)
+    check(simulation, [("AC", d), ("B", X / 3 + d), ("DE", X + d)], 2 * X + d, 17 * X / 15 + d)
 
 
 @pytest.mark.parametrize("d", LONG)

@@ -6,18 +6,17 @@ begin when A and C are both there; else A alone might win the idle instance.
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
-from sleepers import PLAIN, send, sleeper
+from sleepers import PLAIN, Ran, send, sleeper
 
 from perf.simulate.batcher.request import MS, Request
 from serve.launcher import Server, Settings, launch
 from tests.perf.simulate.batcher.test_example import NAMES, REQUESTS, X, run
 
-X_MS = 400
+X_MS = 600
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +40,31 @@ CASES = {f"{name}_{k}": Case(instances=k, delay=delay) for k in (1, 2) for name,
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One real server with a model for each case."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """What ran together in each case, on one real server with a model for each; the cases run side by side."""
     folder = tmp_path_factory.mktemp("example")
     for name, case in CASES.items():
         sleeper(folder, name, case.config, fixed_ms=X_MS, row_ms=0)
-    settings = Settings(
-        models=tuple(CASES), repository=folder, environment={"TRITONSERVER_DELAY_SCHEDULER": "2"}, arguments=PLAIN
-    )
-    with launch(settings) as server:
-        yield server
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("name", CASES)
-def test_the_server_forms_the_batches_of_the_table(example: Server, name: str) -> None:
-    case = CASES[name]
-    expected = run(instances=case.instances, delay=(case.delay or Fraction(0)) * X, dynamic=case.delay is not None)
     requests = [
         Request(number=number, at=round(at * X_MS * MS), rows=rows, shapes={"X": (1,)})
         for number, (at, rows) in enumerate(REQUESTS, 1)
     ]
-    ran = asyncio.run(send(example.grpc_url, name, requests))
+
+    async def all_cases(server: Server) -> list[Ran]:
+        return await asyncio.gather(*(send(server.grpc_url, name, requests) for name in CASES))
+
+    settings = Settings(
+        models=tuple(CASES), repository=folder, environment={"TRITONSERVER_DELAY_SCHEDULER": "2"}, arguments=PLAIN
+    )
+    with launch(settings) as server:
+        return dict(zip(CASES, asyncio.run(all_cases(server)), strict=True))
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("name", CASES)
+def test_the_server_forms_the_batches_of_the_table(served: dict[str, Ran], name: str) -> None:
+    case, ran = CASES[name], served[name]
+    expected = run(instances=case.instances, delay=(case.delay or Fraction(0)) * X, dynamic=case.delay is not None)
     ran_names = [frozenset(NAMES[number - 1] for number in numbers) for numbers in ran.executions]
     names = [frozenset(NAMES[request.number] for request in execution.requests) for execution in expected.executions]
     starts = [execution.start for execution in expected.executions]

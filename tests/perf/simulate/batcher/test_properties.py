@@ -62,12 +62,12 @@ def service(rows: int) -> Time:
     return 10 * MS + rows * MS
 
 
-def each_instance_runs_one_at_a_time(outcome: SimulationResult) -> bool:
+def each_instance_runs_one_at_a_time(simulation: SimulationResult) -> bool:
     ends: dict[int, Time] = {}
-    for one in outcome.executions:
-        if one.start < ends.get(one.instance, 0):
+    for execution in simulation.executions:
+        if execution.start < ends.get(execution.instance, 0):
             return False
-        ends[one.instance] = one.end
+        ends[execution.instance] = execution.end
     return True
 
 
@@ -76,28 +76,28 @@ def each_instance_runs_one_at_a_time(outcome: SimulationResult) -> bool:
 def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObject) -> None:
     rule = data.draw(rules(policies=data.draw(st.booleans())))
     sent = data.draw(requests(rule.max_batch_size))
-    outcome = simulate(rule, service, Arrivals(sent), dispatch=data.draw(late()), lateness=data.draw(late()))
-    assert sorted(answer.request.number for answer in outcome.answers) == [one.number for one in sent]
-    ran = [request.number for execution in outcome.executions for request in execution.requests]
-    assert sorted(ran) == sorted(answer.request.number for answer in outcome.served)
-    for one in outcome.executions:
-        assert one.rows == sum(request.rows for request in one.requests) <= rule.max_batch_size
-        assert one.end - one.start == service(one.rows)
-        assert all(request.at <= one.start for request in one.requests)
-        assert len({rule.batch_key(request) for request in one.requests}) == 1 or not rule.dynamic
-    assert each_instance_runs_one_at_a_time(outcome)
+    simulation = simulate(rule, service, Arrivals(sent), dispatch=data.draw(late()), lateness=data.draw(late()))
+    assert sorted(answer.request.number for answer in simulation.answers) == [request.number for request in sent]
+    ran = [request.number for execution in simulation.executions for request in execution.requests]
+    assert sorted(ran) == sorted(answer.request.number for answer in simulation.served)
+    for execution in simulation.executions:
+        assert execution.rows == sum(request.rows for request in execution.requests) <= rule.max_batch_size
+        assert execution.end - execution.start == service(execution.rows)
+        assert all(request.at <= execution.start for request in execution.requests)
+        assert len({rule.batch_key(request) for request in execution.requests}) == 1 or not rule.dynamic
+    assert each_instance_runs_one_at_a_time(simulation)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_requests_start_in_order_of_arrival_and_are_answered_so_if_asked(data: st.DataObject) -> None:
+def test_requests_start_in_order_of_arrival_and_answers_keep_it_with_preserve_ordering(data: st.DataObject) -> None:
     rule = data.draw(rules())
     sent = Arrivals(data.draw(requests(rule.max_batch_size)))
-    outcome = simulate(rule, service, sent, dispatch=data.draw(late()), lateness=data.draw(late()))
-    started = [request.number for execution in outcome.executions for request in execution.requests]
+    simulation = simulate(rule, service, sent, dispatch=data.draw(late()), lateness=data.draw(late()))
+    started = [request.number for execution in simulation.executions for request in execution.requests]
     assert started == sorted(started)
     if rule.preserve_ordering or rule.instances == 1:
-        answered = [answer.request.number for answer in outcome.answers]
+        answered = [answer.request.number for answer in simulation.answers]
         assert answered == sorted(answered) or not rule.dynamic
 
 
@@ -105,16 +105,16 @@ def test_requests_start_in_order_of_arrival_and_are_answered_so_if_asked(data: s
 @given(st.data())
 def test_without_delay_no_instance_is_idle_while_a_request_waits(data: st.DataObject) -> None:
     rule = data.draw(rules(delays=False))
-    outcome = simulate(rule, service, Arrivals(data.draw(requests(rule.max_batch_size))))
-    for one in outcome.executions:
-        waited_since = min(request.at for request in one.requests)
-        if waited_since < one.start:
+    simulation = simulate(rule, service, Arrivals(data.draw(requests(rule.max_batch_size))))
+    for execution in simulation.executions:
+        waited_since = min(request.at for request in execution.requests)
+        if waited_since < execution.start:
             # From its arrival until it started, every instance was busy: at each moment as many executions ran.
             moments = {waited_since} | {
-                other.end for other in outcome.executions if waited_since <= other.end < one.start
+                other.end for other in simulation.executions if waited_since <= other.end < execution.start
             }
             for moment in moments:
-                running = sum(other.start <= moment < other.end for other in outcome.executions)
+                running = sum(other.start <= moment < other.end for other in simulation.executions)
                 assert running == rule.instances
 
 
@@ -127,19 +127,19 @@ def test_a_closed_loop_never_has_more_in_flight_than_clients(data: st.DataObject
     def make(number: int, client: int, at: Time) -> Request:
         return Request(number=number, at=at, client=client, shapes={"X": (1 + number % 2,)})
 
-    outcome = simulate(rule, service, ClosedLoop(clients, total, make))
-    assert len(outcome.answers) == total
+    simulation = simulate(rule, service, ClosedLoop(clients, total, make))
+    assert len(simulation.answers) == total
     for client in range(clients):
-        of_client = [answer for answer in outcome.answers if answer.request.client == client]
-        assert all(one.at < two.request.at for one, two in itertools.pairwise(of_client))
-    assert max(outcome.sizes) <= min(clients, rule.max_batch_size)
+        of_client = [answer for answer in simulation.answers if answer.request.client == client]
+        assert all(answer.at < following.request.at for answer, following in itertools.pairwise(of_client))
+    assert max(simulation.sizes) <= min(clients, rule.max_batch_size)
 
 
 def test_eight_clients_take_turns_in_two_halves() -> None:
     """While the requests of one half run those of the other wait, so a full loop of c clients runs c/2 at a time."""
     rule = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(rule, service, ClosedLoop(8, 4000, lambda n, c, at: Request(number=n, at=at, client=c)))
-    assert abs(outcome.rows_per_execution - 4) < 0.1
+    simulation = simulate(rule, service, ClosedLoop(8, 4000, lambda n, c, at: Request(number=n, at=at, client=c)))
+    assert abs(simulation.rows_per_execution - 4) < 0.1
 
 
 def test_a_load_may_react_to_every_answer() -> None:
@@ -153,8 +153,8 @@ def test_a_load_may_react_to_every_answer() -> None:
             number = answer.request.number
             return [Request(number=number + 1, at=answer.at + MS)] if number < 3 else []
 
-    outcome = simulate(Rules(max_batch_size=8, preferred=frozenset([8])), service, Chain())
-    assert [answer.at for answer in outcome.answers] == [11 * MS, 23 * MS, 35 * MS]
+    simulation = simulate(Rules(max_batch_size=8, preferred=frozenset([8])), service, Chain())
+    assert [answer.at for answer in simulation.answers] == [11 * MS, 23 * MS, 35 * MS]
 
 
 def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() -> None:
@@ -162,21 +162,23 @@ def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() ->
     burst = [Request(number=n, at=0) for n in range(100)]
     fast = Rules(max_batch_size=32, preferred=frozenset([32]))
     slow = Rules(max_batch_size=32, preferred=frozenset([32]), policy=QueuePolicy(max_size=1000))
-    assert [one.start // MS for one in simulate(fast, lambda rows: 30 * MS, Arrivals(burst)).executions] == [
+    assert [
+        execution.start // MS for execution in simulate(fast, lambda rows: 30 * MS, Arrivals(burst)).executions
+    ] == [
         0,
         30,
         60,
         90,
     ]
-    outcome = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
-    assert [execution.start // MS for execution in outcome.executions] == [0, 500, 1000, 1500]
-    assert [execution.closing.rule for execution in outcome.executions][:3] == [ClosingRule.MAX_BATCH_SIZE] * 3
+    simulation = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
+    assert [execution.start // MS for execution in simulation.executions] == [0, 500, 1000, 1500]
+    assert [execution.closing.rule for execution in simulation.executions][:3] == [ClosingRule.MAX_BATCH_SIZE] * 3
 
 
-def test_a_request_after_years_of_nothing_is_replayed_at_once() -> None:
+def test_a_request_after_years_is_replayed_at_once() -> None:
     """Times may be those of a clock that began long ago: the polls of an empty queue are not walked through."""
     late = 10**12 * MS
-    outcome = simulate(
+    simulation = simulate(
         Rules(max_batch_size=8, preferred=frozenset([8])), service, Arrivals([Request(number=1, at=late)])
     )
-    assert [execution.start for execution in outcome.executions] == [late]
+    assert [execution.start for execution in simulation.executions] == [late]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from google.protobuf import text_format
-from sleepers import PLAIN, send, sleeper
+from sleepers import PLAIN, Ran, send, sleeper
 from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -194,36 +194,46 @@ def replay(name: str) -> SimulationResult:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_simulation_gives_what_the_rules_say(name: str) -> None:
-    case, outcome = CASES[name], replay(name)
-    assert outcome.sizes == dict(sorted(case.sizes.items()))
-    assert {execution.closing.rule for execution in outcome.executions} == case.rules
-    assert sum(outcome.refused.values()) == case.refused
-    assert not outcome.stuck
+    case, simulation = CASES[name], replay(name)
+    assert simulation.sizes == dict(sorted(case.sizes.items()))
+    assert {execution.closing.rule for execution in simulation.executions} == case.rules
+    assert sum(simulation.refused.values()) == case.refused
+    assert not simulation.stuck
 
 
 @pytest.fixture(scope="module")
-def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One real server with a model for each case."""
-    folder = tmp_path_factory.mktemp("held")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, Ran]]]:
+    """One real server with a model for each case, and what ran together in each case; the cases run side by side.
+
+    Those with late requests run afterwards, so that no other delays these.
+    """
+    folder = tmp_path_factory.mktemp("served")
     for name, case in CASES.items():
         sleeper(folder, name, case.config, fixed_ms=case.execution_ms, row_ms=0)
+    late = [name for name, case in CASES.items() if any(request.at for request in case.requests)]
     environment = {"TRITONSERVER_DELAY_SCHEDULER": str(HELD)}
     settings = Settings(models=tuple(CASES), repository=folder, environment=environment, arguments=PLAIN)
+
+    async def sent(server: Server, names: list[str]) -> dict[str, Ran]:
+        runs = await asyncio.gather(*(send(server.grpc_url, name, CASES[name].requests) for name in names))
+        return dict(zip(names, runs, strict=True))
+
     with launch(settings) as server:
-        yield server
+        first = asyncio.run(sent(server, [name for name in CASES if name not in late]))
+        yield server, first | asyncio.run(sent(server, late))
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", CASES)
-def test_the_server_does_what_the_simulation_says(held: Server, name: str) -> None:
-    case, outcome = CASES[name], replay(name)
-    ran = asyncio.run(send(held.grpc_url, name, case.requests))
-    counted = read_counters(held.grpc_url, name, executions=len(outcome.executions))
-    assert counted.batches == outcome.sizes
-    assert counted.executions == len(outcome.executions)
-    assert counted.rows_per_execution == pytest.approx(outcome.rows_per_execution)
+def test_the_server_does_what_the_simulation_says(served: tuple[Server, dict[str, Ran]], name: str) -> None:
+    server, runs = served
+    case, ran, simulation = CASES[name], runs[name], replay(name)
+    counted = read_counters(server.grpc_url, name, executions=len(simulation.executions))
+    assert counted.batches == simulation.sizes
+    assert counted.executions == len(simulation.executions)
+    assert counted.rows_per_execution == pytest.approx(simulation.rows_per_execution)
     # Not only as many, but the same requests together.
-    together = [sorted(request.number for request in execution.requests) for execution in outcome.executions]
+    together = [sorted(request.number for request in execution.requests) for execution in simulation.executions]
     assert sorted(ran.executions) == sorted(together)
     assert len(ran.errors) == case.refused == counted.failed_requests
-    assert Tally(error in text for text in ran.errors for error in outcome.refused)[True] == case.refused
+    assert Tally(error in text for text in ran.errors for error in simulation.refused)[True] == case.refused

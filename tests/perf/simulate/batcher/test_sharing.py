@@ -15,15 +15,15 @@ def requests(*times: Fraction | int) -> Arrivals:
     return Arrivals([Request(number=number, at=at) for number, at in enumerate(times, 1)])
 
 
-def ends(outcome: SimulationResult) -> dict[int, Fraction]:
-    return {answer.request.number: Fraction(answer.at) for answer in outcome.answers}
+def ends(simulation: SimulationResult) -> dict[int, Fraction]:
+    return {answer.request.number: Fraction(answer.at) for answer in simulation.answers}
 
 
-def test_two_on_one_device_share_it_while_both_run() -> None:
+def test_two_executions_share_a_device_while_both_run() -> None:
     """The first runs half alone, then half at half speed; the second half at half speed, then half alone."""
-    outcome = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: Fraction(n))
-    assert ends(outcome) == {1: 3 * ONE / 2, 2: 2 * ONE}
-    assert [(execution.start, execution.end) for execution in outcome.executions] == [
+    simulation = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: Fraction(n))
+    assert ends(simulation) == {1: 3 * ONE / 2, 2: 2 * ONE}
+    assert [(execution.start, execution.end) for execution in simulation.executions] == [
         (0, 3 * ONE / 2),
         (ONE / 2, 2 * ONE),
     ]
@@ -31,19 +31,19 @@ def test_two_on_one_device_share_it_while_both_run() -> None:
 
 def test_contention_of_half_the_work() -> None:
     """Slower by a half while both run: of the first's second half 2/3 x 1/2 = 1/3 is done when ... it takes 3/4."""
-    outcome = simulate(
+    simulation = simulate(
         ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: 1 + Fraction(n - 1, 2)
     )
     # The second did 2/3 x 3/4 = 1/2 of its work until 5/4, and the rest alone.
-    assert ends(outcome) == {1: Fraction(5, 4), 2: Fraction(7, 4)}
+    assert ends(simulation) == {1: Fraction(5, 4), 2: Fraction(7, 4)}
 
 
 def test_the_device_does_the_same_work_in_the_same_time_however_it_is_shared() -> None:
     times = [Fraction(number, 7) for number in range(12)]
     rules = Rules(dynamic=False, instances=3)
-    outcome = simulate(rules, lambda rows: ONE, requests(*times), slowdown=lambda rows, n: Fraction(n))
-    assert outcome.makespan == 12
-    assert max(ends(outcome).values()) == 12
+    simulation = simulate(rules, lambda rows: ONE, requests(*times), slowdown=lambda rows, n: Fraction(n))
+    assert simulation.makespan == 12
+    assert max(ends(simulation).values()) == 12
 
 
 def test_without_a_slowdown_instances_do_not_disturb_each_other() -> None:
@@ -55,20 +55,20 @@ def test_without_a_slowdown_instances_do_not_disturb_each_other() -> None:
 def test_who_comes_while_an_instance_rests_joins_its_next_batch() -> None:
     """One answer at 10 ms, a rest of 2 ms: who waited since 5 ms starts at 12 ms, with whom came at 11 ms."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 11 * MS, 13 * MS), gap=lambda rows: 2 * MS)
-    assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
+    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 11 * MS, 13 * MS), gap=lambda rows: 2 * MS)
+    assert [([r.number for r in execution.requests], execution.start) for execution in simulation.executions] == [
         ([1], 0),
         ([2, 3], 12 * MS),
         ([4], 24 * MS),
     ]
-    assert [answer.at for answer in outcome.answers] == [10 * MS, 22 * MS, 22 * MS, 34 * MS]
+    assert [answer.at for answer in simulation.answers] == [10 * MS, 22 * MS, 22 * MS, 34 * MS]
 
 
 def test_an_instance_rests_as_long_as_its_batch_asks() -> None:
     """1 ms a row: after the second execution, of two rows, until 24 ms."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 15 * MS), gap=lambda rows: rows * MS)
-    assert [(execution.rows, execution.start) for execution in outcome.executions] == [
+    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 15 * MS), gap=lambda rows: rows * MS)
+    assert [(execution.rows, execution.start) for execution in simulation.executions] == [
         (1, 0),
         (2, 11 * MS),
         (1, 23 * MS),
@@ -82,20 +82,20 @@ def test_a_batch_grows_until_an_idle_instance_takes_it() -> None:
     """
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
     sent = requests(0, 1 * MS, 3 * MS, 4 * MS, 6 * MS)
-    outcome = simulate(rules, lambda rows: 10 * MS, sent, dispatch=2 * MS)
-    assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
+    simulation = simulate(rules, lambda rows: 10 * MS, sent, dispatch=2 * MS)
+    assert [([r.number for r in execution.requests], execution.start) for execution in simulation.executions] == [
         ([1, 2], 2 * MS),
         ([3, 4], 5 * MS),
         ([5], 12 * MS),
     ]
 
 
-def test_an_instance_that_wakes_up_for_nothing_is_idle_again() -> None:
+def test_an_instance_that_wakes_up_without_a_batch_is_idle_again() -> None:
     """The batch that one was woken for at 19 ms goes to the other, which ends an execution before."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
     sent = requests(0, 19 * MS, 25 * MS)
-    outcome = simulate(rules, lambda rows: 18 * MS, sent, dispatch=2 * MS)
-    assert [(execution.instance, execution.start) for execution in outcome.executions] == [
+    simulation = simulate(rules, lambda rows: 18 * MS, sent, dispatch=2 * MS)
+    assert [(execution.instance, execution.start) for execution in simulation.executions] == [
         (0, 2 * MS),
         (0, 20 * MS),
         (1, 27 * MS),
@@ -106,43 +106,45 @@ def test_who_comes_before_a_late_thread_sees_the_end_of_a_delay_is_in_the_batch(
     """5 ms of delay, seen 1 ms late: the request at 5.5 ms is in, that at 6.5 ms begins the next wait."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), delay=5 * MS, instances=2)
     sent = requests(0, 5 * MS + MS // 2, 6 * MS + MS // 2)
-    outcome = simulate(rules, lambda rows: 10 * MS, sent, lateness=1 * MS)
-    assert [([r.number for r in one.requests], one.start) for one in outcome.executions] == [
+    simulation = simulate(rules, lambda rows: 10 * MS, sent, lateness=1 * MS)
+    assert [([r.number for r in execution.requests], execution.start) for execution in simulation.executions] == [
         ([1, 2], 6 * MS),
         ([3], 12 * MS + MS // 2),
     ]
 
 
-def test_what_arrives_makes_those_under_way_longer() -> None:
+def test_arriving_requests_lengthen_running_executions() -> None:
     """Each arrival costs 1 ms: of the first execution, two; the second begins with both, and the last finds none."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(
+    simulation = simulate(
         rules, lambda rows: 10 * MS, requests(0, 4 * MS, 11 * MS - 1, 40 * MS), burden=lambda running: 1 * MS
     )
-    assert [(one.rows, one.start, one.end) for one in outcome.executions] == [
+    assert [(execution.rows, execution.start, execution.end) for execution in simulation.executions] == [
         (1, 0, 12 * MS),
         (2, 12 * MS, 22 * MS),
         (1, 40 * MS, 50 * MS),
     ]
 
 
-def test_a_burden_is_asked_for_by_how_many_run() -> None:
+def test_the_burden_depends_on_the_number_of_running_executions() -> None:
     """With one instance at work nothing; with both, 1/4 of an execution from each."""
-    outcome = simulate(
+    simulation = simulate(
         ALONE,
         lambda rows: ONE,
         requests(Fraction(0), ONE / 2, 3 * ONE / 4),
         burden=lambda running: Fraction(running - 1, 4),
     )
     # The third waits for the first instance to be idle, at 5/4.
-    assert ends(outcome) == {1: 5 * ONE / 4, 2: 7 * ONE / 4, 3: 9 * ONE / 4}
+    assert ends(simulation) == {1: 5 * ONE / 4, 2: 7 * ONE / 4, 3: 9 * ONE / 4}
 
 
 def test_an_execution_takes_longer_after_a_pause() -> None:
     """A tenth of the pause: the first follows one since 0, the second none, the third one of 18 ms."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(rules, lambda rows: 10 * MS, requests(10 * MS, 12 * MS, 49 * MS), waking=lambda idle: idle // 10)
-    assert [(one.start, one.end) for one in outcome.executions] == [
+    simulation = simulate(
+        rules, lambda rows: 10 * MS, requests(10 * MS, 12 * MS, 49 * MS), waking=lambda idle: idle // 10
+    )
+    assert [(execution.start, execution.end) for execution in simulation.executions] == [
         (10 * MS, 21 * MS),
         (21 * MS, 31 * MS),
         (49 * MS, 60.8 * MS),
@@ -151,18 +153,18 @@ def test_an_execution_takes_longer_after_a_pause() -> None:
 
 def test_an_answer_knows_how_many_requests_ran_with_it() -> None:
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 3))
-    assert [answer.together for answer in outcome.answers] == [1, 3, 3, 3]
+    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 3))
+    assert [answer.together for answer in simulation.answers] == [1, 3, 3, 3]
 
 
 def test_an_answer_knows_whether_anything_else_ran_or_waited() -> None:
     rules = Rules(max_batch_size=1, instances=2)
-    outcome = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 6 * MS))
+    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 6 * MS))
     # The second runs when the first is answered, the third when the second is.
-    assert [answer.quiet for answer in outcome.answers] == [False, False, True]
+    assert [answer.quiet for answer in simulation.answers] == [False, False, True]
 
 
-def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:
+def test_a_batch_whose_delay_has_ended_does_not_grow() -> None:
     """As traced: the batcher sleeps while a batch waits, and what came meanwhile goes into the next execution.
 
     Four requests start when the delay of 5 ms is over; the fifth waits as a batch of its own, the three after it are
@@ -170,13 +172,13 @@ def test_a_batch_that_waited_out_its_delay_is_taken_as_it_is() -> None:
     """
     arrived = [0, 4.23, 4.80, 4.81, 6.64, 14.55, 17.27, 20.61]
     rules = Rules(max_batch_size=8, preferred=frozenset([8]), delay=5 * MS)
-    outcome = simulate(rules, lambda rows: 23 * MS, requests(*[round(at * MS) for at in arrived]))
-    assert [[r.number for r in execution.requests] for execution in outcome.executions] == [
+    simulation = simulate(rules, lambda rows: 23 * MS, requests(*[round(at * MS) for at in arrived]))
+    assert [[r.number for r in execution.requests] for execution in simulation.executions] == [
         [1, 2, 3, 4],
         [5],
         [6, 7, 8],
     ]
 
 
-def test_a_refused_request_ran_with_none() -> None:
+def test_a_refused_request_ran_with_no_other() -> None:
     assert Answer(request=Request(number=1, at=0), at=0, error="late").together == 0
