@@ -17,8 +17,8 @@ from triton_batching.terminal import Mistake
 
 # A level with fewer answers before a request's own, on average, is one of lone requests.
 TOGETHER = 0.25
-# Share of the growth of the mean latency per request by which the answers of a batch are apart, traced on two models:
-# 125 to 170 us of 180, and 110 to 170 us of 175. The rest is a wait that all of them share.
+# Each further request of a batch adds to the batch's mean latency. This share of it lies between two answers, the rest
+# delays all of them; traced on two models: 125 to 170 us of 180, and 110 to 170 us of 175.
 APART = 2 / 3
 # An execution after a pause is cold if it takes longer by at least this share.
 COLD = 0.05

@@ -96,7 +96,7 @@ class QueueLimit:
             self._busy_s = max(seconds, 1e-6) + KEPT_WEIGHT * self._busy_s
 
     def _look(self, now: float) -> int:
-        """How many waiting requests this instance cannot answer within the limit, at its rate while requests wait."""
+        """This instance's share of the waiting requests, less those that it can answer within the limit."""
         self._looked_s = now
         waiting = self._pending() or 0
         self._crowded = waiting > 0

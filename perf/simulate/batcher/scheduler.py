@@ -43,8 +43,8 @@ class _Scan:
 class Batcher:
     """The thread that turns waiting requests into payloads.
 
-    `send` gives a payload to the instances, `slot_free` tells whether they can take another. The thread sees the end
-    of a delay, and a timeout within it, `lateness` after it.
+    `send` gives a payload to the instances, `slot_free` tells whether they can take another. The thread
+    wakes `lateness` after the end of a queue delay, or of a request's timeout during it.
     """
 
     def __init__(
