@@ -58,7 +58,8 @@ def show(compared: Sequence[PointComparison], console: Console) -> None:
         within = sum(holds(comparison.errors) for comparison in comparisons)
         own = sum(holds(comparison.own_errors) for comparison in comparisons)
         console.print(
-            f"{name}: {within} of {len(comparisons)} within the limits, {own} if each is predicted with the execution times of its own measurement",
+            f"{name}: {within} of {len(comparisons)} within the limits, {own} if each is predicted with the execution "
+            "times of its own measurement",
             markup=False,
         )
 
