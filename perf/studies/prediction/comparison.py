@@ -148,8 +148,8 @@ def markdown(folder: Path) -> str:
         of_load = [point for point in points if point.loop == load]
         within, own = sum(point.holds for point in of_load), sum(point.own_holds for point in of_load)
         lines.append(
-            f"- {load}: {within} of {len(of_load)} within the limits, {own} if each is predicted with the execution times of "
-            "its own measurement"
+            f"- {load}: {within} of {len(of_load)} within the limits, {own} if each is predicted with the execution "
+            "times of its own measurement"
         )
     lines += [
         "",
