@@ -73,6 +73,8 @@ class _Watcher:
         # A death is noticed only in a process that was listed before, so the first list comes before the thread.
         self._watched = instances(server)
         self._controls: dict[int, Control] = {}
+        # Watched processes that were zombies at the last look. One that Triton ends is a zombie for an instant only.
+        self._zombies: set[int] = set()
         # Processes of instances that a reload has replaced, or is about to.
         self._replaced: set[int] = set()
         self._reloads: dict[str, threading.Thread] = {}
@@ -88,7 +90,8 @@ class _Watcher:
             for pid in self._watched.keys() - self._controls.keys():
                 if control := Control.of(pid):
                     self._controls[pid] = control
-            for model in sorted({model for pid, model in self._watched.items() if processes.is_zombie(pid)}):
+            before, self._zombies = self._zombies, {pid for pid in self._watched if processes.is_zombie(pid)}
+            for model in sorted({self._watched[pid] for pid in self._zombies & before}):
                 self._start_reload(model)
 
     def _give_up(self, present: set[str]) -> None:
@@ -141,7 +144,7 @@ class _Watcher:
             self._report(f"a process of '{model}' died; the model was loaded again in {self.revival.took_s[-1]:.1f} s.")
             return
         # The processes of a server that died die too, a moment before its guard has ended.
-        if self.ended.wait(ENDING_S) or not self._server.running():
+        if self.ended.wait(ENDING_S) or not self._server.running() or _is_unloaded(self._server, model):
             return
         failure = f"a process of '{model}' died, and the model could not be loaded again: {problem}"
         if timed_out:

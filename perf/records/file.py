@@ -42,7 +42,7 @@ SHOWN = 40
 KINDS: Mapping[str, tuple[str, str]] = {
     "record": ("a measurement of a sweep", "python -m perf.report {folder}"),
     "ceiling": ("the ceiling of a sweep", "python -m perf.report {folder}"),
-    "study": ("a study (one tuning)", "python -m perf.report {folder}"),
+    "study": ("a study", "python -m perf.report {folder}"),
     "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
     "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),

@@ -114,6 +114,26 @@ def test_a_slow_start_is_not_taken_for_a_dead_one(tmp_path: Path, monkeypatch: p
         assert sorted(instances(server).values()) == ["quick", "slow"]
 
 
+def test_a_process_that_triton_ends_is_not_taken_for_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its end and Triton's wait for it such a process is a zombie, which one look in a hundred sees."""
+    sleeper(tmp_path, "sleeper", CONFIG)
+    python_model(tmp_path, "other", "return []")
+    reports: list[str] = []
+    looks: Counter[int] = Counter()
+
+    def is_zombie(pid: int) -> bool:
+        looks[pid] += 1
+        return looks[pid] == 3
+
+    with launch(Settings(models=("sleeper", "other"), repository=tmp_path, arguments=PLAIN)) as server:
+        before = instances(server)
+        monkeypatch.setattr(revival.processes, "is_zombie", is_zombie)
+        with reviving(server, report=reports.append) as revivals:
+            assert wait_until(lambda: len(looks) == 2 and min(looks.values()) > 6, seconds=30)
+        assert instances(server) == before
+    assert (reports, revivals.took_s, revivals.failure) == ([], [], None)
+
+
 def test_a_model_that_is_unloaded_after_a_death_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(revival, "ABSENT_S", 1.0)
     sleeper(tmp_path, "sleeper", CONFIG)
