@@ -98,7 +98,7 @@ def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path, monkeypatch: py
         if text.endswith("batch 1"):
             order.append("ceiling")
 
-    monkeypatch.setattr("perf.measure.sweep._run_config", configuration)
+    monkeypatch.setattr("perf.measure.sweeping._run_config", configuration)
     monkeypatch.setattr("perf.measure.ceiling.ROUND_S", 0.01)
     loads = (AnalyzerLoad(concurrency=1),)
     run(
