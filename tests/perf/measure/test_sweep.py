@@ -99,7 +99,7 @@ def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path, monkeypatch: py
             order.append("ceiling")
 
     monkeypatch.setattr("perf.measure.sweeping._run_config", configuration)
-    monkeypatch.setattr("perf.measure.ceiling.ROUND_S", 0.01)
+    monkeypatch.setattr("perf.measure.ceiling_rounds.ROUND_S", 0.01)
     loads = (AnalyzerLoad(concurrency=1),)
     run(
         Sweep(model="ranker", config_names=("baseline", "dynamic"), loads=loads, repeats=2, ceiling=True),
