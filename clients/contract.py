@@ -45,7 +45,8 @@ class Metadata:
     """A model's inputs and outputs in the order of its configuration; shapes begin with the batch axis if there is one.
 
     `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
-    as for an ensemble. `longest_queue_timeout_s`: the server acts on a request's own time limit if it is at most this.
+    as for an ensemble. `longest_server_deadline_s` is the longest deadline that is written into a request; 0: none
+    is.
     """
 
     name: str
@@ -53,7 +54,7 @@ class Metadata:
     outputs: tuple[Tensor, ...]
     max_batch_size: int
     instances: int
-    longest_queue_timeout_s: float
+    longest_server_deadline_s: float
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -65,7 +66,7 @@ class Metadata:
             outputs=tuple(_tensor(config, tensor, batch) for tensor in config.output),
             max_batch_size=config.max_batch_size,
             instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
-            longest_queue_timeout_s=_longest_queue_timeout_s(config),
+            longest_server_deadline_s=_longest_server_deadline_s(config),
         )
 
     def check(self, arrays: Sequence[Any]) -> dict[str, Array]:
@@ -177,7 +178,7 @@ class Metadata:
             )
 
 
-def _longest_queue_timeout_s(config: Any) -> float:
+def _longest_server_deadline_s(config: Any) -> float:
     """Without limit for `allow_timeout_override`, slo_ms for `batch_policy: deadline`, otherwise 0."""
     batching = config.dynamic_batching
     policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]

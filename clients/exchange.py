@@ -65,7 +65,7 @@ class Exchange:
             if outputs is not None:
                 return outputs
             self._demand()
-        message = self._head(arrays) + terms.encoded(longest_queue_timeout_s=self.metadata.longest_queue_timeout_s)
+        message = self._head(arrays) + terms.encoded(longest_server_deadline_s=self.metadata.longest_server_deadline_s)
         tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
         step = Step("ModelInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
         return wire.answers((yield step))

@@ -83,8 +83,8 @@ class Model:
             arrays: one for each input in the configuration's order, or one mapping from input names to arrays. If
                 `metadata.max_batch_size` is not 0 each has the batch axis first: pass one row as `array[None]`.
             timeout_s: the deadline of this call in seconds; None is the model's `timeout_s`. The call raises
-                `TimedOutError` then. The server's queue learns of it only if the configuration allows that: see
-                "Deadlines" in clients/README.md.
+                `TimedOutError` then. Whether the server gives the request up too depends on its release and on the
+                configuration: see "Deadlines" in clients/README.md.
             priority: 1 is the highest, 0 the model's default.
             request_id: an id for the server's logs and traces.
             parameters: the request's parameters, for models that read them.

@@ -100,7 +100,7 @@ class SharedMemory:
                     region.memory[offset : offset + size] = tensor
             canary = self._canary(region, layout)
             message = head(self._metadata, self._version, region, layout, arrays)
-            message += terms.encoded(longest_queue_timeout_s=self._metadata.longest_queue_timeout_s)
+            message += terms.encoded(longest_server_deadline_s=self._metadata.longest_server_deadline_s)
             response = yield Step("ModelInfer", message, (), terms.timeout_s, deadline, terms.request_id)
             if canary and region.memory[canary[0] : canary[0] + len(canary[1])] == canary[1]:
                 raise NotSharedError

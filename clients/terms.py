@@ -41,21 +41,21 @@ class Terms:
         for name, value in (self.parameters or {}).items():
             _check(name, value)
 
-    def encoded(self, *, longest_queue_timeout_s: float) -> bytes:
+    def encoded(self, *, longest_server_deadline_s: float) -> bytes:
         """The bytes that the terms add to a request.
 
-        A deadline of at most `longest_queue_timeout_s` becomes the request's parameter `timeout`, in microseconds. Then
-        the server drops the request if it is still queued by then.
+        A deadline of at most `longest_server_deadline_s` becomes the request's parameter `timeout`, in microseconds;
+        the server drops the request if it is still queued at that time.
         """
         limit = self.timeout_s or 0.0
-        if limit > longest_queue_timeout_s:
+        if limit > longest_server_deadline_s:
             limit = 0.0
         if not (self.priority or self.request_id or limit or self.parameters):
             return b""
         return wire.options(
             self.request_id,
             priority=self.priority,
-            queue_timeout_us=math.ceil(limit * 1e6),
+            server_timeout_us=math.ceil(limit * 1e6),
             parameters=self.parameters,
         )
 

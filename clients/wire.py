@@ -54,15 +54,15 @@ def options(
     request_id: str = "",
     *,
     priority: int = 0,
-    queue_timeout_us: int = 0,
+    server_timeout_us: int = 0,
     parameters: Mapping[str, Parameter] | None = None,
 ) -> bytes:
     """The encoded part of a request with what one caller adds; b"" for the defaults."""
     request = pb.ModelInferRequest(id=request_id)
     if priority:
         request.parameters["priority"].uint64_param = int(priority)
-    if queue_timeout_us:
-        request.parameters["timeout"].int64_param = queue_timeout_us
+    if server_timeout_us:
+        request.parameters["timeout"].int64_param = server_timeout_us
     for name, value in (parameters or {}).items():
         setattr(request.parameters[name], FIELDS[type(value)], value)
     return bytes(request.SerializeToString())

@@ -10,35 +10,24 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, config_file, instance_count, model_file, model_folder, read_config, with_steps
-from serve import failure_log, guard, guard_process, server_folder, stubs, vendor
+from serve import failure_log, guard, guard_process, server_flags, server_folder, stubs, vendor
 from serve.installation import Installation, find
 from serve.management import admin, api, loaded
 from serve.resources import address_flags, check_descriptors, free_ports
+from serve.server_flags import SettingsError
 from serve.server_folder import ServerFolder
-from triton_batching.terminal import Failure, Mistake
-
-# Flags that the launcher sets itself and relies on.
-OURS = (
-    *("--model-repository", "--model-store", "--backend-directory", "--model-control-mode", "--load-model"),
-    *("--model-config-name", "--http-port", "--http-address", "--grpc-port", "--grpc-address", "--metrics-port"),
-    "--metrics-address",
-)
-RESTRICTED = ("--http-restricted-api", "--grpc-restricted-protocol")
+from triton_batching.terminal import Failure
 
 
 class LaunchError(Failure):
     """The server did not start as asked for; the text ends with the last lines of its log."""
-
-
-class SettingsError(Mistake):
-    """The settings cannot be served: a model is not exported, or an argument is one that the launcher sets itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +68,8 @@ class Settings:
 class Server:
     """A ready server.
 
-    `pid` is the process of its guard. `asked` holds the configurations in the files, `configs` the loaded ones, by
-    model. The names of its files in /dev/shm begin with `shared_memory_prefix`.
+    `pid` is the process of its guard. `file_configs` holds the configurations in the files, `configs` the loaded ones,
+    by model. The names of its files in /dev/shm begin with `shared_memory_prefix`.
     """
 
     settings: Settings
@@ -90,7 +79,7 @@ class Server:
     pid: int
     log: Path
     shared_memory_prefix: str
-    asked: Mapping[str, ModelConfig]
+    file_configs: Mapping[str, ModelConfig]
     configs: Mapping[str, ModelConfig]
     _process: subprocess.Popen[bytes]
 
@@ -130,22 +119,22 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     this machine (`RepositoryError`, `SettingsError`, `PortError`, `DescriptorError`, `NoFolderError`,
     `InstallationError`), and `LaunchError` if the server does not start with exactly these configurations.
     """
-    asked = _asked(settings)
-    _refuse_ours(settings)
+    file_configs = _file_configs(settings)
+    server_flags.check(settings.arguments, open_admin=settings.open_admin)
     # An edited shared module is what runs. Other repositories are left alone.
     vendor.renew(settings.repository if settings.repository.resolve() == vendor.REPOSITORY else None)
     installation = find()
     ports = free_ports(settings.host, settings.http_port, settings.grpc_port, settings.metrics_port)
-    check_descriptors(sum(map(instance_count, asked.values())))
-    for model in asked:
+    check_descriptors(sum(map(instance_count, file_configs.values())))
+    for model in file_configs:
         stubs.compile_sources(model_folder(model, settings.repository))
     with server_folder.create() as folder:
         log = _log(settings, folder.path)
-        process = _start(settings, tuple(asked), installation, folder, log, ports)
+        process = _start(settings, tuple(file_configs), installation, folder, log, ports)
         try:
             _wait_until_ready(process, settings, ports[0], log, progress)
-            configs = {model: loaded.config(settings.address(ports[0]), model) for model in asked}
-            _compare(asked, configs, log)
+            configs = {model: loaded.config(settings.address(ports[0]), model) for model in file_configs}
+            _compare(file_configs, configs, log)
             yield Server(
                 settings=settings,
                 http_port=ports[0],
@@ -154,7 +143,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
                 pid=process.pid,
                 log=log,
                 shared_memory_prefix=folder.prefix,
-                asked=asked,
+                file_configs=file_configs,
                 configs=configs,
                 _process=process,
             )
@@ -162,42 +151,22 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
             guard_process.stop(process, folder.prefix, ports)
 
 
-def _asked(settings: Settings) -> dict[str, ModelConfig]:
+def _file_configs(settings: Settings) -> dict[str, ModelConfig]:
     """The configurations by model, with those of the models that others call.
 
     They are read before the server reads them, because its messages hide the line and the reason. Triton loads the
     steps of an ensemble by itself, but not the models that Python models call.
     """
-    asked = {}
+    configs = {}
     for model in with_steps(settings.models, settings.config_name, settings.repository):
         folder = model_folder(model, settings.repository)
         path = config_file(folder, settings.config_name)
-        asked[model] = read_config(path)
-        served = model_file(folder, asked[model])
+        configs[model] = read_config(path)
+        served = model_file(folder, configs[model])
         if not served.exists():
             how = f"Run: make export ARGS={model}." if served.suffix == ".onnx" else "Add it."
             raise SettingsError(f"{served}: no such file, so '{model}' cannot be served. {how}")
-    return asked
-
-
-def _refuse_ours(settings: Settings) -> None:
-    for argument in settings.arguments:
-        if _sets(argument, OURS):
-            raise SettingsError(
-                f"{argument} after -- would override a flag that the launcher relies on. Set it before the --, as an "
-                "option of python -m serve, or as a field of Settings."
-            )
-        if _sets(argument, RESTRICTED) and not settings.open_admin:
-            raise SettingsError(
-                f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
-                "setting for an API. Add --open-admin, and restrict after the -- all APIs that you want restricted."
-            )
-
-
-def _sets(argument: str, flags: Sequence[str]) -> bool:
-    """Whether `argument` sets one of these flags; tritonserver also takes the beginning of a name (getopt_long)."""
-    name = argument.partition("=")[0]
-    return len(name) > len("--") and any(flag.startswith(name) for flag in flags)
+    return configs
 
 
 def _log(settings: Settings, folder: Path) -> Path:
@@ -297,8 +266,8 @@ def _wait_until_ready(
     )
 
 
-def _compare(asked: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig], log: Path) -> None:
-    for model, config in asked.items():
+def _compare(file_configs: Mapping[str, ModelConfig], configs: Mapping[str, ModelConfig], log: Path) -> None:
+    for model, config in file_configs.items():
         if different := list(loaded.differences(config, configs[model])):
             raise LaunchError(
                 f"'{model}' is loaded with another configuration than asked for: {'; '.join(different)}.\n"

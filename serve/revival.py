@@ -179,7 +179,7 @@ def _regrouped(server: Server, model: str) -> ModelConfig:
     configuration since, that one is kept.
     """
     current = loaded.config(server.http_url, model)
-    file_config = server.asked.get(model, current)
+    file_config = server.file_configs.get(model, current)
     config = ModelConfig()
     config.CopyFrom(current if list(loaded.differences(file_config, current)) else file_config)
     del config.instance_group[:]

@@ -1,7 +1,7 @@
 """A rule of the doctor: a function with a code, an explanation, a bad and a good example.
 
     @rule(
-        "B203",
+        "B299",
         Severity.ERROR,
         bad="dynamic_batching { preferred_batch_size: [ 16 ] }",
         good="dynamic_batching { preferred_batch_size: [ 8 ] }",

@@ -198,10 +198,10 @@ def _sums(old: Sums, keep: float, more: Sums) -> Sums:
 class Deadline:
     """Runs batches that end in time, and refuses early the requests that cannot be part of one.
 
-    Requests are sorted by deadline. The batch is led by the first request whose deadline leaves time for a full batch,
-    or for all requests behind it. Earlier deadlines would force smaller batches than the load needs, so those requests
-    are refused now, before they cost any work. A batch is full if it has the rows that the leader's deadline allowed
-    when it arrived.
+    Requests are sorted by deadline. A batch is full if it has the rows that its leader's deadline allowed when the
+    leader arrived. The leader is the first request whose deadline leaves time for a full batch, or for all requests
+    behind it. Earlier deadlines would force smaller batches than the load needs, so those requests are refused now,
+    before they cost any work.
 
     A batch that could be larger waits until its first request is `pause` x the time of one row old, if the deadline
     allows it. Otherwise the first request of a burst would run alone.
@@ -245,7 +245,7 @@ class Deadline:
     def _none_in_time(self, waiting: Sequence[Waiting], order: Sequence[int], now: float) -> Choice:
         """Refuse all requests, or try the one with the latest deadline.
 
-        It is tried if an idle instance would be too slow for it as well, after 1, 2, 4, ... refusals and every second.
+        If even an idle instance looks too slow, it is tried anyway: after 1, 2, 4, ... refusals, and once a second.
         Only a trial shows that the model has become faster, or that a stall was learned.
         """
         last = waiting[order[-1]]

@@ -35,7 +35,7 @@ def test_a_configuration_gives_names_shapes_and_sizes() -> None:
         ("c", "UINT8", (-1, 1)),
     ]
     assert [tensor.row_bytes for tensor in (*model.inputs, *model.outputs)] == [None, None, 1, 3 * 5 * 8, None]
-    assert (model.max_batch_size, model.instances, model.longest_queue_timeout_s) == (4, 5, 0)
+    assert (model.max_batch_size, model.instances, model.longest_server_deadline_s) == (4, 5, 0)
     assert [tensor.ragged for tensor in model.inputs] == [False, False, True]
 
 
@@ -49,7 +49,7 @@ def test_a_configuration_gives_names_shapes_and_sizes() -> None:
     ],
 )
 def test_which_deadlines_the_server_acts_on(policy: str, longest_s: float) -> None:
-    assert metadata(PAIR + policy).longest_queue_timeout_s == longest_s
+    assert metadata(PAIR + policy).longest_server_deadline_s == longest_s
 
 
 def test_without_a_batch_axis_the_shape_is_the_whole() -> None:

@@ -171,7 +171,7 @@ def test_the_deadline_reaches_the_queue(client_server: Server) -> None:
     async def expire() -> Counters:
         before = Counters.read(client_server.grpc_url, "queued")
         async with AsyncModel("queued", url=client_server.grpc_url) as model:
-            assert model.metadata.longest_queue_timeout_s == math.inf
+            assert model.metadata.longest_server_deadline_s == math.inf
             first = asyncio.create_task(model.predict(0.8 * ONE))
             await asyncio.sleep(0.2)
             with pytest.raises(TimedOutError):

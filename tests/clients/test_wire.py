@@ -22,7 +22,7 @@ from clients.terms import Terms
 def test_parts_put_together_are_one_message(tensors: list[bytes], request_id: str, priority: int) -> None:
     head = wire.head("m", "3", [("x", "FP32", (1, 2)), ("y", "BYTES", (1,))])
     terms = Terms(request_id=request_id, priority=priority, parameters={"a": True, "b": 2, "c": 0.5, "d": "x"})
-    whole = wire.joined(head + terms.encoded(longest_queue_timeout_s=0), [memoryview(tensor) for tensor in tensors])
+    whole = wire.joined(head + terms.encoded(longest_server_deadline_s=0), [memoryview(tensor) for tensor in tensors])
     request = ModelInferRequest.FromString(whole)
     assert (request.model_name, request.model_version, request.id) == ("m", "3", request_id)
     assert [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in request.inputs] == [
@@ -37,9 +37,9 @@ def test_parts_put_together_are_one_message(tensors: list[bytes], request_id: st
 
 @pytest.mark.parametrize(("longest_s", "expected"), [(math.inf, 1_500_000), (2, 1_500_000), (1, 0), (0, 0)])
 def test_the_request_carries_the_deadline_if_the_server_acts_on_it(longest_s: float, expected: int) -> None:
-    request = ModelInferRequest.FromString(Terms(timeout_s=1.5).encoded(longest_queue_timeout_s=longest_s))
+    request = ModelInferRequest.FromString(Terms(timeout_s=1.5).encoded(longest_server_deadline_s=longest_s))
     assert request.parameters["timeout"].int64_param == expected
-    assert Terms().encoded(longest_queue_timeout_s=longest_s) == b""
+    assert Terms().encoded(longest_server_deadline_s=longest_s) == b""
 
 
 @pytest.mark.parametrize("value", [None, [1], np.float32(1)])

@@ -127,7 +127,7 @@ def test_a_process_that_triton_ends_is_not_taken_for_dead(tmp_path: Path, monkey
 
     with launch(Settings(models=("sleeper", "other"), repository=tmp_path, arguments=PLAIN)) as server:
         before = instances(server)
-        monkeypatch.setattr(revival.processes, "is_zombie", is_zombie)
+        monkeypatch.setattr("triton_batching.processes.is_zombie", is_zombie)
         with reviving(server, report=reports.append) as revivals:
             assert wait_until(lambda: len(looks) == 2 and min(looks.values()) > 6, seconds=30)
         assert instances(server) == before

@@ -22,11 +22,12 @@ from tiny_models import lookup, python_model
 from export.repository import RepositoryError
 from serve import installation
 from serve.installation import InstallationError
-from serve.launcher import LaunchError, Server, Settings, SettingsError, launch
+from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management import loaded, traces
 from serve.management.metrics import Metrics
 from serve.management.statistics import Counters
 from serve.resources import PortError
+from serve.server_flags import SettingsError
 from triton_batching.processes import arguments
 
 ROOT = Path(__file__).parents[2]

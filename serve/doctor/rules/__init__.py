@@ -1,4 +1,7 @@
-"""Every rule of the doctor, one file for each group or part of a group; importing the package registers them."""
+"""The rules of the doctor; importing the package registers them.
+
+The first line of each file names the group of its rules (`B2: ...`), or says that it only helps other files.
+"""
 
 import importlib
 import pkgutil
