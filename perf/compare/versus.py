@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
 
     def action() -> int:
-        from perf.compare.rounds import planned, versus
+        from perf.compare.versus_run import planned, versus
 
         plan = planned(arguments, recorded("perf.compare.versus", argv))
         return versus(plan, terminal(), together=not arguments.restart)

@@ -24,7 +24,7 @@ from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
 from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
-from perf.tune.trials import last_rounds
+from perf.tune.pooled_trials import last_rounds
 
 README = ROOT / "perf" / "results" / "readme"
 GRIDS = RESULTS / "grid"

@@ -21,9 +21,9 @@ from perf.load.variant import read
 from perf.measure import gpu_use
 from perf.measure.analyzer import Endpoint
 from perf.measure.ramp import Glimpse, Level, climb, rarely
+from perf.measure.ramp_plan import climbed, find_record, plan
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
-from perf.measure.service_records import climbed, find_record, plan
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from triton_batching.terminal import Failure, Mistake, terminal
