@@ -57,8 +57,8 @@ def profile(
 
     A record with a larger `max_batch_size`, or of a variant that ramps the same, also counts. The ramp runs with
     dynamic batching and no delay, whatever `config` says, so that every batch size occurs. `in_flight` limits the
-    requests in flight, for a load with no more. Each record is written as soon as it is measured. Raises the errors of
-    launcher and perf_analyzer.
+    requests in flight, if the load never has more. Each record is written as soon as it is measured. Raises the errors
+    of launcher and perf_analyzer.
     """
     ramps = []
     for number, (instances, threads) in enumerate(counts, 1):

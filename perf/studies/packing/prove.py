@@ -112,7 +112,7 @@ def _result(workload: Workload, result: LoadResult, name: str, expected: Replaye
         sla_ms=model.target_ms,
         requests=len(latencies),
         late=len(latencies) - in_time,
-        late_sends=result.outcome.late,
+        late_sends=result.outcome.late_sends,
         p50_ms=_ms(latencies[len(latencies) // 2]),
         p99_ms=_ms(latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]),
         executions=counted.executions,

@@ -130,7 +130,7 @@ def load_record(path: Path) -> Path:
             wrong=0,
             failed=0,
             not_sent=0,
-            late=0,
+            late_sends=0,
             mean_us=1.0,
             percentiles_us={50: 1.0, 99: 2.0},
             requests_per_s=300.5,
