@@ -39,9 +39,9 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 SHOWN = 40
 
 # Kinds of results that a command writes for the user. No command reads them.
-RESULTS = frozenset({"comparison", "study figures"})
-# Kind -> what it is, and the command that reads it, or that writes it if it is one of `RESULTS`. {folder} is the folder
-# of the record, {file} its path.
+ONLY_WRITTEN = frozenset({"comparison", "study figures"})
+# Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
+# the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
     "record": ("a measurement of a sweep", "python -m perf.report {folder}"),
     "ceiling": ("the ceiling of a sweep", "python -m perf.report {folder}"),
@@ -176,7 +176,7 @@ def other_kind(path: Path, kind: object, expected: str) -> str | None:
     if not isinstance(kind, str) or kind not in KINDS:
         return None
     what, command = KINDS[kind]
-    verb = "written" if kind in RESULTS else "read"
+    verb = "written" if kind in ONLY_WRITTEN else "read"
     return (
         f"{path}: {what} ('{kind}'), not {expected}. It is {verb} by: {command.format(folder=path.parent, file=path)}"
     )

@@ -1,5 +1,6 @@
 """The one reader and writer of records: values come back equal, and a wrong one is named in one line."""
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -227,8 +228,6 @@ def test_late_sends_keep_their_name_in_the_file(tmp_path: Path) -> None:
     ("kind", "command"),
     [
         ("comparison", "written by: python -m perf.compare A B"),
-        ("study figures", "written by: python -m perf.report "),
-        ("interference", "read by: python -m perf.pack PLAN"),
         ("placement", "read by: python -m perf.pack PLAN --from "),
     ],
 )
