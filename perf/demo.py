@@ -14,7 +14,7 @@ from perf.measure.sweep import STOPPED
 from triton_batching.terminal import guarded, program_parser, terminal
 
 if TYPE_CHECKING:
-    from perf.measure.sweeping import Sweep
+    from perf.measure.sweep_run import Sweep
     from perf.records.measurement import Store
 
 PICTURES = Path(__file__).parents[1] / "clients" / "pictures"
@@ -24,7 +24,7 @@ PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
 def studies(*, quick: bool) -> list[Sweep]:
     """The measured sweeps: a simulated accelerator, and two models on this CPU."""
-    from perf.measure.sweeping import Sweep, parse_range
+    from perf.measure.sweep_run import Sweep, parse_range
     from perf.records.measurement import AnalyzerLoad
 
     window_ms, repeats = (300, 1) if quick else (700, 2)
@@ -69,7 +69,7 @@ def demo(store: Store, *, quick: bool) -> int:
     from clients.examples import recognize
     from export.command import export_all
     from export.models.catalogue import choose
-    from perf.measure.sweeping import run_with_progress
+    from perf.measure.sweep_run import run_with_progress
     from perf.report import command as report
     from serve.launcher import Settings, launch
 

@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             style="red",
             markup=False,
         )
-    console.print(f"record: {_write(lines, (a.title, b.title), threshold, arguments.out)}", markup=False)
+    console.print(f"written: {_write(lines, (a.title, b.title), threshold, arguments.out)}", markup=False)
     return 1 if regressed else 0
 
 

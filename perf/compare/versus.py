@@ -13,7 +13,7 @@ from export import repository
 from perf.measure.service_time import recorded
 from triton_batching.terminal import guarded, program_parser, terminal
 
-STOPPED = "stopped; every finished trial is on record, and the same command resumes."
+STOPPED = "stopped; the same command measures the rounds that lack a trial again, each as a whole."
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -21,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
 
     def action() -> int:
-        from perf.compare.rounds import planned, versus
+        from perf.compare.versus_run import planned, versus
 
         plan = planned(arguments, recorded("perf.compare.versus", argv))
         return versus(plan, terminal(), together=not arguments.restart)

@@ -19,7 +19,7 @@ def show(result: LoadResult, console: Console) -> None:
         console.print(line, markup=False)
     if result.judgement is not None:
         style = {True: "green", False: "red", None: "yellow"}[result.judgement.passed]
-        console.print(verdict(result.judgement, late_sends=result.outcome.late), style=style, markup=False)
+        console.print(verdict(result.judgement, late_sends=result.outcome.late_sends), style=style, markup=False)
     for text, count in result.errors.items():
         console.print(f"{count} x {text}", style="red", markup=False)
     for fault in result.faults:
@@ -101,7 +101,7 @@ def remarks(result: LoadResult) -> Iterator[str]:
     if outcome.offered_per_s is not None:
         yield (
             f"open loop: {outcome.offered_per_s:.1f} requests/s were due, {outcome.requests_per_s:.1f} were answered; "
-            f"{outcome.late} were sent more than 1 ms late, {outcome.not_sent} not sent because "
+            f"{outcome.late_sends} were sent more than 1 ms late, {outcome.not_sent} not sent because "
             f"{result.load.in_flight_limit} were in flight. Latency counts from when a request was due."
         )
     if any(part.source == REMAINDER for part in result.stages.parts):

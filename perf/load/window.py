@@ -34,7 +34,7 @@ def summary(timings: Timings, load: Load, first_ns: int, last_ns: int) -> Summar
         wrong=int(np.sum(ended == WRONG)),
         failed=int(np.sum(ended == FAILED)),
         not_sent=int(np.sum(ended == NOT_SENT)),
-        late=int(np.sum(sent["called"] - sent["due"] > LATE_NS)),
+        late_sends=int(np.sum(sent["called"] - sent["due"] > LATE_NS)),
         mean_us=float(np.mean(latencies)) if len(latencies) else 0.0,
         percentiles_us={rank: float(percentile(latencies, rank)) if len(latencies) else 0.0 for rank in PERCENTILES},
         requests_per_s=rate,

@@ -16,7 +16,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
 
     def action() -> None:
-        from perf.measure.ceiling_rounds import report
+        from perf.measure.ceiling_run import report
 
         report(arguments.model, arguments.threads, arguments.results, arguments.repository)
 

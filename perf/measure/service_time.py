@@ -19,7 +19,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
 
     def action() -> None:
-        from perf.measure.profiling import run
+        from perf.measure.service_time_run import run
 
         run(arguments, recorded("perf.measure.service_time", argv))
 

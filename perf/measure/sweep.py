@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     folder = arguments.results
 
     def action() -> None:
-        from perf.measure.sweeping import planned_sweep, run_with_progress
+        from perf.measure.sweep_run import planned_sweep, run_with_progress
         from perf.records.measurement import Store
 
         console = terminal()

@@ -125,7 +125,7 @@ class Meter:
             offered_per_s=outcome.offered_per_s,
             requests=judged.requests,
             late=judged.late,
-            late_sends=outcome.late,
+            late_sends=outcome.late_sends,
             not_sent=outcome.not_sent,
             failed=outcome.failed,
             wrong=outcome.wrong,

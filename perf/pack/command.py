@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from perf.pack import manifests, packed_file, picture, plan_file
-from perf.pack.packing import plan
+from perf.pack import manifests, packed_config, picture, plan_file
+from perf.pack.algorithms import plan
 from perf.pack.placement import Placement
 from perf.pack.replan import replan
 from perf.pack.replay import Replayed, replay
@@ -91,7 +91,7 @@ def _write(
     files = [
         path
         for server in present
-        for path in packed_file.write(server, repository, kind=kind, command=command, force=force)
+        for path in packed_config.write(server, repository, kind=kind, command=command, force=force)
     ]
     files.append(placement.write(out))
     files += manifests.write(all_servers, workload.devices, out, command)

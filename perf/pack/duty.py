@@ -1,9 +1,9 @@
 """Which models can share a device: they take turns in a duty cycle that meets all latency targets.
 
 In a cycle of d ms each model executes once, with the ceil(d x rate) requests since its last turn. A request waits for
-at most one cycle and its own execution. So a set of models fits if sum(l_i(b_i)) <= d, d + l_i(b_i) <= budget_i for all
+at most one cycle and its own execution. So a set of models fits if sum(l_i(b_i)) <= d, d + l_i(b_i) <= target_i for all
 i, and their memory fits (Nexus, Shen et al., SOSP 2019). b_i changes only at d = k / rate_i, and between two such
-points a longer cycle is better until it breaks a budget. So only d = k / rate_i and d = budget_i - l_i(k) need to be
+points a longer cycle is better until it misses a target. So only d = k / rate_i and d = target_i - l_i(k) need to be
 tried, and the answer for one device is exact.
 """
 
@@ -47,10 +47,10 @@ class Portion:
 
     def cycles(self, factor: float = 1.0) -> list[float]:
         """The cycles to try for this model, in milliseconds."""
-        budget = self.model.device_target_ms
+        target = self.model.device_target_ms
         sizes = range(1, self.model.largest + 1)
-        ends = [k / self.rate for k in sizes] + [budget - factor * self.model.latency.at(k) for k in sizes]
-        return [cycle for cycle in ends if 0 < cycle < budget]
+        ends = [k / self.rate for k in sizes] + [target - factor * self.model.latency.at(k) for k in sizes]
+        return [cycle for cycle in ends if 0 < cycle < target]
 
 
 @dataclass(frozen=True, kw_only=True)

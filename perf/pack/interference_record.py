@@ -83,7 +83,7 @@ class Interference:
 
     def write(self, folder: Path) -> Path:
         """Write the record, with the factors and the gain for human readers."""
-        return file.write(self, folder / self.file_name, derived={"factors": self.factors, "gain": self.gain})
+        return file.write(self, folder / self.file_name, factors=self.factors, gain=self.gain)
 
     @classmethod
     def read(cls, path: Path) -> "Interference":

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from export.repository import REPOSITORY, model_file, model_folder, read_config
+from perf.measure.ramp_plan import RESULTS
 from perf.measure.service_profile import load
-from perf.measure.service_records import RESULTS
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack.interference_record import read as read_pair
 from perf.pack.workload import Curve, Devices, Model, Pair, Workload

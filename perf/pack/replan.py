@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from perf.pack.algorithms import at_true_rates, remainders
 from perf.pack.duty import Turns
 from perf.pack.heuristics import fullest
-from perf.pack.packing import at_true_rates, remainders
 from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
 from perf.pack.workload import Workload

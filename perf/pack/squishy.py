@@ -57,7 +57,7 @@ def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Portion | 
 
 
 def alone(portion: Portion) -> Alone:
-    """The largest batch with l(b) + b / rate <= budget, at least one row.
+    """The largest batch with l(b) + b / rate <= target, at least one row.
 
     The cycle is the time in which the batch arrives, at most as long as the target allows.
     """

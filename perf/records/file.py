@@ -38,7 +38,10 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 # Characters of a wrong value that a message shows.
 SHOWN = 40
 
-# Kind -> what it is, and the command that reads it; {folder} is the folder of the record, {file} its path.
+# Kinds of results that a command writes for the user. No command reads them.
+ONLY_WRITTEN = frozenset({"comparison", "study figures"})
+# Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
+# the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
     "record": ("a measurement of a sweep", "python -m perf.report {folder}"),
     "ceiling": ("the ceiling of a sweep", "python -m perf.report {folder}"),
@@ -46,6 +49,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
     "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),
+    "interference": ("the measured interference of two models", "python -m perf.pack PLAN, if the plan names it"),
+    "placement": ("a placement of models on devices", "python -m perf.pack PLAN --from {file}"),
     "study figures": ("the figures of a study's page", "python -m perf.report {folder}"),
     "comparison": ("a comparison", "python -m perf.compare A B"),
     "grid": ("a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
@@ -171,7 +176,10 @@ def other_kind(path: Path, kind: object, expected: str) -> str | None:
     if not isinstance(kind, str) or kind not in KINDS:
         return None
     what, command = KINDS[kind]
-    return f"{path}: {what} ('{kind}'), not {expected}. It is read by: {command.format(folder=path.parent, file=path)}"
+    verb = "written" if kind in ONLY_WRITTEN else "read"
+    return (
+        f"{path}: {what} ('{kind}'), not {expected}. It is {verb} by: {command.format(folder=path.parent, file=path)}"
+    )
 
 
 def start_time(started_at: str, path: Path) -> datetime:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from perf.records import file
@@ -23,13 +24,13 @@ TOLERANCE = 0.05
 REMAINDER = "remainder"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Summary:
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of requests, and latencies in microseconds from when a request was due until its answer arrived.
 
     Latencies and throughput are those of answered requests. `not_sent` requests were due while the limit of requests in
-    flight was reached; `late` ones were sent more than 1 ms after they were due. `offered_per_s` is the rate at which
-    requests were due, None in a closed loop. `longest_gap_s` is the longest time between two answers.
+    flight was reached; `late_sends` were sent more than 1 ms after they were due (`late` in the file). `offered_per_s`
+    is the rate at which requests were due, None in a closed loop. `longest_gap_s` is the longest time between two
+    answers.
     """
 
     window_s: float
@@ -37,7 +38,7 @@ class Summary:
     wrong: int
     failed: int
     not_sent: int
-    late: int
+    late_sends: int = msgspec.field(name="late")
     mean_us: float
     percentiles_us: Mapping[int, float]
     requests_per_s: float

@@ -13,9 +13,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.arrivals import read_trace
 from perf.load.variant import delay_us, read
-from perf.measure.profiling import bar, numbers, profile
+from perf.measure.ramp_plan import climbed, reaching
 from perf.measure.service_profile import Profile
-from perf.measure.service_records import climbed, reaching
+from perf.measure.service_time_run import bar, numbers, profile
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic

@@ -24,9 +24,9 @@ from clients.model import Model
 from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure.analyzer import AnalyzerError, measure
-from perf.measure.profiling import StepProgress, bar, target
 from perf.measure.service_profile import COLD
 from perf.measure.service_time import recorded
+from perf.measure.service_time_run import StepProgress, bar, target
 from perf.measure.trial import serving
 from perf.records import file
 from perf.records.candidate import Candidate

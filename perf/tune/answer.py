@@ -15,10 +15,10 @@ from perf.records.traffic import Traffic
 from perf.stats import pareto as pareto_front
 from perf.stats.bootstrap import Interval
 from perf.tune.goal import Goal
+from perf.tune.pooled_trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.remedy import remedies
 from perf.tune.screening import Screened
 from perf.tune.search import SearchResult
-from perf.tune.trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.tuning import Tuning
 
 # Rows of the Pareto front to print.

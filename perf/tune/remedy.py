@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
+from perf.tune.pooled_trials import PooledTrials
 from perf.tune.screening import Screen
 from perf.tune.simulator import NO_CORRECTION, Corrections
 from perf.tune.space import Parallelism
-from perf.tune.trials import PooledTrials
 
 REQUESTS = 1_000
 HALVINGS = 6

@@ -12,12 +12,12 @@ from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
+from perf.tune.pooled_trials import PooledTrials, p99_ms
 from perf.tune.reasons import is_better, simplified
 from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import Corrections, fit
 from perf.tune.space import Parallelism
 from perf.tune.study_log import FINAL_POINTS, SURVIVORS, Budget, StudyLog
-from perf.tune.trials import PooledTrials, p99_ms
 
 ENTRANTS = 3
 # A candidate expected to be worse than the best by more than this is not in the first round.

@@ -12,9 +12,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
-from perf.measure import profiling
+from perf.measure import service_time_run
+from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
-from perf.measure.service_records import RESULTS, reaching
 from perf.records.candidate import Candidate
 from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
@@ -188,7 +188,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
 
 def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:
     widest, in_flight = reaching(config, max(searched.sizes), question.traffic)
-    return profiling.profile(
+    return service_time_run.profile(
         widest,
         [(parallelism.instances, parallelism.threads) for parallelism in searched.profiled],
         question.results,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.measure import service_records
+from perf.measure import ramp_plan
 from perf.memory import __main__ as memory
 from perf.pack import interference
 from perf.tune.tuning import Question
@@ -18,7 +18,7 @@ IGNORED = [
 
 @pytest.mark.parametrize(
     "folder",
-    [service_records.RESULTS, Question.results, interference.RESULTS],
+    [ramp_plan.RESULTS, Question.results, interference.RESULTS],
     ids=str,
 )
 def test_the_default_folder_of_records_is_ignored_by_git(folder: Path) -> None:

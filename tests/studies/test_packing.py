@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from perf.pack import exact
+from perf.pack.algorithms import ALGORITHMS
 from perf.pack.heuristics import best_fit_decreasing
-from perf.pack.packing import ALGORITHMS
 from perf.studies.packing import __main__ as study
 from perf.studies.packing import instances
 

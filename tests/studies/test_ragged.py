@@ -9,7 +9,7 @@ import pytest
 
 from export.__main__ import main as export
 from export.repository import REPOSITORY, read_config
-from perf.measure import ceiling_rounds as limit
+from perf.measure import ceiling_run as limit
 from perf.records.measurement import AnalyzerResult, AnalyzerWindow, Measurement, Store, read
 from perf.studies.ragged.__main__ import main, requests
 from perf.studies.ragged.length_mix import LengthMix, cheapest, equal, long_tail, uniform, wasted, whole

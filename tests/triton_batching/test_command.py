@@ -13,8 +13,8 @@ from perf.memory import __main__ as memory_program
 from perf.memory.command import STRATEGIES
 from perf.memory.estimate.session import LEVELS
 from perf.pack import __main__ as pack_program
+from perf.pack.algorithms import ALGORITHMS
 from perf.pack.exact import TIME_LIMIT_S
-from perf.pack.packing import ALGORITHMS
 from perf.simulate.batcher.requests_file import MOST_REQUESTS
 from perf.tune import __main__ as tune_program
 from perf.tune.goal import OBJECTIVES

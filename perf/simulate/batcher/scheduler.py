@@ -44,7 +44,8 @@ class Batcher:
     """The thread that turns waiting requests into payloads.
 
     `send` gives a payload to the instances, `slot_free` tells whether they can take another. The thread
-    wakes `lateness` after the end of a queue delay, or of a request's timeout during it.
+    wakes `lateness` after the end of a queue delay, or of a request's timeout during it. Without a notice it wakes
+    next at `wakes_at`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Batcher:
     ) -> None:
         self.rules, self._send, self._slot_free, self._lateness = rules, send, slot_free, lateness
         self.queue = RequestQueue(rules)
-        self.deadline: Time = 0
+        self.wakes_at: Time = 0
         self.waits_for_slot = False
         self.holding = rules.hold
         self._payload, self._full = Payload(), False
@@ -64,9 +65,9 @@ class Batcher:
 
     def enqueue(self, request: Request, now: Time) -> bool | None:
         """Queue a request; returns None if the queue is full, else whether to wake the thread."""
-        if not self.queue and self.deadline <= now:  # it kept polling while nothing waited
+        if not self.queue and self.wakes_at <= now:  # it kept polling while nothing waited
             poll = HOLD_POLL if self.holding else POLL
-            self.deadline += ((now - self.deadline) // poll + 1) * poll
+            self.wakes_at += ((now - self.wakes_at) // poll + 1) * poll
         self._queued_rows += request.rows
         if not self.queue.add(request, now):
             return None
@@ -77,7 +78,7 @@ class Batcher:
         return wake
 
     def wake(self, now: Time) -> None:
-        """Run the thread until it waits again, after a notice or at its deadline."""
+        """Run the thread until it waits again, after a notice or at `wakes_at`."""
         self._thread.send(now)
 
     def _run(self) -> Generator[None, Time, None]:
@@ -104,19 +105,19 @@ class Batcher:
                         # Triton spins here until an instance takes the payload, which has no room for the next request.
                         now = yield from self._sleep(now + POLL)
 
-    def _sleep(self, deadline: Time) -> Generator[None, Time, Time]:
-        self.deadline = deadline
+    def _sleep(self, until: Time) -> Generator[None, Time, Time]:
+        self.wakes_at = until
         return (yield)
 
     def _wait_for_slot(self, now: Time) -> Generator[None, Time, Time]:
-        self.deadline = now + POLL
+        self.wakes_at = now + POLL
         while not self._slot_free():
             self.waits_for_slot = True
             now = yield
             # Without a later notice, a free instance is seen only at the next poll.
-            if now >= self.deadline and not self._slot_free():
+            if now >= self.wakes_at and not self._slot_free():
                 self.queue.reject_late(now)
-                self.deadline = now + POLL
+                self.wakes_at = now + POLL
         self.waits_for_slot = False
         return now
 

@@ -147,7 +147,7 @@ class _Simulation:
                 request = heapq.heappop(self._arrivals)[2]
                 self._arrive(itertools.islice(self._source, 1))
                 notified |= self._enqueue(request)
-            if notified or (self._rules.dynamic and self._batcher.queue and self._batcher.deadline <= now):
+            if notified or (self._rules.dynamic and self._batcher.queue and self._batcher.wakes_at <= now):
                 self._wake()
             self._start()
         return SimulationResult(
@@ -165,9 +165,9 @@ class _Simulation:
         if awake is not None and (earliest is None or awake < earliest):
             earliest = awake
         if self._batcher.queue and (earliest is not None or not self._is_stuck()):
-            deadline = self._batcher.deadline
-            if earliest is None or deadline < earliest:
-                earliest = deadline
+            wakes_at = self._batcher.wakes_at
+            if earliest is None or wakes_at < earliest:
+                earliest = wakes_at
         return earliest
 
     def _is_stuck(self) -> bool:

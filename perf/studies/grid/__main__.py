@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.load.variant import read as read_variant
-from perf.measure.service_records import RESULTS as RESULTS  # perf.tune's own, whose studies a judgement reads
+from perf.measure.ramp_plan import RESULTS as RESULTS  # perf.tune's own, whose studies a judgement reads
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study

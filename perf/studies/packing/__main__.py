@@ -14,10 +14,10 @@ from typing import ClassVar
 from rich.progress import track
 from rich.table import Table
 
+from perf.pack.algorithms import ALGORITHMS, pack
 from perf.pack.exact import fewest
 from perf.pack.heuristics import best_fit_decreasing, best_fit_online, first_fit_decreasing
 from perf.pack.improve import improve
-from perf.pack.packing import ALGORITHMS, pack
 from perf.pack.problem import Items, Plain
 from perf.pack.replay import replay
 from perf.pack.validator import violations

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from rich.table import Table
 
-from perf.pack import packed_file, plan_file
+from perf.pack import packed_config, plan_file
+from perf.pack.algorithms import plan
 from perf.pack.interference import Progress, measure
-from perf.pack.packing import plan
 from perf.pack.placement import Placement
 from perf.pack.replay import Replayed, replay
 from perf.pack.servers import servers
@@ -47,7 +47,7 @@ def prove(
     command: str,
     progress: Progress,
 ) -> tuple[Round, ...]:
-    """Run both rounds on one server with the files of `packed_file`.
+    """Run both rounds on one server with the files of `packed_config`.
 
     `own_work_ms` (fixed, per row) is the server's own share of each planned execution. Raises the launcher's errors,
     and `Mistake` unless the placement has one device of kind cpu.
@@ -61,7 +61,7 @@ def prove(
     with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as folder:
         fixed, row = own_work_ms
         repository = stand_in.build(workload.models, Path(folder), server_ms=fixed, server_row_ms=row)
-        packed_file.write(planned[0], repository, kind=workload.devices.kind, command=command)
+        packed_config.write(planned[0], repository, kind=workload.devices.kind, command=command)
         settings = Settings(
             models=placement.nodes[0].models,
             config_name=planned[0].config_name,
@@ -112,7 +112,7 @@ def _result(workload: Workload, result: LoadResult, name: str, expected: Replaye
         sla_ms=model.target_ms,
         requests=len(latencies),
         late=len(latencies) - in_time,
-        late_sends=result.outcome.late,
+        late_sends=result.outcome.late_sends,
         p50_ms=_ms(latencies[len(latencies) // 2]),
         p99_ms=_ms(latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]),
         executions=counted.executions,

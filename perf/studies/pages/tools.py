@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
 from perf.measure import interleaved
+from perf.pack.interference_record import Interference
 from perf.records import file
 from perf.records.study import Study, Trial
 from perf.report.command import summarise
@@ -24,7 +25,7 @@ from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
 from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
-from perf.tune.trials import last_rounds
+from perf.tune.pooled_trials import last_rounds
 
 README = ROOT / "perf" / "results" / "readme"
 GRIDS = RESULTS / "grid"
@@ -232,11 +233,9 @@ def interference() -> str:
     """How much two models on the same cores slow each other down."""
     rows = []
     for path in sorted((RESULTS / "pack").glob("interference.*.json")):
-        record = json.loads(path.read_text())
-        factors = ", ".join(f"{factor:.2f}" for factor in record["derived"]["factors"])
-        rows.append(
-            (" and ".join(f"`{model}`" for model in record["models"]), factors, f"{record['derived']['gain']:.2f}")
-        )
+        record = Interference.read(path)
+        factors = ", ".join(f"{factor:.2f}" for factor in record.factors)
+        rows.append((" and ".join(f"`{model}`" for model in record.models), factors, f"{record.gain:.2f}"))
     return rows_markdown(("models", "executions take x", "throughput together / in turns"), rows)
 
 

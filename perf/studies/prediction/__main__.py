@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.load.variant import read
-from perf.measure.profiling import bar
 from perf.measure.service_time import recorded
+from perf.measure.service_time_run import bar
 from perf.simulate.predict import LIMITS
 from perf.studies.prediction.bench import KINDS, PredictionBench
 from perf.studies.prediction.comparison import MODELS, PointComparison, by_load, compare, write

@@ -11,10 +11,10 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.deployment import Running
-from perf.measure import analyzer, profiling
-from perf.measure.profiling import StepProgress, profile
+from perf.measure import analyzer, service_time_run
 from perf.measure.service_profile import Profile
-from perf.measure.sweeping import window_ms
+from perf.measure.service_time_run import StepProgress, profile
+from perf.measure.sweep_run import window_ms
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
@@ -120,7 +120,7 @@ class PredictionBench:
         return float(f"{kind.rate * candidate.instances * most * 1e6:.2g}")
 
     def _point(self, server: Running, candidate: Candidate, load: str, ramps: Profile) -> PredictedPoint:
-        traffic, target = Traffic.parse(load), profiling.target(server)
+        traffic, target = Traffic.parse(load), service_time_run.target(server)
         rate = traffic.rate_per_s if traffic.open else None
         closed = AnalyzerLoad(concurrency=max(1, traffic.clients), window_ms=CLOSED_WINDOW_MS)
         warm, _ = analyzer.measure(target, closed, window_ms=300, poisson_per_s=rate)

@@ -17,7 +17,7 @@ from export.graph.ragged_feed import draw_items
 from export.graph.recipe import digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
 from perf.measure.analyzer import Endpoint, measure
-from perf.measure.profiling import StepProgress, bar
+from perf.measure.service_time_run import StepProgress, bar
 from perf.measure.sweep import STOPPED
 from perf.records.measurement import AnalyzerLoad, Measurement, MeasurementKey, Store
 from perf.studies.experiment import now

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -119,7 +120,7 @@ def test_latency_counts_from_when_a_request_was_due() -> None:
     parts = stages(late, counters(), [trace(2)])
     assert stage_ms(parts)["late send"] == pytest.approx(20)
     assert parts.latency_us == pytest.approx(73_000)
-    assert summary(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late == 10
+    assert summary(late, Load(pattern="constant", rate_per_s=10.0), -20 * MS, 980 * MS).late_sends == 10
 
 
 def test_requests_that_were_due_in_the_window_count() -> None:
@@ -198,7 +199,7 @@ def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
     (remark,) = (line for line in remarks(some) if "Little" in line)
     assert remark.startswith(f"{len(edges)} requests, 6 of each client, are too few to check Little's law to 3%, so it")
     # The same edges are 3 % of a window six times as long, and then idle processes show.
-    many = replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
+    many = msgspec.structs.replace(some.outcome, window_s=1.8, requests_per_s=some.outcome.requests_per_s * 0.9)
     assert any("Little" in fault for fault in replace(some, outcome=many).faults)
 
 

@@ -7,7 +7,7 @@ import pytest
 from tiny_models import lookup
 
 from perf.measure.ceiling import main
-from perf.measure.ceiling_rounds import CeilingError, batch_sizes, measure, merge, plan
+from perf.measure.ceiling_run import CeilingError, batch_sizes, measure, merge, plan
 
 
 def test_batch_sizes() -> None:
@@ -17,9 +17,9 @@ def test_batch_sizes() -> None:
 
 
 def test_every_batch_size_in_every_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perf.measure.ceiling_rounds.ROUND_S", 0.01)
+    monkeypatch.setattr("perf.measure.ceiling_run.ROUND_S", 0.01)
     monkeypatch.setattr(
-        "perf.measure.ceiling_rounds.sample", lambda config, rows: {"x": np.ones((rows, 1), dtype=np.float32)}
+        "perf.measure.ceiling_run.sample", lambda config, rows: {"x": np.ones((rows, 1), dtype=np.float32)}
     )
     lookup(tmp_path)
     planned = plan("lookup", threads=1, repository=tmp_path)
@@ -38,7 +38,7 @@ def test_a_python_model_has_no_ceiling() -> None:
 def test_the_program(
     ranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perf.measure.ceiling_rounds.ROUND_S", 0.01)
+    monkeypatch.setattr("perf.measure.ceiling_run.ROUND_S", 0.01)
     assert main(["ranker", "--threads", "1", "--results", str(tmp_path)]) == 0
     assert "ranker, 1 threads" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["ranker.ceiling.t1.r1.json"]

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from perf.measure.analyzer import Endpoint
-from perf.measure.profiling import concluded
 from perf.measure.ramp import climb, levels
 from perf.measure.service_time import main, recorded
+from perf.measure.service_time_run import concluded
 from serve.launcher import Server
 from tests.perf.simulate.test_simulate import ramp
 from triton_batching.terminal import Failure

@@ -9,7 +9,7 @@ import pytest
 from processes import wait_until
 
 from perf.measure.sweep import main
-from perf.measure.sweeping import Sweep, parse_range, parse_shape, run, window_ms
+from perf.measure.sweep_run import Sweep, parse_range, parse_shape, run, window_ms
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Store, read
 from triton_batching.terminal import Mistake
 
@@ -98,8 +98,8 @@ def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path, monkeypatch: py
         if text.endswith("batch 1"):
             order.append("ceiling")
 
-    monkeypatch.setattr("perf.measure.sweeping._run_config", configuration)
-    monkeypatch.setattr("perf.measure.ceiling_rounds.ROUND_S", 0.01)
+    monkeypatch.setattr("perf.measure.sweep_run._run_config", configuration)
+    monkeypatch.setattr("perf.measure.ceiling_run.ROUND_S", 0.01)
     loads = (AnalyzerLoad(concurrency=1),)
     run(
         Sweep(model="ranker", config_names=("baseline", "dynamic"), loads=loads, repeats=2, ceiling=True),

@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.compare import __main__ as compare
-from perf.compare.rounds import VersusPlan, versus
+from perf.compare.versus_run import VersusPlan, versus
 from perf.load.arrivals import arrivals
 from perf.load.deployment import Running
 from perf.load.variant import Overrides, read

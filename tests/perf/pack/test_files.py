@@ -17,9 +17,9 @@ from perf.measure.ramp import Level
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import write
 from perf.memory.estimate.batch_memory import Model as MemoryModel
-from perf.pack import manifests, packed_file, plan_file
+from perf.pack import manifests, packed_config, plan_file
 from perf.pack.__main__ import main
-from perf.pack.packing import pack
+from perf.pack.algorithms import pack
 from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
@@ -220,7 +220,7 @@ def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytes
     assert "written or changed by hand" in capsys.readouterr().err
     (server, _) = servers(Placement.read(out / "placement.json"))
     with pytest.raises(WriteError):
-        packed_file.write(server, models, kind="gpu", command="c")
+        packed_config.write(server, models, kind="gpu", command="c")
 
 
 def slow(name: str, fixed: float) -> Model:
@@ -261,7 +261,7 @@ def test_kubernetes_runs_one_server_per_device() -> None:
 def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
     stand_in.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
     server = shared_server()
-    packed_file.write(server, tmp_path, kind="cpu", command="python -m perf.pack plan.toml")
+    packed_config.write(server, tmp_path, kind="cpu", command="python -m perf.pack plan.toml")
     settings = Settings(
         models=server.node.models, config_name="packed", repository=tmp_path, arguments=server.arguments
     )

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from perf.pack import exact, solver
+from perf.pack.algorithms import ALGORITHMS, pack, plan
 from perf.pack.duty import Portion, Turns
 from perf.pack.heuristics import best_fit_decreasing
 from perf.pack.improve import improve
-from perf.pack.packing import ALGORITHMS, pack, plan
 from perf.pack.placement import Placement
 from perf.pack.problem import Items, Plain
 from perf.pack.replan import replan

@@ -25,6 +25,8 @@ def test_the_gain_and_the_factors_of_two_models_follow_from_their_executions(tmp
     path = changed.write(tmp_path)
     assert Interference.read(path) == changed
     assert read_pair(path).factors == changed.factors
+    content = json.loads(path.read_text())
+    assert (tuple(content["factors"]), content["gain"]) == (changed.factors, changed.gain)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The one reader and writer of records: values come back equal, and a wrong one is named in one line."""
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -130,7 +131,7 @@ def load_record(path: Path) -> Path:
             wrong=0,
             failed=0,
             not_sent=0,
-            late=0,
+            late_sends=2,
             mean_us=1.0,
             percentiles_us={50: 1.0, 99: 2.0},
             requests_per_s=300.5,
@@ -215,6 +216,26 @@ def test_every_committed_record_is_read() -> None:
     for path, kind in kinds.items():
         if kind in readers:
             readers[kind](path)
+
+
+def test_late_sends_keep_their_name_in_the_file(tmp_path: Path) -> None:
+    path = load_record(tmp_path / "run.json")
+    assert json.loads(path.read_text())["outcome"]["late"] == 2
+    assert file.read(path, LoadRecord).outcome.late_sends == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        ("comparison", "written by: python -m perf.compare A B"),
+        ("placement", "read by: python -m perf.pack PLAN --from "),
+    ],
+)
+def test_a_file_of_another_kind_is_said_to_be_read_or_only_written(kind: str, command: str, tmp_path: Path) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(json.dumps({"format": 1, "kind": kind}))
+    with pytest.raises(RecordError, match=rf"\('{kind}'\), not a study. It is {command}"):
+        Study.read(path)
 
 
 def test_records_keep_the_names_that_they_are_looked_up_by() -> None:

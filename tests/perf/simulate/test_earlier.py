@@ -12,9 +12,9 @@ from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.variant import read
-from perf.measure import service_records
-from perf.measure.profiling import bar, profile
+from perf.measure import ramp_plan
 from perf.measure.service_profile import Profile, ServiceTimes, load, write
+from perf.measure.service_time_run import bar, profile
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction, Study
 from perf.records.traffic import Traffic
@@ -94,9 +94,9 @@ def profiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Profiling:
     def measure(planned: ServiceTimes, *_: object, **__: object) -> ServiceTimes:
         raise LookupError(planned.file_name)
 
-    monkeypatch.setattr("perf.measure.profiling.measure", measure)
+    monkeypatch.setattr("perf.measure.service_time_run.measure", measure)
     made = ramp()
-    plan = service_records.plan(sized(32), config_name="large", instances=1)
+    plan = ramp_plan.plan(sized(32), config_name="large", instances=1)
     write(replace(plan, levels=made.levels, sizes=made.sizes, noise=made.noise, alone_us=made.alone_us), tmp_path)
     return lambda config: profile(config, [(1, None)], tmp_path, config_name="tuned")
 

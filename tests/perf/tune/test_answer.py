@@ -11,9 +11,9 @@ from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import figure, pareto, shown
 from perf.tune.bottleneck import bottleneck
+from perf.tune.pooled_trials import last_rounds
 from perf.tune.reasons import reasons, simplified
 from perf.tune.simulator import Corrections
-from perf.tune.trials import last_rounds
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
 

@@ -16,11 +16,11 @@ from simulated_bench import (
 
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Study
 from perf.records.traffic import Traffic
+from perf.tune.pooled_trials import PooledTrials
 from perf.tune.remedy import alone_ms, remedies
 from perf.tune.search import Search
 from perf.tune.space import Parallelism
 from perf.tune.study_log import Budget
-from perf.tune.trials import PooledTrials
 
 
 def steeper(parallelism: Parallelism, rows: int) -> float:

@@ -13,7 +13,7 @@ import pytest
 from google.protobuf import text_format
 
 from export.repository import REPOSITORY, config_file, read_config
-from perf.measure import service_records
+from perf.measure import ramp_plan
 from perf.measure.service_profile import write
 from perf.measure.trial import TRACE_RATE
 from perf.records.candidate import Candidate
@@ -46,7 +46,7 @@ def record_profile(repository: Path, results: Path) -> None:
     """Put a ramp on record with the times of this model: 20 ms and 0.5 ms a row."""
     config = read_config(config_file(repository / MODEL, None))
     config.max_batch_size = 8
-    plan = service_records.plan(config, instances=1, repository=repository)
+    plan = ramp_plan.plan(config, instances=1, repository=repository)
     times = ramp()
     write(replace(plan, levels=times.levels, sizes=times.sizes, noise=times.noise, alone_us=times.alone_us), results)
 

@@ -2,7 +2,7 @@ import pytest
 from simulated_bench import CONFIG, InventedSimulator, accelerator
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
-from perf.measure.service_records import climbed, reaching
+from perf.measure.ramp_plan import climbed, reaching
 from perf.records.candidate import THREADS, Candidate
 from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic

@@ -148,12 +148,11 @@ def test_a_model_that_triton_cannot_batch_is_said_to_be_one(tmp_path: Path, caps
 )
 def test_the_change_that_helps_most(text: str, requests: list[Request], best: str | None) -> None:
     diagnosis = studied(text, requests)
+    assert diagnosis.best is not None
     if best is None:  # only a delay as long as the gap makes batches, and that costs more than it gains
-        assert diagnosis.best is not None
         assert diagnosis.best.change.text.startswith("max_queue_delay_microseconds")
         assert diagnosis.costs(diagnosis.best) > 2
     else:
-        assert diagnosis.best is not None
         assert diagnosis.best.change.text == best
 
 
@@ -291,9 +290,8 @@ def test_a_replay_begins_with_the_queue_that_was_there() -> None:
     assert closed[0].most_common(1)[0][0] is ClosingRule.NOTHING_WAITED
     assert closed[1].most_common(1)[0][0] is ClosingRule.SHAPE
     delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
-    assert [request.at for request in delayed.arrivals()] == [
-        request.at for request in requests
-    ]  # the delay alone explains it
+    # The delay alone explains it.
+    assert [request.at for request in delayed.arrivals()] == [request.at for request in requests]
 
 
 def test_a_mistake_is_one_kind_of_error() -> None:

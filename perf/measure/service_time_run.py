@@ -21,9 +21,9 @@ from perf.load.variant import read
 from perf.measure import gpu_use
 from perf.measure.analyzer import Endpoint
 from perf.measure.ramp import Glimpse, Level, climb, rarely
+from perf.measure.ramp_plan import climbed, find_record, plan
 from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
-from perf.measure.service_records import climbed, find_record, plan
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from triton_batching.terminal import Failure, Mistake, terminal
@@ -57,8 +57,8 @@ def profile(
 
     A record with a larger `max_batch_size`, or of a variant that ramps the same, also counts. The ramp runs with
     dynamic batching and no delay, whatever `config` says, so that every batch size occurs. `in_flight` limits the
-    requests in flight, for a load with no more. Each record is written as soon as it is measured. Raises the errors of
-    launcher and perf_analyzer.
+    requests in flight, if the load never has more. Each record is written as soon as it is measured. Raises the errors
+    of launcher and perf_analyzer.
     """
     ramps = []
     for number, (instances, threads) in enumerate(counts, 1):

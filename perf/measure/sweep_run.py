@@ -26,7 +26,7 @@ from export.repository import (
     read_config,
     variants,
 )
-from perf.measure import ceiling_rounds
+from perf.measure import ceiling_run
 from perf.measure.analyzer import WINDOWS, Endpoint, measure
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from serve.launcher import Server, Settings, launch
@@ -72,13 +72,13 @@ def run(sweep: Sweep, store: Store, progress: Progressed) -> None:
         for config_name in sweep.config_names:
             if planned is not None:
                 rounds.append(
-                    ceiling_rounds.measure(
+                    ceiling_run.measure(
                         planned, repository=sweep.repository, progress=lambda text: progress(text, False)
                     )
                 )
             _run_config(sweep, config_name, repeat, store, progress)
         if rounds:
-            store.add(ceiling_rounds.merge(rounds))
+            store.add(ceiling_run.merge(rounds))
         if sweep.ceiling:
             progress(f"ceiling of {sweep.model}", True)
 
@@ -86,7 +86,7 @@ def run(sweep: Sweep, store: Store, progress: Progressed) -> None:
 def _planned_ceiling(sweep: Sweep, repeat: int, store: Store) -> Ceiling | None:
     if not sweep.ceiling:
         return None
-    planned = ceiling_rounds.plan(sweep.model, repeat=repeat, repository=sweep.repository)
+    planned = ceiling_run.plan(sweep.model, repeat=repeat, repository=sweep.repository)
     return None if store.has_ceiling(planned) else planned
 
 

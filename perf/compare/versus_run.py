@@ -99,7 +99,7 @@ def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
 
 
 def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> None:
-    """Measure the rounds that lack a record."""
+    """Measure the rounds that lack a record, each as a whole; trials that they have on record are replaced."""
     numbers = plan.missing
     if not numbers:
         return
