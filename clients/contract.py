@@ -179,18 +179,20 @@ class Metadata:
 
 
 def _longest_server_deadline_s(config: Any) -> float:
-    """Without limit for `allow_timeout_override`, slo_ms for `batch_policy: deadline`, otherwise 0."""
+    """slo_ms for `batch_policy: deadline`, without limit for `allow_timeout_override`, otherwise 0.
+
+    A batch policy takes the requests before Triton's queue policy could act on them, and a longer deadline than slo_ms
+    would take its place.
+    """
+    parameters = {name: value.string_value for name, value in config.parameters.items()}
+    if parameters.get("batch_policy") == "deadline":
+        try:
+            return float(parameters.get("slo_ms", "")) / 1e3
+        except ValueError:
+            return 0.0
     batching = config.dynamic_batching
     policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
-    if any(policy.allow_timeout_override for policy in policies):
-        return math.inf
-    parameters = {name: value.string_value for name, value in config.parameters.items()}
-    if parameters.get("batch_policy") != "deadline":
-        return 0.0
-    try:
-        return float(parameters.get("slo_ms", "")) / 1e3
-    except ValueError:
-        return 0.0
+    return math.inf if any(policy.allow_timeout_override for policy in policies) else 0.0
 
 
 def _tensor(config: Any, tensor: Any, batch: tuple[int, ...]) -> Tensor:

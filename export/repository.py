@@ -130,6 +130,11 @@ def instance_count(config: ModelConfig, *, gpus: int = 0) -> int:
     return sum(group_instances(group, config.backend, gpus) for group in groups if not group.passive)
 
 
+def batch_policy(config: ModelConfig) -> str:
+    """The parameter `batch_policy`; `all` without it: Triton's dynamic batcher decides alone."""
+    return config.parameters["batch_policy"].string_value if "batch_policy" in config.parameters else "all"
+
+
 def group_instances(group: ModelInstanceGroup, backend: str, gpus: int = 0) -> int:
     """Instances of one group on a server with `gpus` GPUs; a count holds for each GPU of the group."""
     on_gpu = group.kind == group.KIND_GPU or (group.kind == group.KIND_AUTO and gpus > 0)

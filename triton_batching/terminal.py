@@ -14,7 +14,7 @@ import sys
 import threading
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
@@ -59,7 +59,8 @@ def complain(message: object) -> None:
     from rich.console import Console
 
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
-    console.print(str(message), style="red", markup=False)
+    with suppress(OSError, SystemExit):  # rich exits if nobody reads, but a program has an exit code of its own
+        console.print(str(message), style="red", markup=False)
 
 
 def name_programs(name: str) -> None:
@@ -136,7 +137,8 @@ def _interrupted_once(numbers: Sequence[signal.Signals]) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         nonlocal interrupted
         if interrupted:
-            os.write(2, STOPPING)
+            with suppress(OSError):  # nobody may read standard error any more
+                os.write(2, STOPPING)
             return
         interrupted = True
         for number in before:

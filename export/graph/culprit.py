@@ -44,6 +44,7 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
             return None
         # The nodes before it run, and one of them may cause the failure.
         _cut(open_model, failed)
+        del session  # it holds the weights once more
         session = session_of(open_model, optimised=False)
         batch = run(session, take(rows, 0, count))
     alone = [run(session, take(rows, row, row + 1)) for row in range(count)]

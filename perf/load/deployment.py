@@ -3,7 +3,7 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tritonclient.grpc as triton
@@ -41,10 +41,6 @@ class Deployment:
     transport: Transport = "auto"
     trace_rate: int = 10
 
-    def scaled(self, factor: float) -> "Deployment":
-        """The same with the times of a simulated model multiplied by `factor`."""
-        return replace(self, overrides=replace(self.overrides, time_scale=factor))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Running:
@@ -79,7 +75,7 @@ def running(deployment: Deployment, progress: Callable[[str], None]) -> Iterator
 
 @contextlib.contextmanager
 def started(deployment: Deployment, config: ModelConfig, progress: Callable[[str], None]) -> Iterator[Running]:
-    """Start a server that runs the model of `target` with `config`, and the models that it calls."""
+    """Start a server that runs the model of `deployment` with `config`, and the models that it calls."""
     folder = model_folder(deployment.model, deployment.repository)
     with (
         variant(config, folder, deployment.config_name) as repository,

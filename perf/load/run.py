@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from clients import Model
 from clients.errors import RejectedError
+from export.repository import batch_policy
 from perf.load import pool
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
@@ -114,8 +115,7 @@ def prepare(deployment: Deployment, load: Load, server: Running, progress: Progr
         raise Mistake(f"--rows {load.rows}: '{deployment.model}' takes at most {max(1, limit)} rows in one request.")
     # A deadline policy rejects requests that would miss its slo_ms, as a full batch may always do. A request may have a
     # longer deadline of its own.
-    parameters = server.config.parameters
-    is_timed = "batch_policy" in parameters and parameters["batch_policy"].string_value == "deadline"
+    is_timed = batch_policy(server.config) == "deadline"
     patience = {"timeout": round(load.timeout_s * 1e6)} if is_timed else None
     each = max(CLOSED_EACH * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
     with Model(deployment.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:

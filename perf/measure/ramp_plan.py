@@ -9,7 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import digest
-from export.repository import REPOSITORY, model_file, model_folder
+from export.repository import REPOSITORY, batch_policy, model_file, model_folder
 from perf.measure import RESULTS as RESULTS
 from perf.measure.ramp import levels
 from perf.measure.service_profile import ServiceTimes, load
@@ -17,6 +17,7 @@ from perf.records.candidate import Candidate
 from perf.records.measurement import RecordError
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
+from triton_batching.terminal import Mistake
 
 # A ramp goes up to this many times the clients of a closed loop, to measure batches that they rarely form.
 CLIENTS = 2
@@ -43,7 +44,15 @@ def plan(
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
 ) -> ServiceTimes:
-    """A record of `config` without measurements, to measure or to look up."""
+    """A record of `config` without measurements, to measure or to look up.
+
+    Raises `Mistake` for a batch policy: Triton counts handing a request to it as an execution.
+    """
+    if (policy := batch_policy(config)) != "all":
+        raise Mistake(
+            f'model "{config.name}" has batch_policy "{policy}": Triton counts handing requests to it as '
+            "executions, so service times cannot be measured. Name one without batch_policy (--config-name)."
+        )
     served = model_file(model_folder(config.name, repository), config)
     largest = max(1, config.max_batch_size)
     return ServiceTimes(

@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,7 +63,11 @@ def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> di
         for name in loads
     }
 
+    stopped = threading.Event()
+
     def tell(text: str, share: float) -> None:
+        if stopped.is_set():  # Ctrl-C reaches the main thread only
+            raise KeyboardInterrupt
         progress(f"{', '.join(loads)}: {text}")
 
     pools = {name: run.prepare(Deployment(model=name), load, running[name], tell) for name, load in loads.items()}
@@ -71,7 +76,11 @@ def measure(server: Server, loads: Mapping[str, Load], progress: Progress) -> di
             name: threads.submit(run.run, Deployment(model=name), load, running[name], pools[name], tell)
             for name, load in loads.items()
         }
-        results = {name: future.result() for name, future in futures.items()}
+        try:
+            results = {name: future.result() for name, future in futures.items()}
+        except KeyboardInterrupt:
+            stopped.set()
+            raise
     if any(result.partial for result in results.values()):
         raise KeyboardInterrupt
     return results

@@ -50,6 +50,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
     "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),
     "interference": ("the measured interference of two models", "python -m perf.pack PLAN, if the plan names it"),
+    "proof": ("a packing that ran on a server", "python -m perf.studies.packing.prove PLAN"),
     "placement": ("a placement of models on devices", "python -m perf.pack PLAN --from {file}"),
     "study figures": ("the figures of a study's page", "python -m perf.report {folder}"),
     "comparison": ("a comparison", "python -m perf.compare A B"),

@@ -187,7 +187,7 @@ def _batching(config: ModelConfig, edited: Edit) -> Change:
     if config.max_batch_size:
         return edited("dynamic_batching { }", "The model already takes batches.", edit)
     text = "max_batch_size: 8 and dynamic_batching { }"
-    return edited(text, f"Now the model has {NO_BATCHES}", edit)
+    return edited(text, f"So far the model has {NO_BATCHES}", edit)
 
 
 def _differing_inputs(now: SimulationResult, rules: Rules) -> list[str]:

@@ -44,6 +44,11 @@ def test_a_configuration_gives_names_shapes_and_sizes() -> None:
     [
         ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", math.inf),
         (parameters(batch_policy="deadline", slo_ms="50"), 0.05),
+        (
+            parameters(batch_policy="deadline", slo_ms="50")
+            + "dynamic_batching { default_queue_policy { allow_timeout_override: true } }",
+            0.05,
+        ),
         (parameters(batch_policy="aimd", slo_ms="50"), 0),
         (parameters(batch_policy="deadline", slo_ms="soon"), 0),
     ],

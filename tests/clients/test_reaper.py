@@ -63,7 +63,7 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(client_server: Server
         assert (model.predict(2 * ONE) == 2).all()
     with connected(client_server) as again:
         assert int(again.recv(32)) == reaper
-    # The client lets go as it closes; where the client_server is slow to say so, the reaper does.
+    # The client lets go as it closes; if the server is slow to say so, the reaper does.
     assert wait_until(lambda: registered(client_server.grpc_url) == [], seconds=10)
 
 

@@ -1,5 +1,6 @@
 """How a program says what is wrong with its call, and how it ends."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -66,6 +67,21 @@ def test_more_interrupts_do_not_stop_the_cleaning_up() -> None:
     assert err.splitlines()[-1] == "stopped."
     assert "stopping. Ctrl-\\ ends the program at once." in err
     assert "Traceback" not in err
+
+
+def test_interrupts_clean_up_when_nobody_reads_the_messages() -> None:
+    """The first Ctrl-C also ends the `tee` that read standard error."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with subprocess.Popen([sys.executable, "-c", CLEANING], cwd=ROOT, stdout=-1, stderr=writing, text=True) as program:
+        os.close(writing)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "running\n"
+        while program.poll() is None:
+            program.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        assert program.stdout.read() == "cleaned\n"
+    assert program.returncode == 130
 
 
 def test_a_program_that_was_not_interrupted_leaves_the_signal_as_it_was() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelQueuePolicy
 
-from export.repository import instance_count
+from export.repository import batch_policy, instance_count
 from perf.simulate.batcher.request import US, Request, Time
 from triton_batching.terminal import Mistake
 
@@ -129,8 +129,7 @@ def _refuse_other_schedulers(config: ModelConfig) -> None:
                 f'model "{config.name}" has {scheduler}: it forms batches by other rules than the dynamic batcher, so '
                 "they cannot be replayed. Name a model without it (for an ensemble: each of its steps)."
             )
-    policy = config.parameters["batch_policy"].string_value if "batch_policy" in config.parameters else "all"
-    if policy != "all":
+    if (policy := batch_policy(config)) != "all":
         raise RulesError(
             f'model "{config.name}" has batch_policy "{policy}": it chooses batch sizes by what it measures, '
             "so the configuration alone does not give them. Name a configuration without batch_policy (--config-name)."

@@ -78,11 +78,9 @@ def test_a_client_that_waits_for_its_answers_hides_the_stall(staller: tuple[Depl
     """The same stall, of which only one request in hundreds takes notice."""
     result = stalled(staller, Load(workers=1, warm_up_s=0.5, duration_s=2.0))
     latencies = np.asarray(result.sample.latencies_us)
-    # One request waited for the whole stall; a client that waits sends no other meanwhile.
-    assert np.max(latencies) >= STALL_S * 1e6
-    stall = int(np.argmax(latencies))
-    due_us = np.asarray(result.sample.due_s) * 1e6
-    assert not np.any((due_us > due_us[stall]) & (due_us < due_us[stall] + latencies[stall]))
+    # An open loop of 100 requests a second has 50 late ones in the same stall.
+    assert np.sum(latencies >= STALL_S * 1e6) == 1
+    assert np.sum(latencies >= STALL_S * 1e6 / 2) <= 3
 
 
 @pytest.mark.server

@@ -32,7 +32,7 @@ def test_the_gain_and_the_factors_of_two_models_follow_from_their_executions(tmp
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"kind": "proof"}, r"not a record of kind 'interference' but 'proof'"),
+        ({"kind": "proof"}, r"\('proof'\), not the measured interference of two models"),
         ({"format": 2}, "format is 2"),
         ({"clients": "16"}, r"clients: Expected `int`, got `str`"),
         ({"alone": []}, r"alone: "),

@@ -213,6 +213,7 @@ def test_every_committed_record_is_read() -> None:
     }
     kinds = {path: file.kind_of(path) for path in COMMITTED}
     assert {"record", "ceiling", "study", "service_times"} <= set(kinds.values())
+    assert set(kinds.values()) <= {*file.KINDS, None}
     for path, kind in kinds.items():
         if kind in readers:
             readers[kind](path)

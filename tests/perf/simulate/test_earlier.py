@@ -21,6 +21,7 @@ from perf.records.traffic import Traffic
 from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from tests.perf.simulate.test_simulate import ramp
+from triton_batching.terminal import Mistake
 
 MODEL = "simulated_accelerator"
 STUDY = Path("perf/studies/results/grid") / f"{MODEL}.closed-32.throughput.p99-55ms.json"
@@ -129,3 +130,10 @@ def test_a_ramp_of_another_configuration_is_not_used_again(profiling: Profiling)
     other.parameters["another"].string_value = "value"
     with pytest.raises(LookupError):
         profiling(other)
+
+
+def test_a_batch_policy_is_refused_before_anything_is_measured(profiling: Profiling) -> None:
+    config = sized(8)
+    config.parameters["batch_policy"].string_value = "aimd"
+    with pytest.raises(Mistake, match=r'batch_policy "aimd": Triton counts'):
+        profiling(config)

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from tiny_models import parameters, ragged_padded
 
 from clients.connection import Connection, connect
 from serve.launcher import Settings, launch
-from serve.management.metrics import Metrics
 
 Sizes = list[tuple[int, int]]
 
@@ -195,14 +195,17 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
         together = {model: items(stream.send(model, requests)) for model in settings.models}
         totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
 
-        def elements(model: str) -> float:
-            """Elements of the items that ran, and elements computed for them, added up."""
-            return Metrics.read(running.metrics_url).totals.get(model, {}).get("onnxruntime_ragged_elements", 0)
+        def elements(model: str) -> dict[str, float]:
+            """Elements of the items that ran ("own"), and elements computed for them."""
+            with urllib.request.urlopen(f"http://{running.metrics_url}/metrics") as reply:
+                lines = [line for line in reply.read().decode().splitlines() if f'"{model}"' in line]
+            ragged = [line for line in lines if line.startswith("onnxruntime_ragged_elements_total")]
+            return {kind: float(line.split()[-1]) for line in ragged for kind in ("own", "computed") if kind in line}
 
         runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
         computed = sum(longest * rows for longest, rows in set(runs.values()))
-        assert wait_until(lambda: elements("split") == sum(lengths) + computed, seconds=5)
-        assert elements("plain") == 0  # only requests that may be split are counted
+        assert wait_until(lambda: elements("split") == {"own": sum(lengths), "computed": computed}, seconds=5)
+        assert set(elements("plain").values()) <= {0}  # only requests that may be split are counted
     assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
     assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
     # To Triton it is one execution of 8 rows either way.
