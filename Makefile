@@ -5,7 +5,8 @@ VENV    := .venv
 RUNTIME ?= $(or $(patsubst $(VENV)/.runtime-%,%,$(firstword $(wildcard $(VENV)/.runtime-*))),cpu)
 READY   := $(VENV)/.runtime-$(RUNTIME)
 PY      := $(VENV)/bin/python
-INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --constraint requirements.lock
+# Python compiles what is imported at its first import, which is a small part of what is installed.
+INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --no-compile --constraint requirements.lock
 # The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
 ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 
@@ -106,12 +107,13 @@ $(VENV)/bin/python:
 	    echo "Python cannot make a virtual environment (Debian and Ubuntu: apt-get install python3-venv)"; exit 1; }
 
 $(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
-	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 155 MB to download)"
+	@echo "installing tritonserver, perf_analyzer and onnxruntime into $(VENV) (about 200 MB to download)"
 	@# The wheels for CPU and GPU own the same folder, so the other one goes first.
-	$(PY) -m pip uninstall --disable-pip-version-check --quiet --yes onnxruntime onnxruntime-gpu 2>/dev/null
+	@! ls -d $(VENV)/lib/python3*/site-packages/onnxruntime > /dev/null 2>&1 || \
+	    $(PY) -m pip uninstall --disable-pip-version-check --quiet --yes onnxruntime onnxruntime-gpu
 	$(INSTALL) --editable '.[$(RUNTIME)]'
 	$(INSTALL) --no-deps nvidia-pytriton
-	$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --upgrade --no-deps \
+	$(PY) -m pip install --disable-pip-version-check --quiet --progress-bar on --no-compile --upgrade --no-deps \
 	    --target $(VENV)/perf_analyzer $(ANALYZER)
 	@rm -f $(VENV)/perf_analyzer/bin/perf_client  # the same binary under its old name
 	$(PY) -m serve.vendor
