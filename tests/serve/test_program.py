@@ -96,6 +96,8 @@ def test_a_model_that_cannot_load_ends_with_code_1(tmp_path: Path, capsys: pytes
     [
         (["--model", "nowhere"], "no model 'nowhere'"),
         (["--model", "ranker", "--config-name", "fast"], "silently load config.pbtxt"),
+        (["--model", "ranker", "--http-port", "-1"], "port -1: a port is a number from 0 to 65535. Choose others"),
+        (["--model", "ranker", "--host", ""], "--host is empty"),
         (["--model", "ranker", "--http-port", "70000"], "a port is a number from 0 to 65535"),
         (["--model", "ranker", "--", "--grpc-port=1"], "after -- would override a flag"),
         (["--repository", "nowhere"], "nowhere: no such directory"),

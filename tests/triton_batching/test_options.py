@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+PLAN = "perf/pack/plans/three_models.toml"
 SIMULATE = ["ranker", "--load", "closed:16"]
 VERSUS = ["ranker", "baseline", "dynamic", "--load", "closed:16", "--p99-ms", "50"]
 
@@ -76,6 +77,18 @@ def test_a_folder_of_records_that_is_a_file_is_refused_before_any_work(
         ("perf.measure.ceiling", ["ranker", "--threads", "0"], "from 1 to 1,024"),
         ("perf.measure.ceiling", ["ranker", "--threads", "-1"], "from 1 to 1,024"),
         ("perf.measure.ceiling", ["ranker", "--threads", "999999999999"], "from 1 to 1,024"),
+        ("perf.memory.__main__", ["ranker", "--batch", "99999999999999999999999999"], "from 1 to 65,536"),
+        ("perf.memory.__main__", ["ranker", "--dims", "width=99999999999999999999"], "below a billion"),
+        ("perf.memory.__main__", ["ranker", "--threads", "99999999999999"], "from 1 to 1,024"),
+        ("perf.memory.__main__", ["ranker", "--threads", "0"], "from 1 to 1,024"),
+        ("perf.pack.__main__", [PLAN, "--seed", "-1"], "from 0 to 4,294,967,295"),
+        ("perf.pack.__main__", [PLAN, "--algorithm", "exact", "--time-limit", "nan"], "above 0, up to 86,400"),
+        ("perf.pack.__main__", [PLAN, "--algorithm", "exact", "--time-limit", "-1"], "above 0, up to 86,400"),
+        ("perf.pack.__main__", [PLAN, "--algorithm", "exact", "--time-limit", "inf"], "above 0, up to 86,400"),
+        ("perf.pack.__main__", [PLAN, "--time-limit", "5"], "--time-limit belongs to --algorithm exact"),
+        ("perf.pack.__main__", [PLAN, "--repository", "/nowhere"], "/nowhere: no such directory"),
+        ("perf.pack.__main__", ["/nowhere.toml"], "/nowhere.toml: cannot be read (No such file or directory)"),
+        ("export.add.__main__", ["m.onnx", "--repository", ""], "Name a path"),
         ("perf.compare.versus", [*VERSUS, "--rounds", "1000000000"], "from 1 to 1,000"),
         ("perf.compare.versus", [*VERSUS, "--load", "closed:100000000"], "clients, at most 4096"),
         ("perf.compare.versus", [*VERSUS, "--load", "trace:/nope"], "/nope: not a trace of arrivals"),
