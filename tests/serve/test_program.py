@@ -91,6 +91,14 @@ def test_a_model_that_cannot_load_ends_with_code_1(tmp_path: Path, capsys: pytes
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_a_repository_without_a_model_to_serve_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FREE, "--repository", str(tmp_path)]) == 2
+    assert "there is no model" in capsys.readouterr().err
+    (lookup(tmp_path, "absent") / "1" / "model.onnx").unlink()
+    assert main([*FREE, "--repository", str(tmp_path)]) == 2
+    assert "none of its models is exported" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
