@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from triton_batching.options import path
 from triton_batching.terminal import Mistake, complain, guarded, program_parser, terminal
 
 # These and onnx take 150 ms to import, and the `--help` of the programs that name the repository does not need them.
@@ -22,6 +23,7 @@ NO_BATCHES = (
     "max_batch_size 0, so Triton batches nothing of it. If the first axis of its inputs is the batch, leave that axis "
     "out of dims and set max_batch_size, or add the model with python -m export.add, which proves the axis."
 )
+NO_MODELS = "{}: there is no model. A repository has a folder for each model."
 # Triton makes two instances on a CPU for these backends if the configuration has no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
 
@@ -29,7 +31,7 @@ TWO_ON_CPU = ("onnxruntime", "tensorflow")
 def add_option(options: argparse._ActionsContainer) -> None:
     """Give a program the option --repository: the user's own repository in place of this project's."""
     text = "model repository (default: this project's)"
-    options.add_argument("--repository", type=Path, default=REPOSITORY, metavar="FOLDER", help=text)
+    options.add_argument("--repository", type=path, default=REPOSITORY, metavar="FOLDER", help=text)
 
 
 class RepositoryError(Mistake):
@@ -183,6 +185,8 @@ def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
 def report(repository: Path) -> int:
     """Print every model and every fault; returns 1 if there is a fault, else 0."""
     console = terminal()
+    if not models(repository):
+        raise RepositoryError(NO_MODELS.format(repository))
     lines = list(dict.fromkeys(faults(repository)))
     for model in models(repository):
         state = "" if _is_exported(repository / model) else f" (not exported yet: make export ARGS={model})"
@@ -204,7 +208,7 @@ def _is_exported(folder: Path) -> bool:
 def main(argv: list[str] | None = None) -> int:
     """Run the program; exit code 1 if there is a fault, 2 if there is no repository."""
     parser = program_parser("python -m export.repository", __doc__, example="model_repository")
-    parser.add_argument("repository", nargs="?", type=Path, default=REPOSITORY)
+    parser.add_argument("repository", nargs="?", type=path, default=REPOSITORY)
     repository = parser.parse_args(argv).repository
     return guarded(lambda: report(repository))
 

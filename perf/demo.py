@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perf.measure.sweep import STOPPED
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 if TYPE_CHECKING:
@@ -93,13 +94,15 @@ def demo(store: Store, *, quick: bool) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run the demo; exit codes like `perf.measure.sweep`."""
     parser = program_parser("python -m perf.demo", __doc__, example="--results perf/results/mine")
-    parser.add_argument("--results", type=Path, default=Path("perf/results/demo"), help="folder of the records")
+    parser.add_argument("--results", type=path, default=Path("perf/results/demo"), help="folder of the records")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter measurements")
     arguments = parser.parse_args(argv)
 
     def action() -> int:
+        from perf.records.file import check_folder
         from perf.records.measurement import Store
 
+        check_folder(arguments.results)
         return demo(Store(arguments.results), quick=arguments.quick)
 
     return guarded(action, on_interrupt=STOPPED.format(arguments.results))

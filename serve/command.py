@@ -6,10 +6,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from export.repository import instance_count, models, served_file, with_steps
+from export.repository import NO_MODELS, instance_count, models, served_file, with_steps
 from serve.launcher import Server, Settings
 from serve.supervisor import supervise
-from triton_batching.terminal import terminal
+from triton_batching.terminal import Mistake, terminal
 
 
 def serve(settings: Settings, *, restart: bool) -> None:
@@ -40,6 +40,8 @@ def run(arguments: argparse.Namespace, theirs: list[str], *, log: Path) -> None:
 def _exported(repository: Path) -> tuple[str, ...]:
     """The models whose files exist, and the files of the models that they call; prints the names of the others."""
     names = models(repository)
+    if not names:
+        raise Mistake(NO_MODELS.format(repository))
     missing = {model for model in names if not served_file(model, repository).exists()}
     ready = []
     for model in names:
@@ -49,6 +51,8 @@ def _exported(repository: Path) -> tuple[str, ...]:
             terminal().print(f"left out: {model} {who} not exported yet {how}", markup=False)
         else:
             ready.append(model)
+    if not ready:
+        raise Mistake(f"{repository}: none of its models is exported, so none can be served. Export one.")
     return tuple(ready)
 
 

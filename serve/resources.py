@@ -14,7 +14,7 @@ CONNECTIONS = 64
 
 
 class PortError(Mistake):
-    """A port that cannot be used."""
+    """A host or a port that cannot be used."""
 
 
 class DescriptorError(Mistake):
@@ -23,6 +23,8 @@ class DescriptorError(Mistake):
 
 def free_ports(host: str, http: int, grpc: int, metrics: int) -> tuple[int, int, int]:
     """These ports, with a free one in place of each 0; raises `PortError`."""
+    if not host.strip():
+        raise PortError("--host is empty, so the server would not start. Name an address, for example 127.0.0.1.")
     _refuse_twice({"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics})
     with contextlib.ExitStack() as sockets:
         return _claim(host, http, sockets), _claim(host, grpc, sockets), _claim(host, metrics, sockets)
@@ -61,16 +63,20 @@ def _refuse_twice(ports: Mapping[str, int]) -> None:
 
 
 def _claim(host: str, port: int, sockets: contextlib.ExitStack) -> int:
+    if not 0 <= port <= 65_535:
+        raise PortError(
+            f"port {port}: a port is a number from 0 to 65535. Choose others with --http-port, --grpc-port and "
+            "--metrics-port."
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = sockets.enter_context(socket.socket(family))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
         listener.listen()
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or "a port is a number from 0 to 65535"
+    except OSError as error:
         raise PortError(
-            f"port {port} on {host} cannot be used ({why}), so the server would not start. Stop the program that uses "
-            "it, or choose others with --http-port, --grpc-port and --metrics-port."
+            f"port {port} on {host} cannot be used ({error.strerror}), so the server would not start. Stop the program "
+            "that uses it, or choose others with --http-port, --grpc-port and --metrics-port."
         ) from error
     return int(listener.getsockname()[1])

@@ -7,9 +7,9 @@ a list in the form of grps' inference.yml. `make serve MODEL=NAME` serves the ad
 
 import argparse
 import sys
-from pathlib import Path
 
 from export import repository
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -44,10 +44,10 @@ def _parser() -> argparse.ArgumentParser:
         "--range", action="append", default=[], metavar="NAME=lo:hi", help="valid values of an input (repeatable)"
     )
     parser.add_argument(
-        "--samples", type=Path, help="an .npz file with real rows of every input, instead of random rows"
+        "--samples", type=path, help="an .npz file with real rows of every input, instead of random rows"
     )
     parser.add_argument("--tolerance", type=float, help="largest accepted difference of a batch from its rows")
-    parser.add_argument("--yaml", type=Path, help="add every model of a list in the form of grps' inference.yml")
+    parser.add_argument("--yaml", type=path, help="add every model of a list in the form of grps' inference.yml")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser

@@ -35,7 +35,7 @@ def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda 
         added = [_draft(deployment, drafts, say) for deployment in plan.models]
         if plan.pipeline:
             model_folder.write(drafts / plan.pipeline.name, pipeline.files(plan.pipeline, added))
-        model_folder.move_in([drafts / name for name in names], repository)
+        model_folder.move_in([drafts / name for name in names], repository, force=force)
     return added
 
 
@@ -110,7 +110,7 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
     # The clearest cause first: without a file, no other argument matters.
     check_name(arguments.model)
     deployment = Deployment(
-        name=arguments.name or _file_name(arguments.model),
+        name=_file_name(arguments.model) if arguments.name is None else arguments.name,
         source=arguments.model,
         batching=arguments.batching,
         max_batch_size=arguments.max_batch_size,

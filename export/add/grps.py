@@ -92,7 +92,8 @@ def read(path: Path) -> Plan:
     try:
         content = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path}: cannot be read ({error}). Name a file with a list of models.") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Mistake(f"{path}: cannot be read ({why}). Name a file with a list of models.") from error
     except (yaml.YAMLError, RecursionError) as error:
         raise Mistake(f"{path}: not YAML ({' '.join(str(error).split())}). Correct it there.") from error
     if not isinstance(content, dict) or not isinstance(content.get("models"), list) or not content["models"]:

@@ -1,6 +1,7 @@
 """Writes model folders into a repository, all of them complete or none."""
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -14,11 +15,15 @@ def existing(repository: Path, name: str, *, force: bool) -> None:
     """Raise `Mistake` if `name` cannot be written: a file has it, or a folder that `force` does not replace."""
     folder = repository / name
     if folder.is_dir() and not force:
-        raise Mistake(
-            f"{folder}: exists already, and nothing was changed. Choose another name, or replace it with --force."
-        )
+        raise _exists(folder)
     if folder.exists() and not folder.is_dir():
         raise Mistake(f"{folder}: is a file, so no model folder can have that name. Choose another name.")
+
+
+def _exists(folder: Path) -> Mistake:
+    return Mistake(
+        f"{folder}: exists already, and nothing was changed. Choose another name, or replace it with --force."
+    )
 
 
 @contextlib.contextmanager
@@ -49,24 +54,36 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         path.write_text(text)
 
 
-def move_in(folders: list[Path], repository: Path) -> None:
-    """Move complete folders into the repository and replace those of the same name; all of them or none."""
-    done: list[tuple[Path, Path | None]] = []
+def move_in(folders: list[Path], repository: Path, *, force: bool) -> None:
+    """Move complete folders into the repository, all of them or none; `force` replaces folders of the same name.
+
+    Raises `Mistake` for a folder that exists, also if another program made it a moment ago: a folder that is not empty
+    cannot be replaced by a rename.
+    """
+    done: list[tuple[Path, Path, Path]] = []
     try:
         for draft in folders:
-            target, old = repository / draft.name, None
-            if target.exists():
-                old = draft.with_name(f"{draft.name}.replaced")
+            target, old = repository / draft.name, draft.with_name(f"{draft.name}.replaced")
+            done.append((draft, target, old))
+            if force and target.exists():
                 target.rename(old)
-            done.append((target, old))
             draft.rename(target)
     except BaseException as error:
-        for target, old in reversed(done):
-            shutil.rmtree(target, ignore_errors=True)
-            if old is not None:
-                old.rename(target)
+        for move in reversed(done):
+            _put_back(*move)
         if isinstance(error, OSError):
+            if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
+                raise _exists(target) from error
             raise Mistake(
                 f"{repository}: cannot be written to ({error.strerror}). Name another --repository."
             ) from error
         raise
+
+
+def _put_back(draft: Path, target: Path, old: Path) -> None:
+    """Undo one move; a folder that another program put there stays."""
+    if not draft.exists():
+        shutil.rmtree(target, ignore_errors=True)
+    if old.exists():
+        with contextlib.suppress(OSError):
+            old.rename(target)

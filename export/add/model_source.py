@@ -28,7 +28,11 @@ def check_name(text: str) -> None:
     path = Path(text)
     is_known = path.suffix in (".onnx", ".pt2")
     if ":" in text and not is_known and not path.exists():
+        if not all(text.rpartition(":")[::2]):
+            raise Mistake(f"{text}: names no factory. Write package.module:function.")
         return
+    if path.is_dir():
+        raise Mistake(f"{path}: is a folder. Name {FORMS}.")
     if not path.is_file():
         raise Mistake(f"{path}: no such file. Name {FORMS}.")
     if not is_known:

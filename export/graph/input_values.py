@@ -173,8 +173,9 @@ def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
         with np.load(path) as file:
             arrays = {name: file[name] for name in file.files}
     except Exception as error:  # numpy's, zipfile's and zlib's, and TypeError for an .npy file
+        why = getattr(error, "strerror", None) or error
         raise Mistake(
-            f"{path}: not a readable .npz file ({error}). Write one with numpy.savez(path, NAME=rows)."
+            f"{path}: not a readable .npz file ({why}). Write one with numpy.savez(path, NAME=rows)."
         ) from error
     rows, counts = {}, set()
     for value in graph_inputs(model):

@@ -1,7 +1,6 @@
 """Measures two configurations of a model in turn, on a server each, and compares them."""
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,13 @@ from export.graph.recipe import digest
 from export.repository import model_file, model_folder
 from perf.compare.command import show
 from perf.compare.comparison import SLOWER, compare
+from perf.load.arrivals import read_trace
 from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure.interleaved import Lane, interleaved, lanes
 from perf.measure.trial import Meter
 from perf.records import round_record
+from perf.records.file import check_folder
 from perf.records.round_record import TrialKey
 from perf.records.runs import Runs, of_trial
 from perf.records.study import AGAINST, NOISE, Trial
@@ -103,6 +104,7 @@ def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> No
     numbers = plan.missing
     if not numbers:
         return
+    check_folder(plan.folder)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=3 * len(numbers))
@@ -142,18 +144,23 @@ def planned(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan
     """What the command line describes; raises `Mistake`."""
     if arguments.a == arguments.b:
         raise Mistake(f"{arguments.a} against itself: A is measured twice anyway. Name two configurations.")
-    if arguments.rounds < 1 or not 0 < arguments.seconds < math.inf:
-        raise Mistake("--rounds must be at least 1, --seconds above 0.")
     configs = {
         name: read(arguments.model, None if name == DEFAULT else name, arguments.repository)
         for name in (arguments.a, arguments.b)
     }
+    least = min(max(1, config.max_batch_size) for config in configs.values())
+    if arguments.rows > least:
+        raise Mistake(f"--rows {arguments.rows}: a request has 1 to {least} rows (max_batch_size). Give such a number.")
+    traffic = Traffic.parse(arguments.load, rows=arguments.rows)
+    if traffic.trace is not None:
+        read_trace(traffic.trace)
+    target = LatencyTarget(latency_ms=arguments.p99_ms)
     return VersusPlan(
         model=arguments.model,
         configs=configs,
         model_sha256={name: _model_sha256(arguments, config) for name, config in configs.items()},
-        traffic=Traffic.parse(arguments.load, rows=arguments.rows),
-        meter=Meter(target=LatencyTarget(latency_ms=arguments.p99_ms), command=tuple(command)),
+        traffic=traffic,
+        meter=Meter(target=target, command=tuple(command)),
         seconds=arguments.seconds,
         rounds=arguments.rounds,
         repository=arguments.repository,

@@ -5,9 +5,9 @@
 
 import argparse
 import sys
-from pathlib import Path
 
 from export import repository
+from triton_batching.options import MOST_THREADS, path, whole
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -27,8 +27,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.measure.ceiling", __doc__, example="ranker --threads 1")
     parser.add_argument("model")
     repository.add_option(parser)
-    parser.add_argument("--threads", type=int, help="intra-op threads (default: all cores)")
-    parser.add_argument("--results", type=Path, help="also write a record into this folder")
+    parser.add_argument("--threads", type=whole(1, MOST_THREADS), help="intra-op threads (default: all cores)")
+    parser.add_argument("--results", type=path, help="also write a record into this folder")
     return parser
 
 

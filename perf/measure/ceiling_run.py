@@ -16,6 +16,7 @@ from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
+from perf.records.file import check_folder
 from perf.records.measurement import Ceiling, Store
 from triton_batching.machine import Machine, cores, versions
 from triton_batching.terminal import Mistake, terminal
@@ -100,6 +101,8 @@ def report(model: str, threads: int | None, results: Path | None, repository: Pa
     """Measure and print; with a folder write a record as well."""
     console = terminal()
     planned = plan(model, threads=threads, repository=repository)
+    if results is not None:
+        check_folder(results)
     with Progress(transient=True) as bar:
         task = bar.add_task("ceiling", total=None)
 

@@ -7,10 +7,10 @@ own for each pair of instances and threads, writes records, and prints tables. E
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from export import repository
 from perf.measure import RESULTS
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -45,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", metavar="1,2", help="intra-op thread counts of onnxruntime (default: as configured)"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     return parser
 
 

@@ -26,6 +26,8 @@ from perf.measure.service_curve import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
+from perf.records.file import check_folder
+from triton_batching.options import MOST_INSTANCES, MOST_THREADS
 from triton_batching.terminal import Failure, Mistake, terminal
 
 # The noise is taken from readings with at most `FEW_SEEN` executions of a size with at least `LEAST_SEEN` of them, if
@@ -77,6 +79,7 @@ def profile(
         steps = climbed(planned.max_batch_size, instances, in_flight)
         ramp = find_record(planned, config, steps, folder)
         if ramp is None:
+            check_folder(folder)
             numbered(f"{config.name}: measuring its service times with {instances} instance(s), {DURATION}", False)
             ramp = measure(planned, config, steps, repository=repository, progress=numbered)
             write(ramp, folder)
@@ -189,8 +192,13 @@ def _noise(sizes: Sequence[Size], glimpses: Sequence[Glimpse]) -> NDArray[np.flo
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Measure what the command line names, and print it."""
     config = read(arguments.model, arguments.config_name, arguments.repository)
-    threads = numbers("--threads", arguments.threads) if arguments.threads else [Candidate.of(config).threads]
-    counts = [(k, count) for k in numbers("--instances", arguments.instances) for count in threads]
+    threads = (
+        numbers("--threads", arguments.threads, most=MOST_THREADS)
+        if arguments.threads
+        else [Candidate.of(config).threads]
+    )
+    instances = numbers("--instances", arguments.instances, most=MOST_INSTANCES)
+    counts = [(k, count) for k in instances for count in threads]
     console = terminal()
     with bar(console, sum(len(climbed(max(1, config.max_batch_size), k, None)) for k, _ in counts)) as progress:
         measured = profile(
@@ -249,12 +257,15 @@ def show(ramp: ServiceTimes, console: Console) -> None:
     )
 
 
-def numbers(flag: str, text: str) -> list[int]:
-    """The numbers above 0 in a text such as `1,2`; raises `Mistake`."""
-    parts = text.split(",")
-    if not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise Mistake(f"{flag} {text}: not a list of numbers. Write 1,2.")
-    return [int(part) for part in parts]
+def numbers(flag: str, text: str, *, most: int) -> list[int]:
+    """The numbers from 1 to `most` in a text such as `1,2`; raises `Mistake`."""
+    try:
+        values = [int(part) for part in text.split(",")]
+    except ValueError:
+        values = [0]
+    if not all(1 <= value <= most for value in values):
+        raise Mistake(f"{flag} {text}: not a list of numbers from 1 to {most:,}. Write 1,2.")
+    return values
 
 
 @contextlib.contextmanager

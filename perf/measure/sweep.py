@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from export import repository
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 STOPPED = "stopped; the records so far are in {}. The same command continues."
@@ -21,10 +22,13 @@ def main(argv: list[str] | None = None) -> int:
 
     def action() -> None:
         from perf.measure.sweep_run import planned_sweep, run_with_progress
+        from perf.records.file import check_folder
         from perf.records.measurement import Store
 
         console = terminal()
-        run_with_progress([planned_sweep(arguments)], Store(folder), console)
+        sweep = planned_sweep(arguments)
+        check_folder(folder)
+        run_with_progress([sweep], Store(folder), console)
         console.print(f"records: {folder}. Tables and plots: make report RESULTS={folder}", markup=False)
 
     return guarded(action, on_interrupt=STOPPED.format(folder))
@@ -51,7 +55,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime without a server, interleaved")
-    parser.add_argument("--results", type=Path, default=Path("perf/results/local"), help="folder of the records")
+    parser.add_argument("--results", type=path, default=Path("perf/results/local"), help="folder of the records")
     return parser
 
 

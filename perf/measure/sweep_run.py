@@ -32,6 +32,7 @@ from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Measure
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
+from triton_batching.options import MOST_CLIENTS
 from triton_batching.terminal import Mistake
 
 # Requests of a measurement, in multiples of the concurrency; see `window_ms`.
@@ -192,8 +193,11 @@ def parse_range(text: str) -> list[int]:
     """The numbers of `start:end:step`, as perf_analyzer takes it, or one number; raises `Mistake`."""
     parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
     start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
-    if len(parts) > 3 or start < 1 or end < start or step < 1:
-        raise Mistake(f"'{text}' is not a range of concurrencies. Write start:end:step, for example 2:16:2.")
+    if len(parts) > 3 or start < 1 or end < start or step < 1 or end > MOST_CLIENTS:
+        raise Mistake(
+            f"'{text}' is not a range of concurrencies from 1 to {MOST_CLIENTS}. Write start:end:step, for example "
+            "2:16:2."
+        )
     return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
 
 

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from export import repository
+from triton_batching.options import MOST_THREADS, whole
 from triton_batching.terminal import guarded, program_parser
 
 LEVELS = ("all", "basic", "disabled", "extended")
@@ -39,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pattern", action=argparse.BooleanOptionalAction, default=True, help="onnxruntime's memory pattern"
     )
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="size of the session's intra-op pool")
+    parser.add_argument(
+        "--threads", type=whole(1, MOST_THREADS), default=1, metavar="N", help="size of the intra-op pool"
+    )
     parser.add_argument("--strategy", choices=STRATEGIES, default="power", help="how the arena grows")
     return parser
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from export.repository import served_file
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
 from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
+from triton_batching.options import MOST_ROWS
 from triton_batching.terminal import Mistake, terminal
 
 STRATEGIES = {"power": NEXT_POWER_OF_TWO, "same": SAME_AS_REQUESTED}
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     model = Model.of(
         _file(arguments.model, arguments.repository),
         level=arguments.level,
-        threads=_threads(arguments.threads),
+        threads=arguments.threads,
         pattern=arguments.pattern,
         rules=STRATEGIES[arguments.strategy],
     )
@@ -41,21 +42,21 @@ def _file(model: str, repository: Path) -> Path:
 
 def _batches(text: str) -> Sequence[int]:
     try:
-        return batches(text)
+        sizes = batches(text)
     except ValueError:
-        raise Mistake(f"--batch {text}: not batch sizes of at least 1. Give 1..32 or 1,3,24.") from None
-
-
-def _threads(count: int) -> int:
-    if count < 1:
-        raise Mistake(f"--threads {count}: a pool has at least 1 thread. Give the size of the session's intra-op pool.")
-    return count
+        sizes = [0]
+    if not all(1 <= size <= MOST_ROWS for size in sizes):
+        raise Mistake(f"--batch {text}: not batch sizes from 1 to {MOST_ROWS:,}. Give 1..32 or 1,3,24.")
+    return sizes
 
 
 def _dims(text: str) -> dict[str, int]:
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
-    if not all(name and size.isdecimal() and int(size) for name, _, size in pairs):
-        raise Mistake(f"--dims {text}: not names with sizes above 0. Give for example --dims length=128,width=100.")
+    if not all(name and size.isdecimal() and len(size) < 10 and int(size) for name, _, size in pairs):
+        raise Mistake(
+            f"--dims {text}: not names with sizes above 0 and below a billion. Give for example --dims "
+            "length=128,width=100."
+        )
     return {name: int(size) for name, _, size in pairs}
 
 

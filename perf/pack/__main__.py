@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from export import repository
+from triton_batching.options import DAY_S, MOST_SEED, above_0, path, whole
 from triton_batching.terminal import guarded, program_parser
 
 OUT = Path("build/packed")
@@ -31,12 +32,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.pack", __doc__, example="perf/pack/plans/three_models.toml")
-    parser.add_argument("plan", type=Path, help="plan file (TOML), described in perf/pack/README.md")
-    parser.add_argument("--out", type=Path, default=OUT, help=f"folder of the files (default {OUT})")
+    parser.add_argument("plan", type=path, help="plan file (TOML), described in perf/pack/README.md")
+    parser.add_argument("--out", type=path, default=OUT, help=f"folder of the files (default {OUT})")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="squishy", help="default squishy")
-    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT_S, help="seconds for exact (default 20)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the improvement and of the replay")
-    parser.add_argument("--from", dest="old", type=Path, help="placement.json to change with as few moves as possible")
+    parser.add_argument("--time-limit", type=above_0(DAY_S), help=f"seconds for exact (default {TIME_LIMIT_S:g})")
+    parser.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of the improvement and of the replay")
+    parser.add_argument("--from", dest="old", type=path, help="placement.json to change with as few moves as possible")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="overwrite a packed.pbtxt that was changed by hand")
     return parser

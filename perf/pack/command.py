@@ -7,24 +7,34 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from export.repository import models
 from perf.pack import manifests, packed_config, picture, plan_file
 from perf.pack.algorithms import plan
+from perf.pack.exact import TIME_LIMIT_S
 from perf.pack.placement import Placement
 from perf.pack.replan import replan
 from perf.pack.replay import Replayed, replay
 from perf.pack.servers import Server, servers
 from perf.pack.validator import violations
 from perf.pack.workload import Workload
-from triton_batching.terminal import Failure, terminal
+from triton_batching.terminal import Failure, Mistake, terminal
 
 
 def run(arguments: argparse.Namespace, command: str) -> None:
     """Pack, print and write; raises `Failure` if the placement is too slow in a replay."""
     console = terminal()
+    if arguments.time_limit is not None and arguments.algorithm != "exact":
+        raise Mistake(f"--time-limit belongs to --algorithm exact, not to {arguments.algorithm}. Leave it out.")
+    models(arguments.repository)
     workload = plan_file.read(arguments.plan, repository=arguments.repository)
     with console.status("packing"):
         placement = _placement(
-            workload, arguments.algorithm, arguments.old, arguments.seed, arguments.time_limit, console
+            workload,
+            arguments.algorithm,
+            arguments.old,
+            arguments.seed,
+            arguments.time_limit or TIME_LIMIT_S,
+            console,
         )
         replayed = replay(workload, placement, seed=arguments.seed)
     _print(workload, placement, replayed, console)

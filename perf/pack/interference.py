@@ -20,11 +20,13 @@ from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import run
 from perf.load.deployment import Deployment, Running
 from perf.pack.interference_record import Busy, Interference
+from perf.records.file import check_folder
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
+from triton_batching.options import DAY_S, MOST_CLIENTS, above_0, path, whole
 from triton_batching.terminal import guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pack")
@@ -113,9 +115,13 @@ def main(argv: list[str] | None = None) -> int:
     parser = program_parser("python -m perf.pack.interference", __doc__, example="simulated_accelerator ranker")
     parser.add_argument("models", nargs=2, metavar="MODEL")
     parser.add_argument("--config-name", default="dynamic", help="a file of configs/ of both (default dynamic)")
-    parser.add_argument("--clients", type=int, default=16, help="clients per model, in a closed loop (default 16)")
-    parser.add_argument("--seconds", type=float, default=10.0, help="length of each of the three windows (default 10)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
+    parser.add_argument(
+        "--clients", type=whole(1, MOST_CLIENTS), default=16, help="clients per model, in a closed loop (default 16)"
+    )
+    parser.add_argument(
+        "--seconds", type=above_0(DAY_S), default=10.0, help="length of each of three windows (default 10)"
+    )
+    parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
     command = ("python", "-m", "perf.pack.interference", *(sys.argv[1:] if argv is None else argv))
 
@@ -123,6 +129,7 @@ def main(argv: list[str] | None = None) -> int:
         console = terminal()
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         models = (arguments.models[0], arguments.models[1])
+        check_folder(arguments.results)
         with console.status("starting") as status:
             names, alone, together = interference(
                 models,

@@ -47,7 +47,9 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
     """The workload of a plan file; raises `Mistake` with the place of a wrong or missing value."""
     try:
         content = tomllib.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise Mistake(f"{path}: cannot be read ({error.strerror}). perf/pack/README.md shows a plan.") from error
+    except (ValueError, RecursionError) as error:
         raise Mistake(f"{path}: cannot be read as TOML ({error}). perf/pack/README.md shows a plan.") from error
     _known(content, "plan", str(path))
     where = f"{path}: [devices]"
@@ -74,6 +76,8 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
 
 def _model(content: Mapping[str, Any], where: str, records: Path, repository: Path) -> Model:
     name = _of(content, "name", str, where)
+    if Path(name).name != name or name == "..":
+        raise Mistake(f"{where}: the name of a model is that of its folder in the repository, not a path. Correct it.")
     latency = _at(where, lambda: _latency(content, name, where, records, repository))
     if latency.values[0] < LEAST:
         raise Mistake(

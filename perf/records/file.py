@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import re
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +152,17 @@ def write_content(content: dict[str, Any], path: Path) -> Path:
         return whole_file.write(path, _text(_replaced(content, math.inf, None), 0) + "\n")
     except whole_file.NotWrittenError as error:
         raise RecordError(str(error)) from error
+
+
+def check_folder(folder: Path) -> None:
+    """Make the folder of the records; raises `RecordError` if it cannot be written to, before there is work to lose."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        message = f"--results {folder}: cannot be written to ({error.strerror}). Name another folder."
+        raise RecordError(message) from error
 
 
 def digest(*parts: object) -> str:

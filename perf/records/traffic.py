@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perf.records.offered_load import CV2S, RATES, Load
+from triton_batching.options import MOST_CLIENTS
 from triton_batching.terminal import Mistake
 
 # Requests in flight in an open loop; a load that needs more exceeds the capacity of the server.
@@ -44,7 +45,7 @@ class Traffic:
         try:
             if pattern == "trace" and rest:
                 return cls(pattern=pattern, trace=Path(rest), rows=rows)
-            if pattern == "closed" and len(values) == 1 and int(rest) > 0:
+            if pattern == "closed" and len(values) == 1 and 1 <= int(rest) <= MOST_CLIENTS:
                 return cls(pattern=pattern, clients=int(rest), rows=rows)
             numbers = [float(value) for value in values]
             limits = (RATES, CV2S if pattern == "gamma" else RATES)
@@ -59,9 +60,9 @@ class Traffic:
         except ValueError:
             pass
         raise Mistake(
-            f"--load {text}: not a load. Write closed:16 (clients), poisson:300 or constant:300 (requests per second), "
-            "gamma:300:4 (rate and burstiness cv2), ramp:100:400 (first and last rate), or trace:FILE (arrival "
-            f"times in seconds, one a line). A rate is {RATES[0]:g} to {RATES[1]:.0f}, "
+            f"--load {text}: not a load. Write closed:16 (clients, at most {MOST_CLIENTS}), poisson:300 or "
+            "constant:300 (requests per second), gamma:300:4 (rate and burstiness cv2), ramp:100:400 (first and last "
+            f"rate), or trace:FILE (arrival times in seconds, one a line). A rate is {RATES[0]:g} to {RATES[1]:.0f}, "
             f"cv2 {CV2S[0]:g} to {CV2S[1]:.0f}."
         )
 

@@ -6,11 +6,11 @@ service times that are not on record yet are measured first, 20 to 50 s for each
 
 import argparse
 import sys
-from pathlib import Path
 
 from export import repository
 from perf.measure import RESULTS
 from perf.measure.service_time import recorded
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -46,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mix", metavar="20,30", help="sizes in turn for every dimension of -1, as in perf.why")
     parser.add_argument("--requests", type=int, default=20_000, help="requests to simulate (default 20000)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     return parser
 
 

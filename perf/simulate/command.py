@@ -23,7 +23,12 @@ from perf.simulate.batcher.mix import Mix, read_sizes
 from perf.simulate.costs import Costs
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from perf.simulate.predict import predict
+from triton_batching.options import MOST_INSTANCES, MOST_ROWS, MOST_THREADS
 from triton_batching.terminal import Mistake, terminal
+
+# The largest values that are simulated.
+MOST = {"max_batch_size": MOST_ROWS, "instances": MOST_INSTANCES, "threads": MOST_THREADS}
+REQUESTS = range(100, 10_000_001)
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -67,7 +72,7 @@ def _candidates(arguments: argparse.Namespace, config: ModelConfig) -> list[Cand
 
 def _numbers(arguments: argparse.Namespace, name: str, now: int | None) -> list[Any]:
     text = getattr(arguments, name)
-    return [now] if text is None else numbers("--" + name.replace("_", "-"), text)
+    return [now] if text is None else numbers("--" + name.replace("_", "-"), text, most=MOST[name])
 
 
 def _delays_us(text: str) -> list[int]:
@@ -81,8 +86,11 @@ def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Seq
     least = min(max(1, candidate.max_batch_size) for candidate in candidates)
     if not 1 <= arguments.rows <= least:
         raise Mistake(f"--rows {arguments.rows}: a request has 1 to {least} rows (max_batch_size). Give such a number.")
-    if arguments.requests < 100:
-        raise Mistake(f"--requests {arguments.requests}: too few for percentiles. Simulate 100 or more.")
+    if arguments.requests not in REQUESTS:
+        raise Mistake(
+            f"--requests {arguments.requests}: fewer are too few for percentiles, more take hours. Simulate "
+            f"{REQUESTS[0]} to {REQUESTS[-1]:,}."
+        )
     if arguments.seed < 0:
         raise Mistake(f"--seed {arguments.seed}: must be 0 or more.")
     traffic = Traffic.parse(arguments.load, rows=arguments.rows)

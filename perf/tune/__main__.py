@@ -6,10 +6,10 @@ measured on a real server beside the current configuration. After Ctrl-C the sam
 
 import argparse
 import sys
-from pathlib import Path
 
 from export import repository
 from perf.measure import RESULTS
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 OBJECTIVES = ("throughput", "goodput", "cost")
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")
     cost.add_argument("--margin", type=float, default=0.05, help="share of the target to keep free (default 0.05)")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the records")
+    parser.add_argument("--results", type=path, default=RESULTS, help="folder of the records")
     repository.add_option(parser)
     return parser
 

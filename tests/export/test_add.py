@@ -212,10 +212,47 @@ def test_a_move_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytes
             (drafts / name).mkdir()
         monkeypatch.setattr(Path, "rename", failing)
         with pytest.raises(Mistake, match="No space left on device"):
-            model_folder.move_in([drafts / "one", drafts / "two"], tmp_path / "models")
+            model_folder.move_in([drafts / "one", drafts / "two"], tmp_path / "models", force=True)
         monkeypatch.undo()
     assert contents(tmp_path / "models") == {"one/old": b"", "two/old": b""}
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
+
+
+def test_a_model_that_appears_during_the_proof_stays(tmp_path: Path) -> None:
+    repository = tmp_path / "models"
+    with model_folder.drafts(repository) as drafts:
+        for name in ("one", "two"):
+            model_folder.write(drafts / name, {"config.pbtxt": "mine"})
+        model_folder.existing(repository, "two", force=False)
+        model_folder.write(repository / "two", {"config.pbtxt": "of another program"})
+        with pytest.raises(Mistake, match="two: exists already, and nothing was changed"):
+            model_folder.move_in([drafts / "one", drafts / "two"], repository, force=False)
+    assert contents(repository) == {"two/config.pbtxt": b"of another program"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m.onnx", "--name", ""], "'' cannot name a model"),
+        ([":", "--name", "q"], ":: names no factory"),
+        (["module:", "--name", "q"], "module:: names no factory"),
+        ([":function", "--name", "q"], ":function: names no factory"),
+        ([".", "--name", "q"], ".: is a folder"),
+    ],
+)
+def test_a_model_that_is_none_is_named(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    linear(tmp_path / "m.onnx")
+    assert main([*arguments, "--repository", "models"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert message in line
+    assert not (tmp_path / "models").exists()
 
 
 def test_an_onnx_file_needs_no_torch(tmp_path: Path) -> None:

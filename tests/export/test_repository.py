@@ -113,6 +113,14 @@ def test_a_broken_onnx_file_is_a_fault(tmp_path: Path) -> None:
     assert "not a readable ONNX file" in next(faults(tmp_path))
 
 
+def test_a_repository_without_models_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").touch()
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.strip() == (
+        f"{tmp_path}: there is no model. A repository has a folder for each model."
+    )
+
+
 def test_no_repository_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nowhere"]) == 2
     assert "nowhere: no such directory" in capsys.readouterr().err

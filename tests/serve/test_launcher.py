@@ -242,7 +242,7 @@ def test_a_proxy_is_not_asked_for_this_machine(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"http_port": 70000}, "port 70000 .*a port is a number from 0 to 65535"),
+        ({"http_port": 70000}, "port 70000: a port is a number from 0 to 65535"),
         ({"arguments": ("--http-port=18555",)}, "--http-port=18555 after -- would override a flag"),
         ({"arguments": ("--model-repository", "/else")}, "--model-repository after -- would override a flag"),
         ({"arguments": ("--model-repo=/else",)}, "--model-repo=/else after -- would override a flag"),

@@ -91,11 +91,21 @@ def test_a_model_that_cannot_load_ends_with_code_1(tmp_path: Path, capsys: pytes
     assert "ZeroDivisionError" in capsys.readouterr().err
 
 
+def test_a_repository_without_a_model_to_serve_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*FREE, "--repository", str(tmp_path)]) == 2
+    assert "there is no model" in capsys.readouterr().err
+    (lookup(tmp_path, "absent") / "1" / "model.onnx").unlink()
+    assert main([*FREE, "--repository", str(tmp_path)]) == 2
+    assert "none of its models is exported" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model", "nowhere"], "no model 'nowhere'"),
         (["--model", "ranker", "--config-name", "fast"], "silently load config.pbtxt"),
+        (["--model", "ranker", "--http-port", "-1"], "port -1: a port is a number from 0 to 65535. Choose others"),
+        (["--model", "ranker", "--host", ""], "--host is empty"),
         (["--model", "ranker", "--http-port", "70000"], "a port is a number from 0 to 65535"),
         (["--model", "ranker", "--", "--grpc-port=1"], "after -- would override a flag"),
         (["--repository", "nowhere"], "nowhere: no such directory"),

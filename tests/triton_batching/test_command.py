@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from tiny_models import lookup
 
 from clients.endpoint import DEFAULT_URL
 from perf.memory import __main__ as memory_program
@@ -50,6 +51,7 @@ def test_without_a_verb_it_lists_them(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_verb_gets_its_arguments_and_gives_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lookup(tmp_path)
     assert main(["check-repo", str(tmp_path)]) == 0
     assert "no faults" in capsys.readouterr().out
     assert main(["check-repo", str(tmp_path / "absent")]) == 2

@@ -82,7 +82,6 @@ def test_an_unknown_kernel_and_a_shape_that_depends_on_values_are_named(
         (["simulated_accelerator"], "not an ONNX model"),
         (["GRAPH", "--batch", "0"], "not batch sizes"),
         (["GRAPH", "--batch", "4..1"], "not batch sizes"),
-        (["GRAPH", "--threads", "0"], "at least 1 thread"),
         (["GRAPH", "--dims", "width"], "not names with sizes"),
         (["GRAPH", "--dims", "batch=0"], "not names with sizes"),
         (["GRAPH", "--dims", "bacth=100"], "no dynamic dimension of the inputs. Known: batch."),

@@ -93,6 +93,8 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         pytest.param("[devices]", f"x = {'[' * 10**5}", "cannot be read as TOML", id="depth"),
         ("p99_ms", "p98_ms", "p98_ms is not known. Known:"),
         ("row = 0.5, ", "", "latency_ms as a line needs the keys fixed, max_batch_size, row"),
+        ('"simulated_accelerator"', '"../outside/ranker"', "the name of a model is that of its folder"),
+        ('"simulated_accelerator"', '".."', "the name of a model is that of its folder"),
         ("8 = 16, 1 = 2", "8 = 1, 1 = 2", "must not fall as the batch grows"),
         ("8 = 16, 1 = 2", "x = 1", "write values by batch size as { 1 = 20.5"),
         ("[devices]", 'arrivals = "bursty"\n[devices]', "write uniform or poisson"),
@@ -201,9 +203,9 @@ def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys:
 
 
 def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[/]"))
+    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[bold]"))
     assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
-    assert "[/]" in capsys.readouterr().out
+    assert "[bold]" in capsys.readouterr().out
 
 
 def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
