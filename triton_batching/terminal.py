@@ -7,23 +7,28 @@ Failure   of something else, a server or a proof: exit code 1
 """
 
 import atexit
+import math
 import os
 import re
 import signal
 import sys
 import threading
-from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
 if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
     from rich.console import Console
 
 # The width of tables in a file or a pipe: no name is cut.
 FILE_COLUMNS = 200
 INTERRUPTED = 130
+# 128 + SIGPIPE, as a shell says of any program whose reader left (`| head`).
+CLOSED_PIPE = 141
 # What argparse says of a mistake, and what a program says in its place.
 PHRASES = (
     (r"argument (\S+): invalid int value: '(.*)'", r"\1 \2: not a whole number."),
@@ -48,19 +53,26 @@ class Failure(Exception):  # noqa: N818
 
 def terminal() -> "Console":
     """A console that prints names, paths and numbers as they are (no `:end:` turned into a picture)."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_COLUMNS
-    return Console(soft_wrap=True, highlight=False, emoji=False, width=width)
+    return _console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_COLUMNS)
 
 
 def complain(message: object) -> None:
     """Print a mistake or a failure to standard error, in red if the terminal has colours."""
+    with suppress(OSError, SystemExit):  # nobody may read it, but a program has an exit code of its own
+        _console(stderr=True).print(str(message), style="red", markup=False)
+
+
+def _console(*, stderr: bool = False, width: int | None = None) -> "Console":
     from rich.console import Console
 
-    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
-    with suppress(OSError, SystemExit):  # rich exits if nobody reads, but a program has an exit code of its own
-        console.print(str(message), style="red", markup=False)
+    class Output(Console):
+        def on_broken_pipe(self) -> NoReturn:
+            # rich ends with 1, which has a meaning of its own in some programs, and closes standard output.
+            if not self.stderr:
+                _discard_output()
+            raise SystemExit(CLOSED_PIPE)
+
+    return Output(stderr=stderr, soft_wrap=True, highlight=False, emoji=False, width=width)
 
 
 def name_programs(name: str) -> None:
@@ -79,6 +91,50 @@ class Parser(ArgumentParser):
         complain(f"{sentence} See {self.prog} --help.")
         sys.exit(2)
 
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help; ends the program if that fails, which argparse ignores."""
+        if code := guarded(lambda: print(self.format_help(), end="", file=file)):
+            sys.exit(code)
+
+
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """A reader of an option's value, for argparse: a whole number from `least` to `most`."""
+
+    def read(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if not least <= value <= most:
+            raise ArgumentTypeError(f"{text} is not a whole number from {least} to {most}")
+        return value
+
+    return read
+
+
+def number(*, above: float = -math.inf, least: float = -math.inf, most: float) -> Callable[[str], float]:
+    """A reader of an option's value, for argparse: a number above `above`, not below `least`, and at most `most`."""
+    bound = f"above {above:.12g}" if above > least else f"from {least:.12g}"
+    end = f"{'and at most' if above > least else 'to'} {most:.12g}"
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (above < value <= most and least <= value):
+            raise ArgumentTypeError(f"{text} is not a number {bound} {end}")
+        return value
+
+    return read
+
+
+def path(text: str) -> Path:
+    """The path that an option names; raises `ArgumentTypeError` for an empty one, which would be the current folder."""
+    if not text:
+        raise ArgumentTypeError("the path is empty")
+    return Path(text)
+
 
 def program_parser(name: str, description: str | None, *, example: str) -> ArgumentParser:
     """The command line parser of a program, with its module's text above the options and an example below them."""
@@ -87,6 +143,7 @@ def program_parser(name: str, description: str | None, *, example: str) -> Argum
         prog=name,
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         epilog=f"example: {name} {example}",
     )
 
@@ -99,26 +156,59 @@ def guarded(
 ) -> int:
     """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C.
 
+    It is 141 if the reader of standard output left, and 2 if the output cannot be written, as on a full disk.
     The first signal of `interrupts` raises `KeyboardInterrupt` in the action.
     """
+    if sys.stdout is None:  # the caller closed it
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open until the program ends
     with _interrupted_once(interrupts):
         try:
-            return action() or 0
-        except Mistake as mistake:
-            complain(mistake)
-            return 2
-        except Failure as failure:
-            complain(failure)
-            return 1
-        except Exception as error:
-            # The errors of `clients`, which imports no other stage.
-            if not isinstance(code := getattr(error, "exit_code", None), int):
-                raise
-            complain(error)
-            return code
-        except KeyboardInterrupt:
-            complain(on_interrupt)
-            return INTERRUPTED
+            code = _exit_code(action, on_interrupt)
+            sys.stdout.flush()
+        except OSError as error:
+            return _unprinted(error)
+        return code
+
+
+def _exit_code(action: Callable[[], int | None], on_interrupt: str) -> int:
+    try:
+        return action() or 0
+    except Mistake as mistake:
+        complain(mistake)
+        return 2
+    except Failure as failure:
+        complain(failure)
+        return 1
+    except Exception as error:
+        # The errors of `clients`, which imports no other stage.
+        if not isinstance(code := getattr(error, "exit_code", None), int):
+            raise
+        complain(error)
+        return code
+    except KeyboardInterrupt:
+        complain(on_interrupt)
+        return INTERRUPTED
+
+
+def _unprinted(error: OSError) -> int:
+    """The exit code of a program whose standard output fails; raises `error` if that works."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        code = CLOSED_PIPE
+    except OSError as problem:
+        complain(f"standard output: cannot be written to ({problem.strerror}). Send it to another place.")
+        code = 2
+    else:
+        raise error
+    _discard_output()
+    return code
+
+
+def _discard_output() -> None:
+    """Let Python write the rest of the output to nowhere when it ends, because it would fail again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import hashlib
 import json
 import math
 import re
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -151,6 +152,16 @@ def write_content(content: dict[str, Any], path: Path) -> Path:
         return whole_file.write(path, _text(_replaced(content, math.inf, None), 0) + "\n")
     except whole_file.NotWrittenError as error:
         raise RecordError(str(error)) from error
+
+
+def check_folder(path: Path) -> None:
+    """Make the folder of `--results`; raises `RecordError` if it cannot be written to, before there is work to lose."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise RecordError(f"--results {path}: cannot be written to ({error.strerror}). Name another folder.") from error
 
 
 def digest(*parts: object) -> str:

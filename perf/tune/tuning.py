@@ -2,7 +2,6 @@
 
 import datetime
 import re
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from perf.measure import service_time_run
 from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
+from perf.records.file import check_folder
 from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
 from perf.simulate.batcher.rules import Rules
@@ -100,7 +100,7 @@ def tune(question: Question, progress: Progress) -> Tuning:
     """Tune and write the result; raises `Mistake` for a bad question, and the errors of servers and measurements."""
     began = time.monotonic()
     before, config = _current(question)
-    _check_writable(question.results)
+    check_folder(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
     searched = _space(question, config)
     profile = _profile(question, config, searched, progress)
@@ -154,16 +154,6 @@ def _current(question: Question) -> tuple[Document, ModelConfig]:
             remedy = f"Export the model first: make export ARGS={name}." if served.suffix == ".onnx" else "Add it."
             raise Mistake(f"{served}: no such file, so '{question.model}' cannot be tuned. {remedy}")
     return Document.read(path), config
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise `Mistake` if records cannot be written, before there is one to lose."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise Mistake(f"--results {folder}: cannot be written to ({error.strerror}). Name another folder.") from error
 
 
 def _space(question: Question, config: ModelConfig) -> Space:
