@@ -17,7 +17,7 @@ from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
 if TYPE_CHECKING:
@@ -58,8 +58,10 @@ def terminal() -> "Console":
 
 def complain(message: object) -> None:
     """Print a mistake or a failure to standard error, in red if the terminal has colours."""
-    with suppress(OSError, SystemExit):  # nobody may read it, but a program has an exit code of its own
+    try:
         _console(stderr=True).print(str(message), style="red", markup=False)
+    except (OSError, SystemExit):  # nobody may read it, but a program has an exit code of its own
+        _discard(sys.stderr)
 
 
 def _console(*, stderr: bool = False, width: int | None = None) -> "Console":
@@ -68,8 +70,7 @@ def _console(*, stderr: bool = False, width: int | None = None) -> "Console":
     class Output(Console):
         def on_broken_pipe(self) -> NoReturn:
             # rich ends with 1, which has a meaning of its own in some programs, and closes standard output.
-            if not self.stderr:
-                _discard_output()
+            _discard(self.file)
             raise SystemExit(CLOSED_PIPE)
 
     return Output(stderr=stderr, soft_wrap=True, highlight=False, emoji=False, width=width)
@@ -201,14 +202,14 @@ def _unprinted(error: OSError) -> int:
         code = 2
     else:
         raise error
-    _discard_output()
+    _discard(sys.stdout)
     return code
 
 
-def _discard_output() -> None:
-    """Let Python write the rest of the output to nowhere when it ends, because it would fail again."""
+def _discard(stream: IO[str]) -> None:
+    """Let Python write what is left of `stream` to nowhere when it ends, because it would fail again."""
     with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager
