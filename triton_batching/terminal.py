@@ -130,6 +130,13 @@ def number(*, above: float = -math.inf, least: float = -math.inf, most: float) -
     return read
 
 
+def refuse_unused(*options: tuple[bool, str, str]) -> None:
+    """Raise `Mistake` for the first (is unused, option, why) that is unused, so that no option is ignored silently."""
+    for is_unused, option, why in options:
+        if is_unused:
+            raise Mistake(f"{option} does nothing {why}. Leave it out.")
+
+
 def path(text: str) -> Path:
     """The path that an option names; raises `ArgumentTypeError` for an empty one, which would be the current folder."""
     if not text:

@@ -19,7 +19,7 @@ from perf.records.load_record import LoadRecord, LoadResult
 from perf.records.offered_load import Load
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
-from triton_batching.terminal import Mistake
+from triton_batching.terminal import Mistake, refuse_unused
 
 INTERRUPTED = 130
 MOST_SCALE = 1_000_000
@@ -71,16 +71,14 @@ def _exit_code(result: LoadResult) -> int:
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
     """Raise `Mistake` for an option that would do nothing without another one."""
-    unused = (
-        (arguments.cv2 is not None and arguments.pattern != "gamma", "--cv2", "--pattern gamma"),
-        (arguments.in_flight_limit is not None and arguments.pattern == "closed", "--in-flight-limit", "an open loop"),
-        (arguments.http_url is not None and arguments.url is None, "--http-url", "--url"),
-        (arguments.percent is not None and arguments.p99_ms is None, "--percent", "--p99-ms"),
-        (arguments.whole and arguments.p99_ms is None, "--whole", "--p99-ms"),
+    closed, targeted = arguments.pattern == "closed", arguments.p99_ms is not None
+    refuse_unused(
+        (arguments.cv2 is not None and arguments.pattern != "gamma", "--cv2", "without --pattern gamma"),
+        (arguments.in_flight_limit is not None and closed, "--in-flight-limit", "in a closed loop"),
+        (arguments.http_url is not None and arguments.url is None, "--http-url", "without --url"),
+        (arguments.percent is not None and not targeted, "--percent", "without --p99-ms"),
+        (arguments.whole and not targeted, "--whole", "without --p99-ms"),
     )
-    for is_unused, option, needed in unused:
-        if is_unused:
-            raise Mistake(f"{option} belongs to {needed}. Give both, or leave out {option}.")
 
 
 def _deployment(arguments: argparse.Namespace) -> Deployment:
