@@ -53,27 +53,24 @@ class Failure(Exception):  # noqa: N818
 
 def terminal() -> "Console":
     """A console that prints names, paths and numbers as they are (no `:end:` turned into a picture)."""
-    return _console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_COLUMNS)
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else FILE_COLUMNS
+    return Console(soft_wrap=True, highlight=False, emoji=False, width=width)
 
 
 def complain(message: object) -> None:
     """Print a mistake or a failure to standard error, in red if the terminal has colours."""
-    try:
-        _console(stderr=True).print(str(message), style="red", markup=False)
-    except (OSError, SystemExit):  # nobody may read it, but a program has an exit code of its own
-        _discard(sys.stderr)
-
-
-def _console(*, stderr: bool = False, width: int | None = None) -> "Console":
     from rich.console import Console
 
-    class Output(Console):
-        def on_broken_pipe(self) -> NoReturn:
-            # rich ends with 1, which has a meaning of its own in some programs, and closes standard output.
-            _discard(self.file)
-            raise SystemExit(CLOSED_PIPE)
-
-    return Output(stderr=stderr, soft_wrap=True, highlight=False, emoji=False, width=width)
+    if sys.stdout is not None:
+        with suppress(OSError):
+            sys.stdout.flush()  # rich discards it if nobody reads standard error
+    console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+    try:
+        console.print(str(message), style="red", markup=False)
+    except (OSError, SystemExit):  # rich exits if nobody reads, but a program has an exit code of its own
+        _discard(sys.stderr)
 
 
 def name_programs(name: str) -> None:
@@ -193,6 +190,11 @@ def _exit_code(action: Callable[[], int | None], on_interrupt: str) -> int:
             raise
         complain(error)
         return code
+    except SystemExit as end:
+        # rich's end when nobody reads its output: code 1, which has a meaning of its own in some programs.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return CLOSED_PIPE
     except KeyboardInterrupt:
         complain(on_interrupt)
         return INTERRUPTED

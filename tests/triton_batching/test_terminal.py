@@ -85,6 +85,7 @@ def test_a_value_at_its_limit_is_read() -> None:
 PRINTING = {
     "print": "print('a')",
     "console": "terminal().print('a')",
+    "another console": "__import__('rich').print('a')",
     "help": "program_parser('p', 'd', example='e').parse_args(['--help'])",
 }
 
