@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument(
         "--duration", type=number(above=0, most=MOST_S), default=10.0, metavar="S", help="seconds measured (default 10)"
     )
-    load.add_argument("--requests", type=int, help="send this many requests instead of --duration")
+    load.add_argument("--requests", type=whole_number(1, 10**9), help="send this many requests instead of --duration")
     load.add_argument(
         "--timeout",
         type=number(above=0, most=MOST_S),
@@ -77,7 +77,10 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--transport", choices=("auto", "shared_memory", "grpc", "http"), default="auto")
     target = parser.add_argument_group("the target", "a run with a target ends as soon as the verdict is certain")
     target.add_argument(
-        "--p99-ms", type=float, metavar="MS", help="99 %% of the requests must be answered within this time"
+        "--p99-ms",
+        type=number(above=0, most=1000 * MOST_S),
+        metavar="MS",
+        help="99 %% of the requests must be answered within this time",
     )
     target.add_argument("--percent", type=float, help="another percentage for --p99-ms (default 99)")
     target.add_argument("--whole", action="store_true", help="measure for the whole --duration, whatever the verdict")

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.fix or arguments.diff:
         _fix(examined, rules, write=arguments.fix, show=arguments.diff)
     findings = _findings(examined, rules)
-    if arguments.live:
+    if arguments.live is not None:
         from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server
 
         running = LiveServer.read(arguments.live, examined[0], log=arguments.log, config_name=arguments.config_name)
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
     """Raise `Mistake` for an option that would do nothing."""
-    explains, offline = bool(arguments.explain), not arguments.live
+    explains, offline = bool(arguments.explain), arguments.live is None
     refuse_unused(
         *(
             (explains and bool(getattr(arguments, name)), option, "with --explain")

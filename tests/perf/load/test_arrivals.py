@@ -154,6 +154,8 @@ def test_a_value_out_of_range_is_one_line(
         ("--duration", "1e12", "a number above 0 and at most 604800"),
         ("--warm-up", "1e12", "a number from 0 to 604800"),
         ("--timeout", "1e300", "a number above 0 and at most 604800"),
+        ("--requests", "99999999999999", "a whole number from 1 to 1000000000"),
+        ("--p99-ms", "1e300", "a number above 0 and at most 604800000"),
         ("--timeout", "nan", "a number above 0 and at most 604800"),
     ],
 )
