@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from triton_batching.terminal import name_programs
+from triton_batching.terminal import guarded, name_programs
 
 # Verb, module and what it does, in the order in which a user meets them.
 STAGES: dict[str, dict[str, tuple[str, str]]] = {
@@ -95,14 +95,12 @@ def main(argv: list[str] | None = None) -> int:
     """Run one verb; its exit code. 2 for a verb that does not exist."""
     arguments = sys.argv[1:] if argv is None else argv
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(usage())
-        return 0
+        return guarded(lambda: print(usage()))
     verb, *rest = arguments
     if verb == "--completion":
-        return _complete(rest)
+        return guarded(lambda: _complete(rest))
     if verb == "--version":
-        print(f"triton-batching {version()}")
-        return 0
+        return guarded(lambda: print(f"triton-batching {version()}"))
     if verb not in VERBS:
         print(f"triton-batching {verb}: no such verb. There are: {', '.join(VERBS)}.", file=sys.stderr)
         return 2

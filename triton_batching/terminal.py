@@ -15,15 +15,19 @@ import threading
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
 if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
     from rich.console import Console
 
 # The width of tables in a file or a pipe: no name is cut.
 FILE_COLUMNS = 200
 INTERRUPTED = 130
+# 128 + SIGPIPE, as a shell says of any program whose reader left (`| head`).
+CLOSED_PIPE = 141
 # What argparse says of a mistake, and what a program says in its place.
 PHRASES = (
     (r"argument (\S+): invalid int value: '(.*)'", r"\1 \2: not a whole number."),
@@ -58,9 +62,14 @@ def complain(message: object) -> None:
     """Print a mistake or a failure to standard error, in red if the terminal has colours."""
     from rich.console import Console
 
+    if sys.stdout is not None:
+        with suppress(OSError):
+            sys.stdout.flush()  # rich discards it if nobody reads standard error
     console = Console(stderr=True, soft_wrap=True, highlight=False, emoji=False)
-    with suppress(OSError, SystemExit):  # rich exits if nobody reads, but a program has an exit code of its own
+    try:
         console.print(str(message), style="red", markup=False)
+    except (OSError, SystemExit):  # rich exits if nobody reads, but a program has an exit code of its own
+        _discard(sys.stderr)
 
 
 def name_programs(name: str) -> None:
@@ -79,6 +88,11 @@ class Parser(ArgumentParser):
         complain(f"{sentence} See {self.prog} --help.")
         sys.exit(2)
 
+    def print_help(self, file: "SupportsWrite[str] | None" = None) -> None:
+        """Print the help; ends the program if that fails, which argparse ignores."""
+        if code := guarded(lambda: print(self.format_help(), end="", file=file)):
+            sys.exit(code)
+
 
 def program_parser(name: str, description: str | None, *, example: str) -> ArgumentParser:
     """The command line parser of a program, with its module's text above the options and an example below them."""
@@ -87,6 +101,7 @@ def program_parser(name: str, description: str | None, *, example: str) -> Argum
         prog=name,
         description=description,
         formatter_class=RawDescriptionHelpFormatter,
+        allow_abbrev=False,
         epilog=f"example: {name} {example}",
     )
 
@@ -99,26 +114,64 @@ def guarded(
 ) -> int:
     """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C.
 
+    It is 141 if the reader of standard output left, and 2 if the output cannot be written, as on a full disk.
     The first signal of `interrupts` raises `KeyboardInterrupt` in the action.
     """
+    if sys.stdout is None:  # the caller closed it
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open until the program ends
     with _interrupted_once(interrupts):
         try:
-            return action() or 0
-        except Mistake as mistake:
-            complain(mistake)
-            return 2
-        except Failure as failure:
-            complain(failure)
-            return 1
-        except Exception as error:
-            # The errors of `clients`, which imports no other stage.
-            if not isinstance(code := getattr(error, "exit_code", None), int):
-                raise
-            complain(error)
-            return code
-        except KeyboardInterrupt:
-            complain(on_interrupt)
-            return INTERRUPTED
+            code = _exit_code(action, on_interrupt)
+            sys.stdout.flush()
+        except OSError as error:
+            return _unprinted(error)
+        return code
+
+
+def _exit_code(action: Callable[[], int | None], on_interrupt: str) -> int:
+    try:
+        return action() or 0
+    except Mistake as mistake:
+        complain(mistake)
+        return 2
+    except Failure as failure:
+        complain(failure)
+        return 1
+    except Exception as error:
+        # The errors of `clients`, which imports no other stage.
+        if not isinstance(code := getattr(error, "exit_code", None), int):
+            raise
+        complain(error)
+        return code
+    except SystemExit as end:
+        # rich's end when nobody reads its output: code 1, which has a meaning of its own in some programs.
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        return CLOSED_PIPE
+    except KeyboardInterrupt:
+        complain(on_interrupt)
+        return INTERRUPTED
+
+
+def _unprinted(error: OSError) -> int:
+    """The exit code of a program whose standard output fails; raises `error` if that works."""
+    try:
+        print(flush=True)
+    except BrokenPipeError:
+        code = CLOSED_PIPE
+    except OSError as problem:
+        complain(f"standard output: cannot be written to ({problem.strerror}). Send it to another place.")
+        code = 2
+    else:
+        raise error
+    _discard(sys.stdout)
+    return code
+
+
+def _discard(stream: IO[str]) -> None:
+    """Let Python write what is left of `stream` to nowhere when it ends, because it would fail again."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextmanager

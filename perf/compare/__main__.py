@@ -9,6 +9,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 
@@ -33,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--noise", metavar="PATH", help="records of A measured again, in turn with A: the noise floor")
     parser.add_argument("--threshold", default="5%", help="a loss above this is a regression (default 5%%)")
     parser.add_argument(
-        "--out", type=Path, default=Path("build/compare.json"), help="file for the result (default build/compare.json)"
+        "--out", type=path, default=Path("build/compare.json"), help="file for the result (default build/compare.json)"
     )
     return parser
 

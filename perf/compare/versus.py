@@ -11,7 +11,7 @@ from pathlib import Path
 
 from export import repository
 from perf.measure.service_time import recorded
-from triton_batching.options import DAY_S, MOST_ROUNDS, MOST_ROWS, above_0, path, whole
+from triton_batching.options import DAY_S, MOST_ROUNDS, MOST_ROWS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
 STOPPED = "stopped; the same command measures the rounds that lack a trial again, each as a whole."
@@ -40,10 +40,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("a", help="the old configuration: its name, or default")
     parser.add_argument("b", help="the new configuration: its name, or default")
     parser.add_argument("--load", required=True, help="closed:16, poisson:300, gamma:300:4, ramp:100:400 or trace:FILE")
-    parser.add_argument("--rows", type=whole(1, MOST_ROWS), default=1, help="rows per request (default 1)")
+    parser.add_argument("--rows", type=whole_number(1, MOST_ROWS), default=1, help="rows per request (default 1)")
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency target for every trial")
-    parser.add_argument("--rounds", type=whole(1, MOST_ROUNDS), default=5, help="trials of each (default 5)")
-    parser.add_argument("--seconds", type=above_0(DAY_S), default=5.0, help="length of each trial (default 5)")
+    parser.add_argument("--rounds", type=whole_number(1, MOST_ROUNDS), default=5, help="trials of each (default 5)")
+    parser.add_argument(
+        "--seconds", type=number(above=0, most=DAY_S), default=5.0, help="length of each trial (default 5)"
+    )
     parser.add_argument(
         "--restart", action="store_true", help="start a server for each trial, if three do not fit into the memory"
     )

@@ -75,7 +75,8 @@ def read_trace(path: Path) -> Times:
         lines = (line.partition("#")[0].strip() for line in path.read_text().splitlines())
         times = np.array([float(line) for line in lines if line], dtype=np.float64)
     except (OSError, ValueError) as error:
-        raise Mistake(f"{path}: not a trace of arrivals ({error}). Write one number of seconds a line.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise Mistake(f"{path}: not a trace of arrivals ({reason}). Write one number of seconds a line.") from error
     if not len(times) or not np.all(np.isfinite(times)) or np.any(np.diff(times) < 0):
         raise Mistake(f"{path}: needs at least one arrival time, all finite and in rising order. Sort them.")
     return np.asarray(times - times[0], dtype=np.float64)

@@ -14,21 +14,26 @@ from perf.load.arrivals import read_trace
 from perf.load.deployment import Deployment, running
 from perf.load.target_check import TargetCheck
 from perf.load.variant import Overrides, delay_us
+from perf.records.file import check_folder
 from perf.records.load_record import LoadRecord, LoadResult
 from perf.records.offered_load import Load
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
+from triton_batching.options import refuse_unused
 from triton_batching.terminal import Mistake
 
 INTERRUPTED = 130
 MOST_SCALE = 1_000_000
+DEFAULT_CV2, DEFAULT_IN_FLIGHT_LIMIT, DEFAULT_PERCENT = 4.0, 256, 99.0
 
 
 def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Console) -> int:
     """Measure, print, write the record, and return the exit code."""
+    _refuse_unused(arguments)
     deployment, load, check = _deployment(arguments), _load(arguments), _check(arguments)
     if load.trace is not None:
         read_trace(load.trace)  # reports a wrong file before a server starts
+    check_folder(arguments.results)
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
@@ -63,6 +68,18 @@ def measure(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
 
 def _exit_code(result: LoadResult) -> int:
     return INTERRUPTED if result.partial else 1 if result.faults else 0
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    """Raise `Mistake` for an option that would do nothing without another one."""
+    closed, targeted = arguments.pattern == "closed", arguments.p99_ms is not None
+    refuse_unused(
+        (arguments.cv2 is not None and arguments.pattern != "gamma", "--cv2", "without --pattern gamma"),
+        (arguments.in_flight_limit is not None and closed, "--in-flight-limit", "in a closed loop"),
+        (arguments.http_url is not None and arguments.url is None, "--http-url", "without --url"),
+        (arguments.percent is not None and not targeted, "--percent", "without --p99-ms"),
+        (arguments.whole and not targeted, "--whole", "without --p99-ms"),
+    )
 
 
 def _deployment(arguments: argparse.Namespace) -> Deployment:
@@ -107,12 +124,12 @@ def _factor(factor: float) -> float:
 def _check(arguments: argparse.Namespace) -> TargetCheck | None:
     if arguments.p99_ms is None:
         return None
-    return TargetCheck(
-        target=LatencyTarget(latency_ms=arguments.p99_ms, percent=arguments.percent), stops=not arguments.whole
-    )
+    percent = DEFAULT_PERCENT if arguments.percent is None else arguments.percent
+    return TargetCheck(target=LatencyTarget(latency_ms=arguments.p99_ms, percent=percent), stops=not arguments.whole)
 
 
 def _load(arguments: argparse.Namespace) -> Load:
+    limit = arguments.in_flight_limit
     return Load(
         workers=arguments.workers,
         rows=arguments.rows,
@@ -120,9 +137,9 @@ def _load(arguments: argparse.Namespace) -> Load:
         in_flight=arguments.in_flight,
         rate_per_s=arguments.rate,
         rate_to_per_s=arguments.rate_to,
-        cv2=arguments.cv2,
+        cv2=DEFAULT_CV2 if arguments.cv2 is None else arguments.cv2,
         trace=arguments.trace,
-        in_flight_limit=max(arguments.in_flight_limit, arguments.workers),
+        in_flight_limit=max(DEFAULT_IN_FLIGHT_LIMIT, arguments.workers) if limit is None else limit,
         warm_up_s=arguments.warm_up,
         duration_s=arguments.duration,
         requests=arguments.requests,

@@ -7,7 +7,7 @@ import argparse
 import sys
 
 from export import repository
-from triton_batching.options import MOST_THREADS, path, whole
+from triton_batching.options import MOST_THREADS, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -27,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.measure.ceiling", __doc__, example="ranker --threads 1")
     parser.add_argument("model")
     repository.add_option(parser)
-    parser.add_argument("--threads", type=whole(1, MOST_THREADS), help="intra-op threads (default: all cores)")
+    parser.add_argument("--threads", type=whole_number(1, MOST_THREADS), help="intra-op threads (default: all cores)")
     parser.add_argument("--results", type=path, help="also write a record into this folder")
     return parser
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from export import repository
-from triton_batching.options import MOST_THREADS, whole
+from triton_batching.options import MOST_THREADS, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 LEVELS = ("all", "basic", "disabled", "extended")
@@ -41,7 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         "--pattern", action=argparse.BooleanOptionalAction, default=True, help="onnxruntime's memory pattern"
     )
     parser.add_argument(
-        "--threads", type=whole(1, MOST_THREADS), default=1, metavar="N", help="size of the intra-op pool"
+        "--threads", type=whole_number(1, MOST_THREADS), default=1, metavar="N", help="size of the intra-op pool"
     )
     parser.add_argument("--strategy", choices=STRATEGIES, default="power", help="how the arena grows")
     return parser

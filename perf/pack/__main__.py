@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from export import repository
-from triton_batching.options import DAY_S, MOST_SEED, above_0, path, whole
+from triton_batching.options import DAY_S, MOST_SEED, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 OUT = Path("build/packed")
@@ -35,8 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("plan", type=path, help="plan file (TOML), described in perf/pack/README.md")
     parser.add_argument("--out", type=path, default=OUT, help=f"folder of the files (default {OUT})")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="squishy", help="default squishy")
-    parser.add_argument("--time-limit", type=above_0(DAY_S), help=f"seconds for exact (default {TIME_LIMIT_S:g})")
-    parser.add_argument("--seed", type=whole(0, MOST_SEED), default=0, help="seed of the improvement and of the replay")
+    parser.add_argument(
+        "--time-limit", type=number(above=0, most=DAY_S), help=f"seconds for exact (default {TIME_LIMIT_S:g})"
+    )
+    parser.add_argument(
+        "--seed", type=whole_number(0, MOST_SEED), default=0, help="seed of the improvement and of the replay"
+    )
     parser.add_argument("--from", dest="old", type=path, help="placement.json to change with as few moves as possible")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="overwrite a packed.pbtxt that was changed by hand")

@@ -26,7 +26,7 @@ from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
-from triton_batching.options import DAY_S, MOST_CLIENTS, above_0, path, whole
+from triton_batching.options import DAY_S, MOST_CLIENTS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pack")
@@ -116,10 +116,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("models", nargs=2, metavar="MODEL")
     parser.add_argument("--config-name", default="dynamic", help="a file of configs/ of both (default dynamic)")
     parser.add_argument(
-        "--clients", type=whole(1, MOST_CLIENTS), default=16, help="clients per model, in a closed loop (default 16)"
+        "--clients",
+        type=whole_number(1, MOST_CLIENTS),
+        default=16,
+        help="clients per model, in a closed loop (default 16)",
     )
     parser.add_argument(
-        "--seconds", type=above_0(DAY_S), default=10.0, help="length of each of three windows (default 10)"
+        "--seconds", type=number(above=0, most=DAY_S), default=10.0, help="length of each of three windows (default 10)"
     )
     parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)

@@ -154,15 +154,14 @@ def write_content(content: dict[str, Any], path: Path) -> Path:
         raise RecordError(str(error)) from error
 
 
-def check_folder(folder: Path) -> None:
-    """Make the folder of the records; raises `RecordError` if it cannot be written to, before there is work to lose."""
+def check_folder(path: Path) -> None:
+    """Make the folder of `--results`; raises `RecordError` if it cannot be written to, before there is work to lose."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
             pass
     except OSError as error:
-        message = f"--results {folder}: cannot be written to ({error.strerror}). Name another folder."
-        raise RecordError(message) from error
+        raise RecordError(f"--results {path}: cannot be written to ({error.strerror}). Name another folder.") from error
 
 
 def digest(*parts: object) -> str:

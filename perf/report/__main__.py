@@ -7,8 +7,8 @@ beside a study are not reported. `--format png` or `all` also writes the figures
 
 import argparse
 import sys
-from pathlib import Path
 
+from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
 FORMATS = ("table", "csv", "html", "png", "markdown", "json")
@@ -28,8 +28,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.report", __doc__, example="perf/results/demo --format table")
-    parser.add_argument("folder", type=Path, help="folder of records")
-    parser.add_argument("--out", type=Path, help="where to write (default: the folder of the records)")
+    parser.add_argument("folder", type=path, help="folder of records")
+    parser.add_argument("--out", type=path, help="where to write (default: the folder of the records)")
     parser.add_argument(
         "--format", choices=(*FORMATS, "all"), help="default: table, csv, html; of a study: table, html, json"
     )

@@ -6,8 +6,8 @@ Request rates, rows per execution, batch sizes, queue and compute times and fail
 
 import argparse
 import sys
-from pathlib import Path
 
+from triton_batching.options import number, path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 # As `clients.endpoint.DEFAULT_URL`, which takes 150 ms to import.
@@ -32,9 +32,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--url", default=DEFAULT_URL, help=f"host:port of its gRPC endpoint (default {DEFAULT_URL})")
     parser.add_argument("--metrics", default=METRICS_URL, help=f"host:port of its metrics (default {METRICS_URL})")
     parser.add_argument("--model", action="append", default=[], help="only this model; repeatable (default: all)")
-    parser.add_argument("--every", type=float, default=1.0, metavar="S", help="seconds between readings (default 1)")
-    parser.add_argument("--seconds", type=float, help="end after this many seconds (default: at Ctrl-C)")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="also keep this page up to date")
+    parser.add_argument(
+        "--every",
+        type=number(least=0.05, most=3600),
+        default=1.0,
+        metavar="S",
+        help="seconds between readings (default 1)",
+    )
+    parser.add_argument(
+        "--seconds", type=number(above=0, most=31_536_000), help="end after this many seconds (default: at Ctrl-C)"
+    )
+    parser.add_argument("--html", type=path, metavar="FILE", help="also keep this page up to date")
     return parser
 
 

@@ -14,15 +14,10 @@ from perf.watch.history import History
 from perf.watch.page import write
 from perf.watch.reading import Source
 from perf.watch.screen import screen
-from triton_batching.terminal import Mistake
 
 
 def watch(arguments: argparse.Namespace, console: Console) -> None:
     """Read, show and write until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
-    if arguments.every <= 0:
-        raise Mistake(f"--every {arguments.every:g}: the seconds between two readings must be above 0.")
-    if arguments.seconds is not None and not arguments.seconds > 0:
-        raise Mistake(f"--seconds {arguments.seconds:g}: must be above 0. Leave it out to watch until Ctrl-C.")
     source = Source(arguments.url, arguments.metrics, tuple(arguments.model))
     history = History()
     with contextlib.closing(source), contextlib.suppress(KeyboardInterrupt):

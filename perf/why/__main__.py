@@ -14,10 +14,12 @@ import sys
 from pathlib import Path
 
 from export import repository
+from triton_batching.options import number, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 # As in a file of requests.
 MOST_REQUESTS = 1_000_000
+positive = whole_number(1, MOST_REQUESTS)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,43 +44,28 @@ def _parser() -> argparse.ArgumentParser:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--requests", type=Path, metavar="FILE", help="requests to replay, one JSON object a line")
     source.add_argument("--mix", help="sizes in turn, put in place of each -1 in dims: 20,30,40 or 20*3,30")
-    parser.add_argument("--count", type=_positive, default=200, help="requests of the mix (default 200)")
-    parser.add_argument("--rows", type=_positive, default=1, help="rows of each request of the mix (default 1)")
+    parser.add_argument("--count", type=positive, help="requests of the mix (default 200)")
+    parser.add_argument("--rows", type=positive, help="rows of each request of the mix (default 1)")
     arrival = parser.add_mutually_exclusive_group()
     arrival.add_argument(
-        "--concurrency", type=_positive, default=0, help="clients that wait for each answer (default: all at once)"
+        "--concurrency", type=positive, default=0, help="clients that wait for each answer (default: all at once)"
     )
-    arrival.add_argument("--per-second", type=_amount, default=0, help="evenly spaced requests per second")
+    arrival.add_argument(
+        "--per-second",
+        type=number(least=0.001, most=MOST_REQUESTS),
+        default=0,
+        help="evenly spaced requests per second",
+    )
     parser.add_argument(
         "--service-ms", metavar="MS", help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24"
     )
     parser.add_argument(
-        "--gpus", type=_whole, default=0, help="GPUs of the server, for its number of instances (default 0)"
+        "--gpus", type=whole_number(0, 1024), help="GPUs of the server, for its number of instances (default 0)"
     )
     source.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
-    parser.add_argument("--seconds", type=_amount, default=10, help="how long to watch it (default 10)")
+    parser.add_argument("--seconds", type=number(above=0, most=86_400), help="how long to watch it (default 10)")
     parser.add_argument("--format", choices=["text", "json"], default="text")
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_REQUESTS:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to {MOST_REQUESTS:,}")
-    return int(text)
-
-
-def _whole(text: str) -> int:
-    return 0 if text == "0" else _positive(text)
-
-
-def _amount(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < MOST_REQUESTS:
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
-    return value
 
 
 if __name__ == "__main__":

@@ -19,14 +19,28 @@ from perf.why import live
 from perf.why.changes import Change, diagnose
 from perf.why.report import as_dict, show
 from perf.why.service import read_service
+from triton_batching.options import refuse_unused
 from triton_batching.terminal import Mistake, terminal
 
-DEFAULT_SERVICE = "10"
+DEFAULT_SERVICE, DEFAULT_COUNT, DEFAULT_ROWS, DEFAULT_SECONDS = "10", 200, 1, 10.0
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain the batches of a running server, or of a request mix; returns the exit code."""
-    return _live(arguments) if arguments.live else _offline(arguments)
+    _refuse_unused(arguments)
+    return _live(arguments) if arguments.live is not None else _offline(arguments)
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    """Raise `Mistake` for an option that the source of the requests does not read."""
+    source = "--live" if arguments.live is not None else "--requests" if arguments.requests else None
+    of_mix = {name: getattr(arguments, name) for name in ("count", "rows", "concurrency", "per_second")}
+    offline = {name: getattr(arguments, name) for name in ("service_ms", "gpus", "config_name")}
+    unused = {**of_mix, **(offline if arguments.live is not None else {})} if source else {}
+    refuse_unused(
+        (arguments.seconds is not None and arguments.live is None, "--seconds", "without --live"),
+        *((bool(value), f"--{name.replace('_', '-')}", f"with {source}") for name, value in unused.items()),
+    )
 
 
 def _offline(arguments: argparse.Namespace) -> int:
@@ -35,16 +49,16 @@ def _offline(arguments: argparse.Namespace) -> int:
     config = read_config(path)
     config.name = config.name or folder.name
     _refuse_library(folder, config)
-    rules = Rules.of(config, gpus=arguments.gpus)
+    rules = Rules.of(config, gpus=arguments.gpus or 0)
     load, description, first = _load(arguments, config)
-    service = read_service(arguments.service_ms or DEFAULT_SERVICE)
+    service = read_service(DEFAULT_SERVICE if arguments.service_ms is None else arguments.service_ms)
     quiet = arguments.format == "json"
     diagnosis = diagnose(
         config,
         rules,
         service,
         load,
-        gpus=arguments.gpus,
+        gpus=arguments.gpus or 0,
         assumed=arguments.service_ms is None,
         first=first,
         progress=lambda changes: _with_bar(changes, quiet=quiet),
@@ -74,9 +88,9 @@ def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[
         requests = read_requests(arguments.requests, config)
         return (lambda: Arrivals(requests)), f"{len(requests)} requests of {arguments.requests}", None
     mix = Mix(
-        sizes=_sizes(arguments.mix, config) if arguments.mix else _no_sizes(config),
-        count=arguments.count,
-        rows=arguments.rows,
+        sizes=_sizes(arguments.mix, config) if arguments.mix is not None else _no_sizes(config),
+        count=arguments.count or DEFAULT_COUNT,
+        rows=arguments.rows or DEFAULT_ROWS,
         concurrency=arguments.concurrency,
         per_second=arguments.per_second,
     )
@@ -114,4 +128,5 @@ def _no_sizes(config: ModelConfig) -> list[int]:
 
 
 def _live(arguments: argparse.Namespace) -> int:
-    return live.explain(arguments.live, arguments.model, seconds=arguments.seconds, as_json=arguments.format == "json")
+    seconds = arguments.seconds or DEFAULT_SECONDS
+    return live.explain(arguments.live, arguments.model, seconds=seconds, as_json=arguments.format == "json")

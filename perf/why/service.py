@@ -32,6 +32,9 @@ def read_service(text: str) -> ServiceTime:
     try:
         if "=" in text:
             pairs = [part.split("=") for part in text.split(",")]
+            sizes = [int(size) for size, _ in pairs]
+            if sizes != sorted(set(sizes)):
+                raise ServiceError(f"--service-ms {text}: name each number of rows once, in rising order: 1=20.5,8=24.")
             times = {int(size): round(float(ms) * MS) for size, ms in pairs}
             if min(times) < 1 or min(times.values()) < 0:
                 raise ValueError(text)

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from serve.doctor.finding import LEVELS
+from triton_batching.options import number, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 FORMATS = ("text", "json", "sarif", "github")
@@ -48,10 +49,10 @@ def parser() -> argparse.ArgumentParser:
     commands.add_argument("--log", type=Path, metavar="FILE", help="the running server's log, which holds reasons")
     commands.add_argument("--config-name", metavar="NAME", help="the variant that the running server was started with")
     machine = commands.add_argument_group("the machine and server that will run it, if known")
-    machine.add_argument("--cores", type=int, metavar="N", help="CPU cores")
-    machine.add_argument("--gpus", type=int, metavar="N", help="GPUs, 0 for none")
-    machine.add_argument("--memory-gb", type=float, metavar="GB")
-    machine.add_argument("--latency-ms", type=float, metavar="MS", help="the latency target")
+    machine.add_argument("--cores", type=whole_number(1, 65_536), metavar="N", help="CPU cores")
+    machine.add_argument("--gpus", type=whole_number(0, 1024), metavar="N", help="GPUs, 0 for none")
+    machine.add_argument("--memory-gb", type=number(above=0, most=1e6), metavar="GB")
+    machine.add_argument("--latency-ms", type=number(above=0, most=1e9), metavar="MS", help="the latency target")
     machine.add_argument("--cache", action=argparse.BooleanOptionalAction, help="the server has --cache-config")
     machine.add_argument("--rate-limit", action=argparse.BooleanOptionalAction, help="the server has --rate-limit")
     return commands

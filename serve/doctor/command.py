@@ -16,11 +16,13 @@ from serve.doctor.rule import DROPPED, GROUPS, MERGED, Rule
 from serve.doctor.rules import all_rules
 from serve.doctor.rules_page import explanation
 from serve.doctor.target import Target, release
+from triton_batching.options import refuse_unused
 from triton_batching.terminal import Mistake, terminal
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Explain a rule, or examine, fix and print; 1 if a finding is as severe as --fail-on, else 0."""
+    _refuse_unused(arguments)
     if arguments.explain:
         _write("\n\n".join(explanation(rule) for rule in _chosen([arguments.explain])))
         return 0
@@ -29,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.fix or arguments.diff:
         _fix(examined, rules, write=arguments.fix, show=arguments.diff)
     findings = _findings(examined, rules)
-    if arguments.live:
+    if arguments.live is not None:
         from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server
 
         running = LiveServer.read(arguments.live, examined[0], log=arguments.log, config_name=arguments.config_name)
@@ -37,6 +39,19 @@ def run(arguments: argparse.Namespace) -> int:
     _write(FORMATS[arguments.format](findings))
     worst = max((finding.severity for finding in findings), default=0)
     return int(arguments.fail_on != "never" and worst >= LEVELS[arguments.fail_on])
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    """Raise `Mistake` for an option that would do nothing."""
+    explains, offline = bool(arguments.explain), arguments.live is None
+    refuse_unused(
+        *(
+            (explains and bool(getattr(arguments, name)), option, "with --explain")
+            for name, option in (("paths", "PATH"), ("fix", "--fix"), ("diff", "--diff"), ("live", "--live"))
+        ),
+        (offline and arguments.log is not None, "--log", "without --live"),
+        (offline and arguments.config_name is not None, "--config-name", "without --live"),
+    )
 
 
 def _findings(examined: Sequence[Repository], rules: Sequence[Rule]) -> list[Finding]:
@@ -70,7 +85,9 @@ def _note(text: str) -> None:
 
 
 def _selected(select: str | None, ignore: str | None) -> list[Rule]:
-    rules = _chosen(_codes(select)) if select else all_rules()
+    if select is not None and not _codes(select):
+        raise Mistake("--select: names no rule. Write codes or their beginnings, as in B2,L003.")
+    rules = all_rules() if select is None else _chosen(_codes(select))
     # The code of a merged rule ignores nothing: the rule that it became part of finds more than it did.
     codes = [code for code in _codes(ignore or "") if code.upper() not in MERGED]
     for code in set(_codes(ignore or "")) - set(codes):

@@ -1,15 +1,19 @@
 """How a program says what is wrong with its call, and how it ends."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from triton_batching.terminal import program_parser
+from triton_batching.options import number, path, whole_number
+from triton_batching.terminal import guarded, program_parser
 
 ROOT = Path(__file__).parents[2]
 CLEANING = """
@@ -52,6 +56,77 @@ def test_a_mistyped_call_ends_with_one_line_and_code_2(
         parser.parse_args(arguments)
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"{message} See python -m program --help.\n"
+
+
+@pytest.mark.parametrize(
+    ("reader", "text", "message"),
+    [
+        (whole_number(0, 8), "-1", "-1 is not a whole number from 0 to 8"),
+        (whole_number(0, 8), "9", "9 is not a whole number from 0 to 8"),
+        (whole_number(0, 8), "1.5", "1.5 is not a whole number from 0 to 8"),
+        (number(above=0, most=60), "0", "0 is not a number above 0 and at most 60"),
+        (number(above=0, most=60), "nan", "nan is not a number above 0 and at most 60"),
+        (number(above=0, most=60), "inf", "inf is not a number above 0 and at most 60"),
+        (number(least=1, most=60), "0.5", "0.5 is not a number from 1 to 60"),
+        (number(least=1, most=60), "x", "x is not a number from 1 to 60"),
+        (path, "", "the path is empty"),
+    ],
+)
+def test_a_value_out_of_range_is_refused(reader: Callable[[str], object], text: str, message: str) -> None:
+    with pytest.raises(ArgumentTypeError, match=re.escape(message)):
+        reader(text)
+
+
+def test_a_value_at_its_limit_is_read() -> None:
+    assert [whole_number(0, 8)(text) for text in ("0", "8")] == [0, 8]
+    assert [number(least=1, most=60)(text) for text in ("1", "6e1")] == [1, 60]
+    assert path("a/b") == Path("a/b")
+
+
+PRINTING = {
+    "print": "print('a')",
+    "console": "terminal().print('a')",
+    "another console": "__import__('rich').print('a')",
+    "help": "program_parser('p', 'd', example='e').parse_args(['--help'])",
+}
+
+
+@pytest.mark.parametrize("printing", PRINTING.values(), ids=PRINTING)
+@pytest.mark.parametrize(
+    ("output", "code", "line"),
+    [
+        (">&-", 0, ""),
+        (
+            ">/dev/full",
+            2,
+            "standard output: cannot be written to (No space left on device). Send it to another place.\n",
+        ),
+        ("| true", 141, ""),
+    ],
+)
+def test_a_program_whose_output_fails_ends_without_a_traceback(
+    printing: str, output: str, code: int, line: str
+) -> None:
+    program = (
+        "import sys, time; from triton_batching.terminal import guarded, program_parser, terminal; "
+        f"time.sleep(0.2); sys.exit(guarded(lambda: {printing}))"
+    )
+    ended = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f'"$0" -c "$1" {output}', sys.executable, program],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (code, line)
+
+
+def test_an_error_that_is_not_of_the_output_is_raised() -> None:
+    def action() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        guarded(action)
 
 
 def test_more_interrupts_do_not_stop_the_cleaning_up() -> None:

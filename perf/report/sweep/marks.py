@@ -53,7 +53,9 @@ def window_spread(record: Measurement) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """(max - min) / median; 0 if the median is 0."""
+    """(max - min) / median; 0 if the median is 0 or there are no values."""
+    if not values:
+        return 0.0
     middle = float(np.median(values))
     return (max(values) - min(values)) / middle if middle else 0.0
 

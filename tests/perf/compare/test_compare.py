@@ -254,6 +254,12 @@ def test_a_mistake_is_one_line(
     assert message in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_an_empty_file_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        compare.main(["a", "b", "--out", ""])
+    assert capsys.readouterr().err.startswith("--out: the path is empty.")
+
+
 def test_loads_that_differ_are_not_compared(tmp_path: Path) -> None:
     old = Runs(title="a", runs=tuple(measured([1.0, 1.0])))
     new = Runs(title="b", runs=tuple(replace(run, load="closed:8") for run in old.runs))

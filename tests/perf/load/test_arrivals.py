@@ -107,7 +107,7 @@ def test_requests_are_shared_out() -> None:
 def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not even the model is looked for."""
     assert main(["absent", "--pattern", "trace", "--trace", str(tmp_path / "missing")]) == 2
-    assert "missing: not a trace of arrivals" in capsys.readouterr().err
+    assert "missing: not a trace of arrivals (No such file or directory)." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,19 @@ def test_a_trace_is_read_before_anything_is_started(tmp_path: Path, capsys: pyte
         (["--delay-ms", "1e300"], "--delay-ms 1e+300: a delay is 0 to 3600000 milliseconds."),
         (["--delay-ms", "-1"], "--delay-ms -1: a delay is 0 to 3600000 milliseconds."),
         (["--seed", "-1"], "--seed -1: must be from 0 to 18446744073709551615."),
-        (["--max-batch-size", str(2**40)], "--max-batch-size 1099511627776: must be from 0 to 2147483647."),
+        (
+            ["--in-flight-limit", "0", "--pattern", "poisson", "--rate", "9"],
+            "--in-flight-limit 0: must be from 8 to 65536.",
+        ),
+        (
+            ["--in-flight-limit", "9"],
+            "--in-flight-limit does nothing in a closed loop. Leave it out.",
+        ),
+        (["--cv2", "5"], "--cv2 does nothing without --pattern gamma. Leave it out."),
+        (["--http-url", "localhost:1"], "--http-url does nothing without --url. Leave it out."),
+        (["--percent", "90"], "--percent does nothing without --p99-ms. Leave it out."),
+        (["--whole"], "--whole does nothing without --p99-ms. Leave it out."),
+        (["--results", "/dev/null"], "--results /dev/null: cannot be written to (File exists). Name another folder."),
         (
             ["--time-scale", "nan"],
             "--time-scale nan: a factor is above 0 and at most 1000000; 1 keeps the times.",
@@ -130,3 +142,27 @@ def test_a_value_out_of_range_is_one_line(
     """They are checked before the model is looked for."""
     assert main(["absent", *arguments]) == 2
     assert capsys.readouterr().err.strip() == message
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--max-batch-size", "0", "a whole number from 1 to 2147483647"),
+        ("--max-batch-size", str(2**40), "a whole number from 1 to 2147483647"),
+        ("--instances", "0", "a whole number from 1 to 1024"),
+        ("--trace-rate", "-1", "a whole number from 0 to 2147483647"),
+        ("--duration", "1e12", "a number above 0 and at most 604800"),
+        ("--warm-up", "1e12", "a number from 0 to 604800"),
+        ("--timeout", "1e300", "a number above 0 and at most 604800"),
+        ("--requests", "99999999999999", "a whole number from 1 to 1000000000"),
+        ("--p99-ms", "1e300", "a number above 0 and at most 604800000"),
+        ("--timeout", "nan", "a number above 0 and at most 604800"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(
+    option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["absent", option, value])
+    assert ended.value.code == 2
+    assert f"{option}: {value} is not {expected}." in capsys.readouterr().err

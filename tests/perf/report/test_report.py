@@ -116,6 +116,17 @@ def test_the_program_writes_beside_the_records_or_into_a_given_folder(folder: Pa
     assert len(list((tmp_path / "png").iterdir())) == 6
 
 
+def test_an_empty_path_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([str(folder), "--out", ""])
+    assert capsys.readouterr().err.startswith("--out: the path is empty.")
+
+
+def test_records_without_windows_are_reported(tmp_path: Path) -> None:
+    write(record(windows=()), tmp_path)
+    assert main([str(tmp_path)]) == 0
+
+
 def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -204,8 +204,20 @@ def test_a_line_breaks_at_a_missing_reading() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--url", "localhost:1"], ["--every", "0"], ["--seconds", "-1"], ["--url", "http://localhost:1"]]
+    ("option", "value"),
+    [
+        *(("--every", value) for value in ("nan", "inf", "0", "1e-9")),
+        *(("--seconds", value) for value in ("nan", "inf", "-1")),
+        ("--html", ""),
+    ],
 )
+def test_an_option_out_of_range_is_refused(option: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["--url", "localhost:1", option, value])
+    assert capsys.readouterr().err.startswith(f"{option}: ")
+
+
+@pytest.mark.parametrize("arguments", [["--url", "localhost:1"], ["--url", "http://localhost:1"]])
 def test_a_mistake_is_one_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -190,8 +190,16 @@ def test_nothing_helps_a_single_client() -> None:
         (["--mix", "a"], "--mix a: not a list of sizes"),
         (["--mix", "20", "--rows", "17"], "--rows 17"),
         (["--mix", "20", "--service-ms", "fast"], "--service-ms fast"),
+        (["--mix", ""], "--mix : not a list of sizes"),
+        (["--mix", "20", "--service-ms", ""], "--service-ms : not a service time"),
+        (["--live", ""], "no Triton server answers there"),
         (["--config-name", "none"], "tritonserver would silently load config.pbtxt"),
         (["--live", "localhost:1"], "no Triton server answers there"),
+        (["--live", "localhost:1", "--gpus", "1"], "--gpus does nothing with --live. Leave it out."),
+        (["--live", "localhost:1", "--rows", "1"], "--rows does nothing with --live. Leave it out."),
+        (["--mix", "20", "--seconds", "5"], "--seconds does nothing without --live. Leave it out."),
+        (["--requests", "F", "--count", "5"], "--count does nothing with --requests. Leave it out."),
+        (["--mix", "20", "--service-ms", "1=5,1=6"], "name each number of rows once, in rising order"),
     ],
 )
 def test_a_wrong_call_ends_with_one_line(
@@ -199,6 +207,23 @@ def test_a_wrong_call_ends_with_one_line(
 ) -> None:
     assert main([*folder(tmp_path, X + LENGTHS), *arguments]) == 2
     assert says in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--per-second", "1e-300", "a number from 0.001 to 1000000"),
+        ("--gpus", "-1", "a whole number from 0 to 1024"),
+        ("--count", "0", "a whole number from 1 to 1000000"),
+        ("--seconds", "nan", "a number above 0 and at most 86400"),
+    ],
+)
+def test_an_option_out_of_range_is_refused(
+    option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["m", option, value])
+    assert f"{option}: {value} is not {expected}." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [["--mix", "20"], ["--requests", "FILE"]])

@@ -94,6 +94,6 @@ def test_service_times() -> None:
     affine, steps = read_service("20+0.5"), read_service("1=20,8=27,16=27")
     assert [affine(rows) for rows in (1, 8)] == [20_500_000, 24_000_000]
     assert [steps(rows) for rows in (1, 3, 8, 12, 32)] == [20 * MS, 22 * MS, 27 * MS, 27 * MS, 27 * MS]
-    for wrong in ("", "x", "1=", "-1", "0=3", "20+x", "nan"):
+    for wrong in ("", "x", "1=", "-1", "0=3", "20+x", "nan", "1=5,1=6", "8=1,1=5"):
         with pytest.raises(ServiceError, match="--service-ms"):
             read_service(wrong)

@@ -95,10 +95,32 @@ def test_github_commands_are_one_line_each(broken: Path, capsys: pytest.CaptureF
         (["--select", "X1"], 2),
         (["--target", "24"], 2),
         (["nowhere"], 2),
+        (["--select", ""], 2),
+        (["--log", "F"], 2),
+        (["--config-name", "dynamic"], 2),
+        (["--explain", "L003"], 2),
     ],
 )
 def test_exit_codes(arguments: list[str], code: int, broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, broken, *arguments)[0] == code
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--cores", "0"),
+        ("--cores", "-1"),
+        ("--gpus", "-1"),
+        *(("--memory-gb", value) for value in ("nan", "inf", "-1")),
+        *(("--latency-ms", value) for value in ("nan", "0")),
+    ],
+)
+def test_a_machine_that_cannot_be_is_refused(
+    option: str, value: str, broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main([str(broken), option, value])
+    assert capsys.readouterr().err.startswith(f"{option}: {value} is not a ")
 
 
 def test_a_model_and_a_file_stand_for_their_model(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,7 +65,7 @@ def record(
             window_ms=500,
             windows=tuple(
                 AnalyzerWindow(throughput_rows_per_s=window_rate, latency_us=mean * 1.2)
-                for window_rate in windows or (rate, rate, rate)
+                for window_rate in ((rate, rate, rate) if windows is None else windows)
             ),
             throughput_rows_per_s=rate,
             requests=requests if summary else None,
@@ -206,6 +206,7 @@ def test_a_missing_summary_is_marked_and_has_no_latency() -> None:
 
 def test_too_few_windows_are_marked() -> None:
     """perf_analyzer's figure for one window without the end of a request was six times the truth."""
+    assert row(record(windows=())).marks == ("0 windows of 3",)
     assert "1 windows of 3" in row(record(windows=(100.0,))).marks
     assert row(record(windows=(100.0, 100.0, 100.0))).marks == ()
 
