@@ -147,16 +147,16 @@ def test_a_value_out_of_range_is_one_line(
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--max-batch-size", "0", "a whole number from 1 to 2147483647"),
-        ("--max-batch-size", str(2**40), "a whole number from 1 to 2147483647"),
-        ("--instances", "0", "a whole number from 1 to 1024"),
-        ("--trace-rate", "-1", "a whole number from 0 to 2147483647"),
-        ("--duration", "1e12", "a number above 0 and at most 604800"),
-        ("--warm-up", "1e12", "a number from 0 to 604800"),
-        ("--timeout", "1e300", "a number above 0 and at most 604800"),
-        ("--requests", "99999999999999", "a whole number from 1 to 1000000000"),
-        ("--p99-ms", "1e300", "a number above 0 and at most 604800000"),
-        ("--timeout", "nan", "a number above 0 and at most 604800"),
+        ("--max-batch-size", "0", "a whole number from 1 to 2,147,483,647"),
+        ("--max-batch-size", str(2**40), "a whole number from 1 to 2,147,483,647"),
+        ("--instances", "0", "a whole number from 1 to 1,024"),
+        ("--trace-rate", "-1", "a whole number from 0 to 2,147,483,647"),
+        ("--duration", "1e12", "a number above 0 and at most 604,800"),
+        ("--warm-up", "1e12", "a number from 0 to 604,800"),
+        ("--timeout", "1e300", "a number above 0 and at most 604,800"),
+        ("--requests", "99999999999999", "a whole number from 1 to 1,000,000,000"),
+        ("--p99-ms", "1e300", "a number above 0 and at most 604,800,000"),
+        ("--timeout", "nan", "a number above 0 and at most 604,800"),
     ],
 )
 def test_an_option_out_of_range_is_refused(

@@ -84,10 +84,6 @@ def test_a_model_is_tuned_from_the_command_line(
     assert study.chosen == tuned
     assert study.after_pbtxt == path.read_text()
     final = [trial for trial in study.trials if trial.stage == FINAL]
-    if tuned.max_batch_size > 2:
-        chosen = [trial.counted for trial in final if trial.candidate == tuned]
-        # More than the two rows that the current configuration can run together.
-        assert max(rows for counted in chosen for rows in counted.batches) > 2
     assert all(trial.failed == trial.wrong == trial.not_sent == 0 for trial in study.trials)
     # Only deciding trials are traced, enough for the page to take their slow requests apart.
     assert not any(trial.parts_us.get("run") for trial in study.trials if trial.stage == HALVING)

@@ -212,10 +212,10 @@ def test_a_wrong_call_ends_with_one_line(
 @pytest.mark.parametrize(
     ("option", "value", "expected"),
     [
-        ("--per-second", "1e-300", "a number from 0.001 to 1000000"),
-        ("--gpus", "-1", "a whole number from 0 to 1024"),
-        ("--count", "0", "a whole number from 1 to 1000000"),
-        ("--seconds", "nan", "a number above 0 and at most 86400"),
+        ("--per-second", "1e-300", "a number from 0.001 to 1,000,000"),
+        ("--gpus", "-1", "a whole number from 0 to 1,024"),
+        ("--count", "0", "a whole number from 1 to 1,000,000"),
+        ("--seconds", "nan", "a number above 0 and at most 86,400"),
     ],
 )
 def test_an_option_out_of_range_is_refused(
