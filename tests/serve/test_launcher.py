@@ -20,8 +20,6 @@ from sleepers import sleeper
 from tiny_models import lookup, python_model
 
 from export.repository import RepositoryError
-from serve import installation
-from serve.installation import InstallationError
 from serve.launcher import LaunchError, Server, Settings, launch
 from serve.management import loaded, traces
 from serve.management.metrics import Metrics
@@ -267,55 +265,3 @@ def test_one_port_for_two_endpoints_is_refused(tmp_path: Path) -> None:
     message = f"port {port} is given twice, with --http-port and --grpc-port;"
     with pytest.raises(PortError, match=message), launch(settings):
         pass
-
-
-def test_a_missing_libpython_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "_libpython_folder", lambda: None)
-    monkeypatch.setattr("ctypes.util.find_library", lambda _: None)
-    with pytest.raises(
-        InstallationError, match=r"libpython3\.\d+\.so\.1\.0 is neither beside .*apt-get install libpython3"
-    ):
-        installation.find()
-
-
-def test_gpus_are_hidden_from_a_server_that_cannot_use_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For an instance group without `kind` Triton takes every GPU, and this onnxruntime is for the CPU."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(installation, "_installed", lambda package: package != "onnxruntime-gpu")
-    assert installation.find().environment()["CUDA_VISIBLE_DEVICES"] == ""
-    monkeypatch.setattr(installation, "_installed", lambda package: True)
-    assert "CUDA_VISIBLE_DEVICES" not in installation.find().environment()
-
-
-def test_no_tritonserver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nonexistent")
-    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(InstallationError, match="make setup, or pip install --no-deps nvidia-pytriton"):
-        installation.find()
-
-
-def test_a_python_without_a_stub_names_those_that_have_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Version(tuple[int, ...]):
-        major, minor = 3, 99
-
-    monkeypatch.setattr("sys.version_info", Version((3, 99)))
-    with pytest.raises(InstallationError, match=r"Python 3\.99 has no triton_python_backend_stub .*3\.11"):
-        installation.find()
-
-
-def test_numpy_2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(installation, "version_of_numpy", lambda: "2.4.6")
-    with pytest.raises(InstallationError, match="returns every output empty"):
-        installation.find()
-
-
-def test_a_native_backend_wins_over_the_drop_in(tmp_path: Path) -> None:
-    own = tmp_path / "own"
-    (own / "onnxruntime").mkdir(parents=True)
-    (own / "python").mkdir()
-    server = installation.Installation(binary=Path("tritonserver"), backends=own)
-    assembled = server.assemble_backends(tmp_path / "without")
-    assert (assembled / "onnxruntime").resolve() == (ROOT / "serve" / "backends" / "onnxruntime").resolve()
-    (own / "onnxruntime" / "libtriton_onnxruntime.so").touch()
-    assembled = server.assemble_backends(tmp_path / "with")
-    assert (assembled / "onnxruntime").resolve() == (own / "onnxruntime").resolve()

@@ -1,4 +1,4 @@
-"""What `perf.why` says of files and mixes, and how it refuses what a model could never get."""
+"""What `perf.why` says of files and mixes."""
 
 import json
 from collections import Counter
@@ -8,19 +8,15 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.simulate.batcher.mix import MixError
 from perf.simulate.batcher.payload import ClosingRule
 from perf.simulate.batcher.request import MS, Request
 from perf.simulate.batcher.request_source import Arrivals
-from perf.simulate.batcher.requests_file import RequestsError
 from perf.simulate.batcher.rules import Rules, RulesError
 from perf.simulate.batcher.simulation import simulate
 from perf.why.__main__ import main
 from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import Recording, clients, requests_of
-from perf.why.service import ServiceError
 from serve.management import traces
-from triton_batching.terminal import Mistake
 
 ONE = "instance_group [ { count: 1 } ] "
 X = 'input [ { name: "X" data_type: TYPE_INT32 dims: [ -1 ] } ] '
@@ -183,72 +179,6 @@ def test_nothing_helps_a_single_client() -> None:
     assert diagnosis.best is None
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "takes inputs of different size (X)"),
-        (["--mix", "a"], "--mix a: not a list of sizes"),
-        (["--mix", "20", "--rows", "17"], "--rows 17"),
-        (["--mix", "20", "--service-ms", "fast"], "--service-ms fast"),
-        (["--mix", ""], "--mix : not a list of sizes"),
-        (["--mix", "20", "--service-ms", ""], "--service-ms : not a service time"),
-        (["--live", ""], "no Triton server answers there"),
-        (["--config-name", "none"], "tritonserver would silently load config.pbtxt"),
-        (["--live", "localhost:1"], "no Triton server answers there"),
-        (["--live", "localhost:1", "--gpus", "1"], "--gpus does nothing with --live. Leave it out."),
-        (["--live", "localhost:1", "--rows", "1"], "--rows does nothing with --live. Leave it out."),
-        (["--mix", "20", "--seconds", "5"], "--seconds does nothing without --live. Leave it out."),
-        (["--requests", "F", "--count", "5"], "--count does nothing with --requests. Leave it out."),
-        (["--mix", "20", "--service-ms", "1=5,1=6"], "name each number of rows once, in rising order"),
-    ],
-)
-def test_a_wrong_call_ends_with_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
-) -> None:
-    assert main([*folder(tmp_path, X + LENGTHS), *arguments]) == 2
-    assert says in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
-        ("--per-second", "1e-300", "a number from 0.001 to 1,000,000"),
-        ("--gpus", "-1", "a whole number from 0 to 1,024"),
-        ("--count", "0", "a whole number from 1 to 1,000,000"),
-        ("--seconds", "nan", "a number above 0 and at most 86,400"),
-    ],
-)
-def test_an_option_out_of_range_is_refused(
-    option: str, value: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["m", option, value])
-    assert f"{option}: {value} is not {expected}." in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("options", [["--mix", "20"], ["--requests", "FILE"]])
-def test_requests_come_from_one_place(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["m", "--live", "localhost:1", *options])
-    assert "not allowed with argument" in capsys.readouterr().err
-
-
-def test_a_mix_of_sizes_needs_an_input_of_variable_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--mix", "20,30"]) == 2
-    assert '--mix 20,30: model "m" takes no input of variable size' in " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize("place", ["batchstrategy.so", "1/batchstrategy.so"])
-def test_a_batching_library_beside_the_model_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
-) -> None:
-    call = folder(tmp_path, X + LENGTHS)
-    (tmp_path / "m" / place).parent.mkdir(exist_ok=True)
-    (tmp_path / "m" / place).touch()
-    assert main([*call, "--mix", "20"]) == 2
-    assert f"of its own ({tmp_path / 'm' / place})" in capsys.readouterr().err.replace("\n", "")
-
-
 def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Every delay but the one of now does the same to a burst."""
     assert main([*folder(tmp_path, X.replace("-1", "4") + LENGTHS), "--service-ms", "10"]) == 0
@@ -317,8 +247,3 @@ def test_a_replay_begins_with_the_queue_that_was_there() -> None:
     delayed = Recording(requests=requests, waited=120 * MS).load(120 * MS)
     # The delay alone explains it.
     assert [request.at for request in delayed.arrivals()] == [request.at for request in requests]
-
-
-def test_a_mistake_is_one_kind_of_error() -> None:
-    for kind in (RequestsError, MixError, ServiceError, RulesError):
-        assert issubclass(kind, Mistake)
