@@ -20,9 +20,8 @@ from perf.records.offered_load import Load
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
 from triton_batching.options import refuse_unused
-from triton_batching.terminal import Mistake
+from triton_batching.terminal import INTERRUPTED, Mistake
 
-INTERRUPTED = 130
 MOST_SCALE = 1_000_000
 DEFAULT_CV2, DEFAULT_IN_FLIGHT_LIMIT, DEFAULT_PERCENT = 4.0, 256, 99.0
 

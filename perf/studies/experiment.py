@@ -16,8 +16,6 @@ from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import terminal
 
-# Exit code after Ctrl-C.
-INTERRUPTED = 130
 # The longest time between a server's answer and its count.
 COUNTED_S = 5.0
 

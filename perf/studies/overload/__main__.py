@@ -13,12 +13,12 @@ from rich.console import Console
 
 from export.repository import REPOSITORY
 from perf.records.file import RecordError
-from perf.studies.experiment import INTERRUPTED, command_line, progress_bar
+from perf.studies.experiment import command_line, progress_bar
 from perf.studies.overload.bound import OWN
 from perf.studies.overload.record import QUESTION, OverloadRecord, read
 from perf.studies.overload.table import table
 from perf.studies.overload.trial import OverloadTrial
-from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+from triton_batching.terminal import INTERRUPTED, Mistake, guarded, program_parser, terminal
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from perf.studies.experiment import INTERRUPTED, command_line
+from perf.studies.experiment import command_line
 from perf.studies.soak.record import SoakRecord, load, write
 from perf.studies.soak.soak import SoakRun, run
 from perf.studies.soak.table import grown, lines, tried
-from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+from triton_batching.terminal import INTERRUPTED, Mistake, guarded, program_parser, terminal
 
 
 def main(argv: list[str] | None = None) -> int:

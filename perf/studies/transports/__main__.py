@@ -21,11 +21,11 @@ from rich.table import Table
 from clients.transport import Transport
 from perf.records import file
 from perf.stats.percentile import percentile
-from perf.studies.experiment import INTERRUPTED, Origin, command_line, now, origin, progress_line
+from perf.studies.experiment import Origin, command_line, now, origin, progress_line
 from perf.studies.transports.models import SHAPES, build
 from perf.studies.transports.workers import TRANSPORTS, crew
 from serve.launcher import Settings, launch
-from triton_batching.terminal import Failure, guarded, program_parser, terminal
+from triton_batching.terminal import INTERRUPTED, Failure, guarded, program_parser, terminal
 
 # Shared memory over inline gRPC must be above this, in latency and in throughput.
 GATES = {"picture": 1.0, "map": 1.5}
