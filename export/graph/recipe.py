@@ -51,3 +51,8 @@ class Recipe:
 def digest(path: Path) -> str:
     """SHA-256 of a file in hexadecimal."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def model_digest(path: Path) -> str:
+    """`digest` of a served file; empty for one that does not exist: a Python model may have none."""
+    return digest(path) if path.is_file() else ""

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.graph.recipe import digest
+from export.graph.recipe import model_digest
 from export.repository import model_file, model_folder
 from perf.compare.command import show
 from perf.compare.comparison import SLOWER, compare
@@ -169,5 +169,4 @@ def planned(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan
 
 
 def _model_sha256(arguments: argparse.Namespace, config: ModelConfig) -> str:
-    served = model_file(model_folder(arguments.model, arguments.repository), config)
-    return digest(served) if served.is_file() else ""
+    return model_digest(model_file(model_folder(arguments.model, arguments.repository), config))

@@ -8,7 +8,7 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.graph.recipe import digest
+from export.graph.recipe import model_digest
 from export.repository import REPOSITORY, batch_policy, model_file, model_folder
 from perf.measure import RESULTS as RESULTS
 from perf.measure.ramp import levels
@@ -59,7 +59,7 @@ def plan(
         model=config.name,
         config_name=config_name,
         config_sha256=_ramped_sha256(config, largest, instances, threads),
-        model_sha256=digest(served) if served.is_file() else "",
+        model_sha256=model_digest(served),
         machine=Machine.this(),
         versions=versions(),
         started_at="",

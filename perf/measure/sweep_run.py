@@ -16,7 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.connection import connect
 from export.graph.ragged_feed import is_ragged
-from export.graph.recipe import digest
+from export.graph.recipe import digest, model_digest
 from export.graph.samples import sample
 from export.repository import (
     REPOSITORY,
@@ -124,13 +124,13 @@ def window_ms(load: AnalyzerLoad, rows_per_s: float | None) -> int:
 def _points(sweep: Sweep, config_name: str, repeat: int) -> Iterator[MeasurementKey]:
     folder = model_folder(sweep.model, sweep.repository)
     path = config_file(folder, config_name)
-    served = model_file(folder, read_config(path))
+    config_sha256, model_sha256 = digest(path), model_digest(model_file(folder, read_config(path)))
     for load in sweep.loads:
         yield MeasurementKey(
             model=sweep.model,
             config_name=config_name,
-            config_sha256=digest(path),
-            model_sha256=digest(served) if served.is_file() else "",
+            config_sha256=config_sha256,
+            model_sha256=model_sha256,
             load=load,
             repeat=repeat,
             machine=Machine.this(),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.graph.recipe import digest
+from export.graph.recipe import model_digest
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
 from perf.measure import service_time_run
 from perf.measure.ramp_plan import RESULTS, reaching
@@ -234,7 +234,7 @@ def _empty_study(
         limit="",
         before_pbtxt=before.text,
         after_pbtxt="",
-        model_sha256=digest(served) if served.is_file() else "",
+        model_sha256=model_digest(served),
     )
 
 
