@@ -45,8 +45,8 @@ class Metadata:
     """A model's inputs and outputs in the order of its configuration; shapes begin with the batch axis if there is one.
 
     `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
-    as for an ensemble. `longest_server_deadline_s` is the longest deadline that is written into a request; 0: none
-    is.
+    as for an ensemble. `longest_server_deadline_s` is the longest deadline that is written into a request, 0 if
+    none is.
     """
 
     name: str
