@@ -1,0 +1,1 @@
+"""Replicas of models on one machine or several, behind a front door: started, replaced, scaled and drained."""
