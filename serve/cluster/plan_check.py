@@ -1,0 +1,169 @@
+"""Compares a plan with the models, the files and this machine before anything starts: a mistake is one line."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serve import server_flags
+from serve.cluster.plan import Deployment, Plan, TenantEntry
+from serve.front.door import FrontDoor, Pool, Tenant, Tls
+from serve.launcher import Settings, check_files
+from serve.resources import PortError, free_ports
+from triton_batching.terminal import Mistake
+
+MIB = 1 << 20
+LEAST_TOKEN = 16
+GPUS = Path("/proc/driver/nvidia/gpus")
+
+
+def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
+    """The front door of the plan with its free ports, and the port of the cluster's metrics; raises `Mistake`.
+
+    where: what the plan is called in a mistake, for example its path.
+    """
+    for kind, names in _names(plan).items():
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge the entries.")
+    pools = tuple(_pool(entry, plan, f"{where}: deployment {entry.name}") for entry in plan.deployment)
+    limits = plan.limits
+    if limits.retry_buffer_mib <= limits.largest_request_mib:
+        raise Mistake(
+            f"{where}: [limits] largest_request_mib {limits.largest_request_mib:g} is not below retry_buffer_mib "
+            f"{limits.retry_buffer_mib:g}, so the largest request could not be sent a second time. Raise the buffer."
+        )
+    tenants = tuple(_tenant(entry, f"{where}: tenant {entry.name}") for entry in plan.tenant)
+    tls = None
+    if plan.tls:
+        tls = Tls(certificate=_file(plan.tls.certificate, where), key=_file(plan.tls.key, where))
+    try:
+        http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, plan.metrics_port or 0)
+    except PortError as error:
+        raise Mistake(f"{where}: {error}") from error
+    door = FrontDoor(
+        host=plan.host,
+        http_port=http,
+        grpc_port=grpc,
+        pools=pools,
+        tenants=tenants,
+        tls=tls,
+        largest_request_bytes=int(limits.largest_request_mib * MIB),
+        retry_buffer_bytes=int(limits.retry_buffer_mib * MIB),
+        most_depth=limits.most_depth,
+        most_connections=limits.most_connections,
+        idle_s=limits.idle_s,
+        headers_s=limits.headers_s,
+        request_s=limits.request_s,
+    )
+    return door, None if plan.metrics_port is None else metrics
+
+
+def check_room(plan: Plan, where: str) -> None:
+    """Raise `Mistake` if the replicas of the plan have no room on this machine (engine local)."""
+    for kind, room in (("cpus", float(os.cpu_count() or 1)), ("gpus", float(gpus()))):
+        wanted = sum(float(getattr(entry, kind)) * entry.most_replicas for entry in plan.deployment)
+        if wanted > room:
+            raise Mistake(
+                f"{where}: its replicas take {wanted:g} {kind}, and this machine has {room:g}. Plan fewer replicas, "
+                f"lower {kind}, or use several machines with --engine ray."
+            )
+    for entry in plan.deployment:
+        if entry.nodes:
+            raise Mistake(
+                f"{where}: deployment {entry.name}: nodes are for --engine ray; --engine local has this machine only. "
+                "Leave them out."
+            )
+
+
+def gpus() -> int:
+    """The NVIDIA GPUs of this machine."""
+    return len(list(GPUS.iterdir())) if GPUS.is_dir() else 0
+
+
+def settings(entry: Deployment, config_name: str | None, repository: Path) -> Settings:
+    """What a replica of this deployment serves."""
+    return Settings(
+        models=entry.models,
+        config_name=config_name,
+        repository=repository,
+        arguments=entry.arguments,
+        environment=entry.environment,
+        start_timeout_s=entry.start_timeout_s,
+    )
+
+
+def check_models(entry: Deployment, config_name: str | None, repository: Path) -> Mapping[str, ModelConfig]:
+    """The configurations that a replica serves, by model; raises `Mistake`."""
+    server_flags.check(entry.arguments, open_admin=False)
+    return check_files(settings(entry, config_name, repository))
+
+
+def _names(plan: Plan) -> Mapping[str, Sequence[str]]:
+    return {
+        "deployment": [entry.name for entry in plan.deployment],
+        "model": [model for entry in plan.deployment for model in entry.models],
+        "tenant": [entry.name for entry in plan.tenant],
+    }
+
+
+def _pool(entry: Deployment, plan: Plan, where: str) -> Pool:
+    try:
+        configs = check_models(entry, entry.config_name, plan.repository)
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
+    for fault in _faults(entry, configs):
+        raise Mistake(f"{where}: {fault}")
+    return Pool(
+        name=entry.name,
+        models=tuple(configs),
+        slowest_s=entry.slowest_s,
+        is_retried=entry.idempotent and not _sequences(configs),
+        most_in_flight=entry.most_in_flight,
+    )
+
+
+def _faults(entry: Deployment, configs: Mapping[str, ModelConfig]) -> Iterator[str]:
+    if entry.slowest_ms is not None and entry.p99_ms is not None and entry.slowest_ms < entry.p99_ms:
+        yield (
+            f"slowest_ms {entry.slowest_ms:g} is below p99_ms {entry.p99_ms:g}, so honest requests would be sent "
+            "twice. Raise it."
+        )
+    scaling = entry.scaling
+    if scaling and scaling.min > scaling.max:
+        yield f"scaling: min {scaling.min} is above max {scaling.max}. Swap them."
+    elif scaling and not scaling.min <= entry.replicas <= scaling.max:
+        yield f"replicas {entry.replicas} is not between min {scaling.min} and max {scaling.max} of its scaling."
+    if entry.most_replicas > 1 and (models := _sequences(configs)):
+        yield (
+            f"{models[0]} keeps state between the requests of a sequence, and the door sends each request to any "
+            "replica. Give the deployment one replica."
+        )
+
+
+def _sequences(configs: Mapping[str, ModelConfig]) -> list[str]:
+    """The models that keep state between the requests of a sequence."""
+    return [model for model, config in configs.items() if config.HasField("sequence_batching")]
+
+
+def _tenant(entry: TenantEntry, where: str) -> Tenant:
+    path = _file(entry.token_file, where)
+    status = path.stat()
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or status.st_uid != os.getuid():
+        raise Mistake(f"{where}: {path} is open to other users. Run: chmod 600 {path}")
+    token = path.read_text(errors="replace").strip()
+    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+        raise Mistake(
+            f"{where}: {path} holds no token: one line of {LEAST_TOKEN} or more letters, digits and signs. Make one: "
+            f"openssl rand -hex 32 > {path}"
+        )
+    return Tenant(name=entry.name, token=token, requests_per_s=entry.requests_per_s, burst=entry.burst)
+
+
+def _file(path: Path, where: str) -> Path:
+    try:
+        with path.open("rb"):
+            return path
+    except OSError as error:
+        raise Mistake(f"{where}: {path} cannot be read ({error.strerror}). Make the file, or name another.") from error
