@@ -34,7 +34,7 @@ class Autoscaler:
         self._samples.append(in_flight)
 
     def decide(self, replicas: int, ready: int) -> tuple[int, str]:
-        """The replicas to have from now on, and why, if that is another number than `replicas`; else the same and ""."""
+        """The replicas to have from now on, and why if that is not `replicas`, else ""."""
         now = time.monotonic()
         if now < self._decides_at or not self._samples:
             return replicas, ""

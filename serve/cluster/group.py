@@ -103,6 +103,12 @@ class Group:
         """The replicas as the door sees them."""
         return tuple(endpoint for each in self.occupants.values() if (endpoint := each.endpoint()))
 
+    def routed(self) -> None:
+        """The door has taken `endpoints`."""
+        for occupant in self.occupants.values():
+            if occupant.leaving and occupant.out_at is None:
+                occupant.out_at = time.monotonic()
+
     def status(self) -> DeploymentStatus:
         """The deployment, for `status`."""
         return DeploymentStatus(

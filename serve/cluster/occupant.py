@@ -18,7 +18,7 @@ class Occupant:
     """A replica.
 
     generation: the update that it belongs to. leaving: why it leaves, "" if it stays. leaves_at: since when.
-    stopping: whether the engine was told to stop it.
+    out_at: since when the door sends it nothing. stopping: whether the engine was told to stop it.
     """
 
     replica: Replica
@@ -29,6 +29,7 @@ class Occupant:
     ready_at: float | None = None
     leaving: str = ""
     leaves_at: float = 0.0
+    out_at: float | None = None
     stopping: bool = False
     probe: Probe | None = None
 
@@ -68,7 +69,7 @@ class Occupant:
         """Whether a replica that leaves has answered all its requests."""
         if self.probe is None:
             return True
-        settled = time.monotonic() - self.leaves_at > SETTLE_S
+        settled = self.out_at is not None and time.monotonic() - self.out_at > SETTLE_S
         return settled and not in_flight and self.probe.is_empty()
 
     @property

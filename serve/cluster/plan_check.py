@@ -2,12 +2,12 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serve import server_flags
+from serve import front, server_flags
 from serve.cluster.plan import Deployment, Plan, TenantEntry
 from serve.front.door import FrontDoor, Pool, Tenant, Tls
 from serve.launcher import Settings, check_files
@@ -15,7 +15,6 @@ from serve.resources import PortError, free_ports
 from triton_batching.terminal import Mistake
 
 MIB = 1 << 20
-LEAST_TOKEN = 16
 GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -35,20 +34,17 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
             f"{limits.retry_buffer_mib:g}, so the largest request could not be sent a second time. Raise the buffer."
         )
     tenants = tuple(_tenant(entry, f"{where}: tenant {entry.name}") for entry in plan.tenant)
-    tls = None
-    if plan.tls:
-        tls = Tls(certificate=_file(plan.tls.certificate, where), key=_file(plan.tls.key, where))
     try:
         http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, plan.metrics_port or 0)
     except PortError as error:
         raise Mistake(f"{where}: {error}") from error
-    door = FrontDoor(
+    opening = FrontDoor(
         host=plan.host,
         http_port=http,
         grpc_port=grpc,
         pools=pools,
         tenants=tenants,
-        tls=tls,
+        tls=Tls(certificate=plan.tls.certificate, key=plan.tls.key) if plan.tls else None,
         largest_request_bytes=int(limits.largest_request_mib * MIB),
         retry_buffer_bytes=int(limits.retry_buffer_mib * MIB),
         most_depth=limits.most_depth,
@@ -57,16 +53,24 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         headers_s=limits.headers_s,
         request_s=limits.request_s,
     )
-    return door, None if plan.metrics_port is None else metrics
+    try:
+        front.check(opening, plan.proxy)
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
+    return opening, None if plan.metrics_port is None else metrics
 
 
-def check_room(plan: Plan, where: str) -> None:
-    """Raise `Mistake` if the replicas of the plan have no room on this machine (engine local)."""
-    for kind, room in (("cpus", float(os.cpu_count() or 1)), ("gpus", float(gpus()))):
+def room(engine: str, where: str) -> Callable[[Plan], None]:
+    """What raises `Mistake` if the replicas of a plan have no room; Ray itself knows the room of its nodes."""
+    return (lambda plan: _check_room(plan, where)) if engine == "local" else (lambda _: None)
+
+
+def _check_room(plan: Plan, where: str) -> None:
+    for kind, there in (("cpus", float(os.cpu_count() or 1)), ("gpus", float(gpus()))):
         wanted = sum(float(getattr(entry, kind)) * entry.most_replicas for entry in plan.deployment)
-        if wanted > room:
+        if wanted > there:
             raise Mistake(
-                f"{where}: its replicas take {wanted:g} {kind}, and this machine has {room:g}. Plan fewer replicas, "
+                f"{where}: its replicas take {wanted:g} {kind}, and this machine has {there:g}. Plan fewer replicas, "
                 f"lower {kind}, or use several machines with --engine ray."
             )
     for entry in plan.deployment:
@@ -98,6 +102,13 @@ def check_models(entry: Deployment, config_name: str | None, repository: Path) -
     """The configurations that a replica serves, by model; raises `Mistake`."""
     server_flags.check(entry.arguments, open_admin=False)
     return check_files(settings(entry, config_name, repository))
+
+
+def check_count(entry: Deployment, repository: Path) -> None:
+    """Raise `Mistake` if the deployment cannot have as many replicas."""
+    configs = check_models(entry, entry.config_name, repository)
+    for fault in _faults(entry, configs):
+        raise Mistake(f"{entry.name}: {fault}")
 
 
 def _names(plan: Plan) -> Mapping[str, Sequence[str]]:
@@ -148,22 +159,13 @@ def _sequences(configs: Mapping[str, ModelConfig]) -> list[str]:
 
 
 def _tenant(entry: TenantEntry, where: str) -> Tenant:
-    path = _file(entry.token_file, where)
-    status = path.stat()
+    path = entry.token_file
+    try:
+        status, token = path.stat(), path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise Mistake(
+            f"{where}: {path} cannot be read ({error.strerror}). Make it: (umask 077; openssl rand -hex 32 > {path})"
+        ) from error
     if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or status.st_uid != os.getuid():
         raise Mistake(f"{where}: {path} is open to other users. Run: chmod 600 {path}")
-    token = path.read_text(errors="replace").strip()
-    if len(token) < LEAST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
-        raise Mistake(
-            f"{where}: {path} holds no token: one line of {LEAST_TOKEN} or more letters, digits and signs. Make one: "
-            f"openssl rand -hex 32 > {path}"
-        )
     return Tenant(name=entry.name, token=token, requests_per_s=entry.requests_per_s, burst=entry.burst)
-
-
-def _file(path: Path, where: str) -> Path:
-    try:
-        with path.open("rb"):
-            return path
-    except OSError as error:
-        raise Mistake(f"{where}: {path} cannot be read ({error.strerror}). Make the file, or name another.") from error
