@@ -20,6 +20,8 @@ from serve.front.proxy import Traffic
 FIRST_WAIT_S, LONGEST_WAIT_S, WINDOW_S = 0.5, 15.0, 60.0
 # This many starts that fail in a row end the starting; in an update they end the update.
 MOST_FAILED, MOST_FAILED_UPDATE = 4, 2
+# A replica without requests is stopped after this time even if the door was not told to forget it.
+FORGET_S = 5.0
 NO_TRAFFIC = Traffic(in_flight=0, requests=0, failures=0)
 
 
@@ -64,8 +66,10 @@ class Group:
         self._reconcile()
         self._finish_update()
         for occupant in self.occupants.values():
-            if occupant.leaving and not occupant.stopping:
-                self._stop_drained(occupant, traffic.get(occupant.name, NO_TRAFFIC).in_flight)
+            if occupant.leaving and occupant.done_at is None:
+                self._note_drained(occupant, traffic.get(occupant.name, NO_TRAFFIC).in_flight)
+            elif occupant.done_at and not occupant.stopping and time.monotonic() - occupant.done_at > FORGET_S:
+                self._stop(occupant)
 
     def scale(self, replicas: int) -> None:
         """Have this number of replicas."""
@@ -108,6 +112,8 @@ class Group:
         for occupant in self.occupants.values():
             if occupant.leaving and occupant.out_at is None:
                 occupant.out_at = time.monotonic()
+            if occupant.done_at and not occupant.stopping:
+                self._stop(occupant)
 
     def status(self) -> DeploymentStatus:
         """The deployment, for `status`."""
@@ -171,7 +177,7 @@ class Group:
         if occupant.ready_at:
             self._events.add(occupant.name, f"{why}: it gets no new requests and answers those that it has")
 
-    def _stop_drained(self, occupant: Occupant, in_flight: int) -> None:
+    def _note_drained(self, occupant: Occupant, in_flight: int) -> None:
         took_s = time.monotonic() - occupant.leaves_at
         is_late = took_s > self._limits.drain_s
         if not (is_late or occupant.is_drained(in_flight)):
@@ -180,7 +186,7 @@ class Group:
             self._events.add(occupant.name, f"stopped with {in_flight} requests after {took_s:.0f} s (drain_s)")
         elif occupant.ready_at:
             self._events.add(occupant.name, f"has answered all its requests after {took_s:.1f} s and stops")
-        self._stop(occupant)
+        occupant.done_at = time.monotonic()
 
     def _stop(self, occupant: Occupant) -> None:
         occupant.stopping = True
@@ -191,7 +197,7 @@ class Group:
         self._events.add(occupant.name, f"hangs: not ready for {occupant.probe.unready_s():.0f} s; it is replaced")
         self.deaths += 1
         occupant.leave("hung")
-        self._stop(occupant)
+        occupant.done_at = time.monotonic()
 
     def _end(self, occupant: Occupant) -> None:
         del self.occupants[occupant.name]

@@ -18,7 +18,8 @@ class Occupant:
     """A replica.
 
     generation: the update that it belongs to. leaving: why it leaves, "" if it stays. leaves_at: since when.
-    out_at: since when the door sends it nothing. stopping: whether the engine was told to stop it.
+    out_at: since when the door sends it nothing. done_at: since when it has no requests left, so that the door may
+    forget it and close its connections. stopping: whether the engine was told to stop it.
     """
 
     replica: Replica
@@ -30,6 +31,7 @@ class Occupant:
     leaving: str = ""
     leaves_at: float = 0.0
     out_at: float | None = None
+    done_at: float | None = None
     stopping: bool = False
     probe: Probe | None = None
 
@@ -54,8 +56,8 @@ class Occupant:
             self.probe.end()
 
     def endpoint(self) -> Endpoint | None:
-        """The replica as the door sees it; None before it is ready and after its end."""
-        if self.state.phase is not Phase.READY:
+        """The replica as the door sees it; None before it is ready, and after it has answered its last request."""
+        if self.state.phase is not Phase.READY or self.done_at is not None:
             return None
         return Endpoint(
             replica=self.name,
