@@ -1,5 +1,7 @@
 """The loop that keeps a cluster as it is wanted: replicas, the front door's endpoints, commands and scaling."""
 
+import contextlib
+import dataclasses
 import queue
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +25,8 @@ from triton_batching.terminal import Failure, Mistake
 TICK_S = 0.1
 # The proxy is asked for its counts this often; while a replica drains, in each tick.
 TRAFFIC_S = 0.5
+# How long requests in flight have when the cluster ends.
+CLOSE_S = 5.0
 
 
 class Controller:
@@ -62,7 +66,7 @@ class Controller:
         self._routed: Mapping[str, tuple[Endpoint, ...]] = {}
         self._remembered: Mapping[str, Remembered] = {}
         self._traffic: Mapping[str, Traffic] = {}
-        self._traffic_at = self._proxy_restarts = 0.0
+        self._traffic_at = 0.0
         self._is_ready = self._ends = False
 
     def run(self) -> None:
@@ -76,6 +80,19 @@ class Controller:
                 except queue.Empty:
                     break
                 call.answer(self._answer(call.command))
+
+    def close(self) -> None:
+        """Let the replicas answer what they have, and make the door forget them, so that they stop soon."""
+        draining = {
+            name: [dataclasses.replace(each, is_draining=True) for each in endpoints]
+            for name, endpoints in self._routed.items()
+        }
+        with contextlib.suppress(Failure):
+            self._proxy.route(draining)
+            until = time.monotonic() + CLOSE_S
+            while any(each.in_flight for each in self._proxy.traffic().values()) and time.monotonic() < until:
+                time.sleep(TICK_S)
+            self._proxy.route(dict.fromkeys(self._routed, ()))
 
     def status(self) -> Status:
         """How the cluster is."""
@@ -128,9 +145,6 @@ class Controller:
             self._routed = endpoints
             for group in self.groups.values():
                 group.routed()
-        if self._proxy.restarts != self._proxy_restarts:
-            self._proxy_restarts = self._proxy.restarts
-            self._events.add(self._plan.proxy, f"died and was started again (restart {self._proxy.restarts})")
 
     def _scale(self) -> None:
         for name, scaler in self._scalers.items():

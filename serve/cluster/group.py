@@ -61,8 +61,11 @@ class Group:
                 self._end(occupant)
             elif occupant.state.phase is Phase.READY and occupant.ready_at is None:
                 self._welcome(occupant)
-            elif occupant.is_unready and occupant.probe and occupant.probe.unready_s() > self._limits.hung_s:
-                self._stop_hung(occupant)
+            elif occupant.is_ending:
+                self._replace(occupant, "ends: its ports are closed")
+            elif occupant.hangs(self._limits.hung_s):
+                self._replace(occupant, f"hangs: not ready for {self._limits.hung_s:g} s")
+                occupant.done_at = time.monotonic()
         self._reconcile()
         self._finish_update()
         for occupant in self.occupants.values():
@@ -192,12 +195,10 @@ class Group:
         occupant.stopping = True
         self._engine.stop(occupant.name)
 
-    def _stop_hung(self, occupant: Occupant) -> None:
-        assert occupant.probe is not None
-        self._events.add(occupant.name, f"hangs: not ready for {occupant.probe.unready_s():.0f} s; it is replaced")
-        self.deaths += 1
-        occupant.leave("hung")
-        occupant.done_at = time.monotonic()
+    def _replace(self, occupant: Occupant, why: str) -> None:
+        """Give up a replica that has not ended."""
+        self._events.add(occupant.name, f"{why}{self._delay()}")
+        occupant.leave(why)
 
     def _end(self, occupant: Occupant) -> None:
         del self.occupants[occupant.name]
@@ -211,26 +212,30 @@ class Group:
 
     def _mourn(self, occupant: Occupant) -> None:
         """Note a death, and when the next start may be."""
-        now, was_ready = time.monotonic(), occupant.ready_at is not None
-        self.deaths += 1
-        self._death_times = [*(time_s for time_s in self._death_times if now - time_s < WINDOW_S), now]
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (len(self._death_times) - 2))
-        wait_s = wait_s if len(self._death_times) > 1 else 0.0
-        self._wait_until = now + wait_s
-        what = "died" if was_ready else "did not start"
-        problem = occupant.state.problem or "it ended"
+        was_ready, problem = occupant.ready_at is not None, occupant.state.problem or "it ended"
         first, _, details = problem.partition("\n")
-        again = f"; another starts in {wait_s:g} s" if wait_s else "; another starts"
-        self._events.add(occupant.name, f"{what}: {first.rstrip('.')}{again}" + (f"\n{details}" if details else ""))
-        if not was_ready:
-            self._failed += 1
-        if self._is_updating and self._before and occupant.generation == self._generation:
+        first = first.rstrip(".")
+        text = f"{'died' if was_ready else 'did not start'}: {first}{self._delay()}"
+        self._events.add(occupant.name, f"{text}\n{details}" if details else text)
+        self._failed += not was_ready
+        if self._before and occupant.generation == self._generation:
             self._failed_update += 1
             if self._failed_update >= MOST_FAILED_UPDATE:
                 self._go_back(first)
         if self._failed >= MOST_FAILED:
-            self._gave_up = f"{self._failed} starts failed in a row; the last: {first}"
+            self._gave_up = f"{self._failed} starts failed in a row; the last: {first}."
             self._events.add(self.entry.name, f"no more replicas are started: {self._gave_up} `scale` tries again.")
+
+    def _delay(self) -> str:
+        """Count a death, and let the next start wait if there were others lately; says when it is."""
+        now = time.monotonic()
+        self.deaths += 1
+        self._death_times = [*(time_s for time_s in self._death_times if now - time_s < WINDOW_S), now]
+        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (len(self._death_times) - 2))
+        if len(self._death_times) == 1:
+            return "; another starts"
+        self._wait_until = now + wait_s
+        return f"; another starts in {wait_s:g} s"
 
     def _go_back(self, why: str) -> None:
         assert self._before is not None

@@ -75,6 +75,15 @@ class Occupant:
         return settled and not in_flight and self.probe.is_empty()
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it has closed its ports, as a server does when it gets SIGTERM."""
+        return self.probe is not None and not self.leaving and self.probe.is_closed()
+
+    def hangs(self, hung_s: float) -> bool:
+        """Whether it has not said for so long that it is ready."""
+        return self.probe is not None and not self.leaving and self.probe.unready_s() > hung_s
+
+    @property
     def is_unready(self) -> bool:
         """Whether it served and has not said for a while that it is ready."""
         return self.probe is not None and not self.leaving and self.probe.unready_s() > UNREADY_S

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serve import front, server_flags
+from serve import server_flags
 from serve.cluster.plan import Deployment, Plan, TenantEntry
+from serve.front import checks
 from serve.front.door import FrontDoor, Pool, Tenant, Tls
 from serve.launcher import Settings, check_files
 from serve.resources import PortError, free_ports
@@ -54,7 +55,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         request_s=limits.request_s,
     )
     try:
-        front.check(opening, plan.proxy)
+        checks.check(opening, plan.proxy)
     except Mistake as mistake:
         raise Mistake(f"{where}: {mistake}") from mistake
     return opening, None if plan.metrics_port is None else metrics

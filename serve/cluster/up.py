@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from serve import front
 from serve.cluster import metrics_page, place, plan_check, state
 from serve.cluster.control import Call, Look, listening
 from serve.cluster.controller import Controller
@@ -17,6 +16,7 @@ from serve.cluster.plan import Plan
 from serve.cluster.probe import address
 from serve.cluster.state import Remembered
 from serve.front.door import FrontDoor
+from serve.front.opening import open_door
 from triton_batching.terminal import terminal
 
 
@@ -58,7 +58,7 @@ def _keep(
 ) -> None:
     events = Events(tell)
     with (
-        front.open_door(door, kind=plan.proxy) as proxy,
+        open_door(door, kind=plan.proxy, report=lambda text: events.add(plan.proxy, text)) as proxy,
         _engine(engine_name, plan, events) as engine,
     ):
         controller = Controller(
@@ -84,7 +84,10 @@ def _keep(
             return metrics_page.page(status, proxy.metrics())
 
         with listening(where.socket, controller.calls), metrics_page.served(door.host, metrics_port, page):
-            controller.run()
+            try:
+                controller.run()
+            finally:
+                controller.close()
     where.state.unlink(missing_ok=True)
     tell("the cluster has ended.")
 
