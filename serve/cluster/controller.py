@@ -33,7 +33,6 @@ class Controller:
     """One cluster: `run` keeps it until it is told to end.
 
     remember: writes what the next `up` continues with. ready: called once, when every deployment has its replicas.
-    room: raises `Mistake` if the machine has no room for this plan.
     """
 
     def __init__(
@@ -49,13 +48,12 @@ class Controller:
         starts: Mapping[str, Remembered],
         events: Events,
         remember: Callable[[Mapping[str, Remembered]], None],
-        room: Callable[[Plan], None],
         ready: Callable[[], None],
     ) -> None:
         self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._plan, self._name, self._engine_name, self._engine = plan, name, engine_name, engine
         self._door, self._metrics_port, self._proxy, self._events = door, metrics_port, proxy, events
-        self._remember, self._room, self._announce = remember, room, ready
+        self._remember, self._announce = remember, ready
         self.groups = {
             entry.name: Group(entry, starts[entry.name], engine, events, limits=plan.limits, repository=plan.repository)
             for entry in plan.deployment
@@ -211,10 +209,9 @@ class Controller:
         name, before = group.entry.name, group.desired
         if group.entry.scaling:
             raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
-        others = [entry for entry in self._plan.deployment if entry.name != name]
         entry = msgspec.structs.replace(group.entry, replicas=replicas)
         plan_check.check_count(entry, self._plan.repository)
-        self._room(msgspec.structs.replace(self._plan, deployment=(*others, entry)))
+        self._engine.check([group.replica(number) for number in range(replicas - before)])
         self._events.add(name, f"scale {before} -> {replicas} by command")
         group.scale(replicas)
         return f"{name}: {before} -> {replicas} replicas"

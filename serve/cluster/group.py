@@ -4,12 +4,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from serve.cluster import reconcile
+from serve.cluster import plan_check, reconcile
 from serve.cluster.engine import Engine, Phase, Replica, ReplicaState
 from serve.cluster.events import Events
 from serve.cluster.occupant import Occupant
 from serve.cluster.plan import Deployment, Limits
-from serve.cluster.plan_check import settings
 from serve.cluster.reconcile import Member
 from serve.cluster.state import Remembered
 from serve.cluster.status import DeploymentStatus
@@ -73,6 +72,10 @@ class Group:
                 self._note_drained(occupant, traffic.get(occupant.name, NO_TRAFFIC).in_flight)
             elif occupant.done_at and not occupant.stopping and time.monotonic() - occupant.done_at > FORGET_S:
                 self._stop(occupant)
+
+    def replica(self, number: int) -> Replica:
+        """The replica with this number."""
+        return plan_check.replica(self.entry, number, self.config_name, self._repository)
 
     def scale(self, replicas: int) -> None:
         """Have this number of replicas."""
@@ -155,15 +158,7 @@ class Group:
 
     def _start(self) -> None:
         self._number += 1
-        nodes = self.entry.nodes
-        replica = Replica(
-            name=f"{self.entry.name}-{self._number}",
-            deployment=self.entry.name,
-            settings=settings(self.entry, self.config_name, self._repository),
-            cpus=self.entry.cpus,
-            gpus=self.entry.gpus,
-            node=nodes[self._number % len(nodes)] if nodes else None,
-        )
+        replica = self.replica(self._number)
         self.occupants[replica.name] = Occupant(replica=replica, number=self._number, generation=self._generation)
         self._engine.start(replica)
         self._events.add(replica.name, "starts")

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from triton_batching.terminal import Failure, Mistake
 
 POLL_S = 0.05
 NODE = "local"
+GPUS = Path("/proc/driver/nvidia/gpus")
 # The logs of replicas that died are kept, this many at most.
 KEPT_LOGS = 20
 
@@ -20,13 +21,29 @@ KEPT_LOGS = 20
 class LocalEngine:
     """Starts replicas on this machine; `report` gets (replica, sentence) on threads of this engine.
 
-    logs: the folder for the servers' logs. gpus: the GPUs that replicas with `gpus` are spread over.
+    logs: the folder for the servers' logs.
     """
 
-    def __init__(self, *, logs: Path, gpus: int = 0, report: Callable[[str, str], None] = lambda *_: None) -> None:
+    def __init__(self, *, logs: Path, report: Callable[[str, str], None] = lambda *_: None) -> None:
         self._logs, self._report = logs, report
         self._runs: dict[str, _Run] = {}
-        self._room = dict.fromkeys(range(gpus), 1.0)
+        self._room = dict.fromkeys(range(len(list(GPUS.iterdir())) if GPUS.is_dir() else 0), 1.0)
+
+    def check(self, replicas: Sequence[Replica]) -> None:
+        """Raise `Mistake` if there is no room for these replicas beside those that run."""
+        together = [*replicas, *(run.replica for run in self._runs.values())]
+        for kind, there in (("cpus", float(os.cpu_count() or 1)), ("gpus", float(len(self._room)))):
+            wanted = sum(float(getattr(replica, kind)) for replica in together)
+            if wanted > there:
+                raise Mistake(
+                    f"{len(together)} replicas take {wanted:g} {kind}, and this machine has {there:g}. Have fewer, "
+                    f"lower {kind}, or use several machines with --engine ray."
+                )
+        if placed := [replica for replica in replicas if replica.node not in (None, NODE)]:
+            raise Mistake(
+                f"{placed[0].name} is to run on the node {placed[0].node}, and --engine local has this machine only. "
+                "Leave nodes out of the plan, or use --engine ray."
+            )
 
     def start(self, replica: Replica) -> None:
         """Begin to start a replica; its state says when it is ready, or that it ended."""
@@ -93,18 +110,18 @@ class _Run:
         self.stopping = threading.Event()
         self.state = ReplicaState(phase=Phase.STARTING, node=NODE)
         self.thread = threading.Thread(target=self._run, daemon=True, name=f"replica {replica.name}")
-        self._replica, self._report = replica, report
+        self.replica, self._report = replica, report
 
     @property
     def log(self) -> Path:
         """The server's log."""
-        assert self._replica.settings.log is not None
-        return self._replica.settings.log
+        assert self.replica.settings.log is not None
+        return self.replica.settings.log
 
     def _run(self) -> None:
         problem = ""
         try:
-            with launch(self._replica.settings, progress=self._go_on) as server:
+            with launch(self.replica.settings, progress=self._go_on) as server:
                 problem = self._serve(server)
         except _Stopped:
             pass
@@ -128,7 +145,7 @@ class _Run:
             metrics_port=server.metrics_port,
             pid=server.pid,
         )
-        with reviving(server, report=lambda text: self._report(self._replica.name, text)) as revival:
+        with reviving(server, report=lambda text: self._report(self.replica.name, text)) as revival:
             while server.running() and revival.failure is None and not self.stopping.wait(POLL_S):
                 pass
         if self.stopping.is_set():

@@ -2,12 +2,13 @@
 
 import os
 import stat
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve import server_flags
+from serve.cluster.engine import Replica
 from serve.cluster.plan import Deployment, Plan, TenantEntry
 from serve.front import checks
 from serve.front.door import FrontDoor, Pool, Tenant, Tls
@@ -16,7 +17,6 @@ from serve.resources import PortError, free_ports
 from triton_batching.terminal import Mistake
 
 MIB = 1 << 20
-GPUS = Path("/proc/driver/nvidia/gpus")
 
 
 def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
@@ -61,35 +61,9 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
     return opening, None if plan.metrics_port is None else metrics
 
 
-def room(engine: str, where: str) -> Callable[[Plan], None]:
-    """What raises `Mistake` if the replicas of a plan have no room; Ray itself knows the room of its nodes."""
-    return (lambda plan: _check_room(plan, where)) if engine == "local" else (lambda _: None)
-
-
-def _check_room(plan: Plan, where: str) -> None:
-    for kind, there in (("cpus", float(os.cpu_count() or 1)), ("gpus", float(gpus()))):
-        wanted = sum(float(getattr(entry, kind)) * entry.most_replicas for entry in plan.deployment)
-        if wanted > there:
-            raise Mistake(
-                f"{where}: its replicas take {wanted:g} {kind}, and this machine has {there:g}. Plan fewer replicas, "
-                f"lower {kind}, or use several machines with --engine ray."
-            )
-    for entry in plan.deployment:
-        if entry.nodes:
-            raise Mistake(
-                f"{where}: deployment {entry.name}: nodes are for --engine ray; --engine local has this machine only. "
-                "Leave them out."
-            )
-
-
-def gpus() -> int:
-    """The NVIDIA GPUs of this machine."""
-    return len(list(GPUS.iterdir())) if GPUS.is_dir() else 0
-
-
-def settings(entry: Deployment, config_name: str | None, repository: Path) -> Settings:
-    """What a replica of this deployment serves."""
-    return Settings(
+def replica(entry: Deployment, number: int, config_name: str | None, repository: Path) -> Replica:
+    """The replica of a deployment with this number."""
+    served = Settings(
         models=entry.models,
         config_name=config_name,
         repository=repository,
@@ -97,12 +71,20 @@ def settings(entry: Deployment, config_name: str | None, repository: Path) -> Se
         environment=entry.environment,
         start_timeout_s=entry.start_timeout_s,
     )
+    return Replica(
+        name=f"{entry.name}-{number}",
+        deployment=entry.name,
+        settings=served,
+        cpus=entry.cpus,
+        gpus=entry.gpus,
+        node=entry.nodes[number % len(entry.nodes)] if entry.nodes else None,
+    )
 
 
 def check_models(entry: Deployment, config_name: str | None, repository: Path) -> Mapping[str, ModelConfig]:
     """The configurations that a replica serves, by model; raises `Mistake`."""
     server_flags.check(entry.arguments, open_admin=False)
-    return check_files(settings(entry, config_name, repository))
+    return check_files(replica(entry, 0, config_name, repository).settings)
 
 
 def check_count(entry: Deployment, repository: Path) -> None:

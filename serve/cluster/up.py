@@ -17,7 +17,7 @@ from serve.cluster.probe import address
 from serve.cluster.state import Remembered
 from serve.front.door import FrontDoor
 from serve.front.opening import open_door
-from triton_batching.terminal import terminal
+from triton_batching.terminal import Mistake, terminal
 
 
 def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, remembers: bool = True) -> None:
@@ -33,15 +33,13 @@ def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, 
 
     with place.taken(where):
         door, metrics_port = plan_check.check(plan, where.name)
-        room = plan_check.room(engine, where.name)
-        room(plan)
         if fresh or not remembers:
             where.state.unlink(missing_ok=True)
         found = state.read(where.state)
         starts = {entry.name: state.start_of(entry, found.get(entry.name)) for entry in plan.deployment}
         if differences := state.differences(plan, starts):
             tell(f"continues with {'; '.join(differences)}. --fresh starts as planned.")
-        _keep(plan, where, engine, door, metrics_port, starts, room, tell, remembers=remembers)
+        _keep(plan, where, engine, door, metrics_port, starts, tell, remembers=remembers)
 
 
 def _keep(
@@ -51,16 +49,15 @@ def _keep(
     door: FrontDoor,
     metrics_port: int | None,
     starts: Mapping[str, Remembered],
-    room: Callable[[Plan], None],
     tell: Callable[[str], None],
     *,
     remembers: bool,
 ) -> None:
     events = Events(tell)
-    with (
-        open_door(door, kind=plan.proxy, report=lambda text: events.add(plan.proxy, text)) as proxy,
-        _engine(engine_name, plan, events) as engine,
-    ):
+    with contextlib.ExitStack() as stack:
+        engine = stack.enter_context(_engine(engine_name, events))
+        _check_room(plan, starts, engine, where.name)
+        proxy = stack.enter_context(open_door(door, kind=plan.proxy, report=lambda text: events.add(plan.proxy, text)))
         controller = Controller(
             plan,
             name=where.name,
@@ -72,7 +69,6 @@ def _keep(
             starts=starts,
             events=events,
             remember=lambda found: state.write(where.state, found) if remembers else None,
-            room=room,
             ready=lambda: _announce(door, metrics_port, tell),
         )
 
@@ -99,19 +95,38 @@ def _announce(door: FrontDoor, metrics_port: int | None, tell: Callable[[str], N
 
 
 @contextlib.contextmanager
-def _engine(name: str, plan: Plan, events: Events) -> Iterator[Engine]:
+def _engine(name: str, events: Events) -> Iterator[Engine]:
     """The engine; at the end it has stopped every replica."""
-    if name == "ray":
-        from serve.cluster.ray_engine import open_engine
+    with contextlib.ExitStack() as stack:
+        engine: Engine
+        if name == "ray":
+            from serve.cluster import ray_session
 
-        with open_engine(plan, report=events.add) as engine:
-            yield engine
-        return
-    logs = Path("build").resolve() / f"cluster-{os.getpid()}"
-    local = LocalEngine(logs=logs, gpus=plan_check.gpus(), report=events.add)
+            stack.enter_context(ray_session.connected())
+            from serve.cluster.ray_engine import RayEngine
+
+            engine = RayEngine()
+        else:
+            logs = Path("build").resolve() / f"cluster-{os.getpid()}"
+            stack.callback(_remove_empty, logs)
+            engine = LocalEngine(logs=logs, report=events.add)
+        stack.callback(engine.close)
+        yield engine
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _check_room(plan: Plan, starts: Mapping[str, Remembered], engine: Engine, where: str) -> None:
+    """Raise `Mistake` if there is no room for all replicas that the plan may ask for."""
+    replicas = [
+        plan_check.replica(entry, number, starts[entry.name].config_name, plan.repository)
+        for entry in plan.deployment
+        for number in range(max(entry.most_replicas, starts[entry.name].replicas))
+    ]
     try:
-        yield local
-    finally:
-        local.close()
-        with contextlib.suppress(OSError):
-            logs.rmdir()
+        engine.check(replicas)
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
