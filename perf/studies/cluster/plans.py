@@ -1,0 +1,57 @@
+"""The plan of the cluster that these experiments start."""
+
+import socket
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFile:
+    """Replicas of one model behind a front door on free ports. tenants: names, with their requests per second."""
+
+    model: str
+    config_name: str | None
+    proxy: str = "envoy"
+    replicas: int = 3
+    tenants: tuple[tuple[str, float], ...] = ()
+    most_in_flight: int = 1024
+
+    def write(self, folder: Path) -> Path:
+        """Write it and the tenants' tokens into `folder`; the path of the plan."""
+        http, grpc = _free_ports(2)
+        lines = [
+            f"http_port = {http}",
+            f"grpc_port = {grpc}",
+            "metrics_port = 0",
+            f'proxy = "{self.proxy}"',
+            "[[deployment]]",
+            'name = "replicas"',
+            f'models = ["{self.model}"]',
+            *([f'config_name = "{self.config_name}"'] if self.config_name else []),
+            f"replicas = {self.replicas}",
+            "p99_ms = 200",
+            f"most_in_flight = {self.most_in_flight}",
+        ]
+        for name, rate in self.tenants:
+            lines += ["[[tenant]]", f'name = "{name}"', f'token_file = "{name}.token"']
+            lines += [f"requests_per_s = {rate}", f"burst = {max(1, int(rate / 4))}"]
+            token = folder / f"{name}.token"
+            token.touch(mode=0o600)
+            token.write_text(self.token(name))
+        plan = folder / "plan.toml"
+        plan.write_text("\n".join(lines) + "\n")
+        return plan
+
+    @staticmethod
+    def token(tenant: str) -> str:
+        """The bearer token of a tenant of these experiments."""
+        return f"{tenant}-of-an-experiment"
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as sockets:
+        listeners = [sockets.enter_context(socket.socket()) for _ in range(count)]
+        for listener in listeners:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in listeners]

@@ -1,0 +1,111 @@
+"""A cluster that runs as a program of its own, as a user starts it, and what is done to it."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.studies.cluster.clients import Door
+from serve.cluster import control, place
+from serve.cluster.control import Command
+from serve.cluster.status import ReplicaStatus, Status
+from triton_batching import processes
+from triton_batching.terminal import Failure
+
+READY_S, POLL_S, END_S = 180.0, 0.1, 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningCluster:
+    """A running `python -m serve.cluster up`; `log` has what it prints."""
+
+    process: "subprocess.Popen[bytes]"
+    place: place.Place
+    log: Path
+
+    def ask(self, command: Command) -> Status:
+        """Send a command; the status after it. Raises `Mistake` and `Failure`."""
+        status = control.ask(self.place, command).status
+        return self.status() if status is None else status
+
+    def status(self) -> Status:
+        """How the cluster is."""
+        status = control.ask(self.place, control.Look()).status
+        if status is None:
+            raise Failure(f"{self.place.name}: the cluster says nothing of itself.")
+        return status
+
+    def ready(self) -> list[ReplicaStatus]:
+        """The replicas that take requests."""
+        return [replica for replica in self.status().replicas if replica.phase == "ready"]
+
+    def door(self, model: str) -> Door:
+        """The addresses of its front door."""
+        status = self.status()
+        return Door(
+            model=model,
+            http_url=f"{status.host}:{status.http_port}",
+            grpc_url=f"{status.host}:{status.grpc_port}",
+        )
+
+    def wait(self, what: str, holds: Callable[[Status], bool], *, most_s: float = READY_S) -> Status:
+        """Wait until `holds`; raises `Failure` after `most_s`, or when the program ends."""
+        end = time.monotonic() + most_s
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise Failure(f"the cluster ended with code {self.process.returncode}.\n{self.log.read_text()[-2000:]}")
+            with contextlib.suppress(Exception):
+                if holds(status := self.status()):
+                    return status
+            time.sleep(POLL_S)
+        raise Failure(f"{what}: not so after {most_s:g} s.\n{self.log.read_text()[-2000:]}")
+
+    def scale(self, deployment: str, replicas: int) -> None:
+        """Have so many replicas, and wait until they are there and no other."""
+        self.ask(control.Scale(deployment=deployment, replicas=replicas))
+        self.wait(
+            f"{replicas} replicas",
+            lambda status: [replica.phase for replica in status.replicas] == ["ready"] * replicas,
+        )
+
+
+def server_of(replica: ReplicaStatus) -> int:
+    """The process of the replica's tritonserver, a child of its guard; raises `Failure` if it is gone."""
+    for pid in processes.tree(replica.pid):
+        if processes.name(pid) == "tritonserver":
+            return pid
+    raise Failure(f"{replica.name} has no tritonserver (any more).")
+
+
+def proxies(cluster: RunningCluster) -> list[int]:
+    """The processes of the proxy, its parent first."""
+    tree = processes.tree(cluster.process.pid)
+    found = [pid for pid in tree if processes.name(pid) in ("envoy", "haproxy")]
+    parents = [pid for pid in tree if set(processes.children(pid)) & set(found) and pid != cluster.process.pid]
+    return [*parents, *found]
+
+
+@contextlib.contextmanager
+def running(plan: Path, *, engine: str, log: Path) -> Iterator[RunningCluster]:
+    """Start the cluster, yield it when all replicas are ready, and end it as Ctrl-C does."""
+    command = [sys.executable, "-P", "-m", "serve.cluster", "up", str(plan), "--engine", engine, "--fresh"]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"}
+        )
+    try:
+        cluster = RunningCluster(process=process, place=place.of_plan(plan), log=log)
+        cluster.wait("every replica ready", lambda status: status.is_ready)
+        yield cluster
+    finally:
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,103 @@
+"""The records of these experiments."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from perf.records import file
+from perf.studies.cluster.clients import Counts
+from perf.studies.experiment import Origin
+
+BACK_S = 10.0
+SCALE_UP, SHARE_SPREAD, DOOR_COST = 2.7, 1.15, 1.15
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRecord(Origin):
+    """A load on three replicas behind the front door, and one fault in it.
+
+    fault_s: seconds from the start of the load to the fault. back_s: seconds from the fault until all replicas were
+    ready again, None if that took longer than the trial. slow_s: seconds from the fault until the throughput of a
+    second was 0.9 of that before it. in_window: requests that were in flight or due within a second of the fault.
+    executed: requests that the replicas' servers counted; more than the clients' requests are retries that ran twice.
+    """
+
+    KIND: ClassVar[str] = "cluster fault"
+    FORMAT: ClassVar[int] = 1
+    engine: str
+    proxy: str
+    model: str
+    config_name: str | None
+    fault: str
+    protocol: str
+    rows: int
+    clients: int
+    counts: Counts
+    before: Counts
+    errors: Mapping[str, int]
+    fault_s: float
+    back_s: float | None
+    slow_s: float | None
+    restarts: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether no request failed, no answer was wrong, and the capacity was back in time."""
+        return not (self.counts.failed or self.counts.wrong) and self.back_s is not None and self.back_s <= BACK_S
+
+    @property
+    def file_name(self) -> str:
+        """The name of the record."""
+        return f"{self.engine}.{self.proxy}.{self.fault.replace(' ', '_')}.{self.protocol}.{self.rows}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write the record; raises `RecordError`."""
+        return file.write(self, folder / self.file_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceRound:
+    """One round, in random order: one replica and three under the same clients, and one client with and without door.
+
+    shares: requests of each replica in the load of three. direct_ms, door_ms: the p50 of a single client, by protocol.
+    """
+
+    one: Counts
+    three: Counts
+    shares: tuple[int, ...]
+    direct_ms: Mapping[str, float]
+    door_ms: Mapping[str, float]
+
+    @property
+    def gain(self) -> float:
+        """Throughput of three replicas over that of one."""
+        return self.three.per_s / self.one.per_s
+
+    @property
+    def spread(self) -> float:
+        """The largest share over the smallest."""
+        return max(self.shares) / max(1, min(self.shares))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalanceRecord(Origin):
+    """How the load spreads over three replicas, and what the door costs."""
+
+    KIND: ClassVar[str] = "cluster balance"
+    FORMAT: ClassVar[int] = 1
+    proxy: str
+    model: str
+    config_name: str | None
+    protocol: str
+    clients: int
+    rounds: tuple[BalanceRound, ...]
+
+    @property
+    def file_name(self) -> str:
+        """The name of the record."""
+        return f"balance.{self.proxy}.{self.protocol}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write the record; raises `RecordError`."""
+        return file.write(self, folder / self.file_name)
