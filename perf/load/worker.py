@@ -12,7 +12,7 @@ import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -45,7 +45,7 @@ class Job:
     `requests` are pairs of inputs and right outputs, sent in turn. `due_s` are the due times of an open loop, in
     seconds after the start. None is a closed loop with `in_flight` requests in flight, which ends after `count`
     requests or when the parent says stop. `in_flight_limit` is the share of this process. `first` is the number of the
-    first request. `niceness` lowers the priority.
+    first request. `niceness` lowers the priority. `headers` are those of every request.
     """
 
     worker: int
@@ -61,6 +61,7 @@ class Job:
     in_flight_limit: int = 1
     first: int = 0
     niceness: int = 0
+    headers: Mapping[str, str] | None = None
 
     @property
     def numbers(self) -> Iterator[int]:
@@ -147,7 +148,9 @@ def work(job: Job, parent: Connection) -> None:
 
 
 def _closed(job: Job, parent: Connection) -> None:
-    with Model(job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=HOOKS) as model:
+    with Model(
+        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, headers=job.headers, hooks=HOOKS
+    ) as model:
         with contextlib.suppress(RejectedError):  # a rejection is an answer too
             model.predict(*job.requests[0][0])
         _start(parent)
@@ -175,7 +178,7 @@ def _closed(job: Job, parent: Connection) -> None:
 async def _many(job: Job, parent: Connection) -> None:
     """Many requests in flight in one process."""
     async with AsyncModel(
-        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, hooks=HOOKS
+        job.model, url=job.url, transport=job.transport, timeout_s=job.timeout_s, headers=job.headers, hooks=HOOKS
     ) as model:
         with contextlib.suppress(RejectedError):  # a rejection is an answer too
             await model.predict(*job.requests[0][0])

@@ -15,6 +15,8 @@ from perf.stats.percentile import percentile
 from serve.management import loaded
 
 Protocol = Literal["grpc", "http"]
+PROTOCOLS: tuple[Protocol, ...] = ("grpc", "http")
+# Two keep up with three replicas on two cores.
 PROCESSES = 2
 TIMEOUT_S = 60.0
 # Different requests in the pool; no two clients send the same one at a time.
@@ -90,6 +92,7 @@ def jobs(door: Door, pool: Pool, protocol: Protocol, clients: int) -> list[Job]:
             requests=[(request.inputs, request.outputs) for request in pool.requests[worker::processes]],
             tolerance=pool.tolerance,
             in_flight=clients // processes,
+            headers=door.headers,
         )
         for worker in range(processes)
     ]

@@ -31,25 +31,28 @@ AT_FULL = 0.9
 
 @dataclass(kw_only=True)
 class Fault:
-    """A fault: `inject` does it and returns at once or when it is done."""
+    """A fault: `inject` does it, and returns the name of the replica that it ends, "" if it ends none."""
 
     name: str
-    inject: Callable[[RunningCluster], None]
+    inject: Callable[[RunningCluster], str]
     engines: tuple[str, ...] = ("local", "ray")
 
 
-def _settled(status: Status) -> bool:
-    return [replica.phase for replica in status.replicas] == ["ready"] * REPLICAS
+def _settled(status: Status, ended: str) -> bool:
+    phases = {replica.name: replica.phase for replica in status.replicas}
+    return ended not in phases and list(phases.values()) == ["ready"] * REPLICAS
 
 
-def _signal(number: signal.Signals) -> Callable[[RunningCluster], None]:
-    def send(cluster: RunningCluster) -> None:
-        os.kill(server_of(cluster.ready()[0]), number)
+def _signal(number: signal.Signals) -> Callable[[RunningCluster], str]:
+    def send(cluster: RunningCluster) -> str:
+        replica = cluster.ready()[0]
+        os.kill(server_of(replica), number)
+        return replica.name
 
     return send
 
 
-def _hang(cluster: RunningCluster) -> None:
+def _hang(cluster: RunningCluster) -> str:
     pid = server_of(cluster.ready()[0])
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -57,30 +60,34 @@ def _hang(cluster: RunningCluster) -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGCONT)
+    return ""
 
 
-def _update(cluster: RunningCluster) -> None:
+def _update(cluster: RunningCluster) -> str:
     deployment = cluster.status().deployments[0].name
     cluster.ask(control.Update(deployment=deployment, keeps_config=True))
     cluster.wait("the update", lambda status: not status.deployments[0].updating, most_s=MOST_S)
+    return ""
 
 
-def _scale(cluster: RunningCluster) -> None:
+def _scale(cluster: RunningCluster) -> str:
     """From 3 to 2 and back; the load begins with three."""
     deployment = cluster.status().deployments[0].name
     cluster.scale(deployment, REPLICAS - 1)
     time.sleep(AFTER_S)
     cluster.scale(deployment, REPLICAS)
+    return ""
 
 
-def _drain(cluster: RunningCluster) -> None:
+def _drain(cluster: RunningCluster) -> str:
     replica = cluster.ready()[0].name
     cluster.ask(control.Drain(replica=replica))
-    cluster.wait("the drain", lambda status: replica not in [each.name for each in status.replicas], most_s=MOST_S)
+    return replica
 
 
-def _kill_door(cluster: RunningCluster) -> None:
+def _kill_door(cluster: RunningCluster) -> str:
     os.kill(proxies(cluster)[0], signal.SIGKILL)
+    return ""
 
 
 FAULTS = (
@@ -130,10 +137,10 @@ class _Watch:
 
     def _run(self) -> None:
         try:
-            self.fault.inject(self.cluster)
-            # The cluster may still call a dead replica ready.
-            time.sleep(1.0)
-            self.cluster.wait(f"all replicas after {self.fault.name}", _settled, most_s=MOST_S)
+            ended = self.fault.inject(self.cluster)
+            self.cluster.wait(
+                f"{REPLICAS} replicas after {self.fault.name}", lambda status: _settled(status, ended), most_s=MOST_S
+            )
         except Exception as error:
             self.error = f"{type(error).__name__}: {error}"
         finally:

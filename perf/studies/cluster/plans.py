@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from export.repository import REPOSITORY
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFile:
@@ -12,6 +14,7 @@ class PlanFile:
 
     model: str
     config_name: str | None
+    repository: Path = REPOSITORY
     proxy: str = "envoy"
     replicas: int = 3
     tenants: tuple[tuple[str, float], ...] = ()
@@ -25,6 +28,7 @@ class PlanFile:
             f"grpc_port = {grpc}",
             "metrics_port = 0",
             f'proxy = "{self.proxy}"',
+            f'repository = "{self.repository}"',
             "[[deployment]]",
             'name = "replicas"',
             f'models = ["{self.model}"]',
