@@ -19,9 +19,11 @@ MOST_RETRIES = 3
 SLACK, SLACK_S = 1.1, 0.1
 # An answer of a replica is final, also 503 and UNAVAILABLE: Triton says so when its queue is full, and asking the
 # others would multiply an overload. `reset` covers a try that ran out of time.
-RETRY_ON_ANY_LOSS = "connect-failure,refused-stream,reset"
+RETRY_ON_ANY_LOSS = "connect-failure,refused-stream,reset,retriable-headers"
 # The request surely did not reach a replica.
-RETRY_IF_NOT_SENT = "connect-failure,refused-stream,reset-before-request"
+RETRY_IF_NOT_SENT = "connect-failure,refused-stream,reset-before-request,retriable-headers"
+# What a tritonserver that stops still answers over gRPC (seen on 2.51 after SIGTERM). The request did not run.
+STOPPING = ("Server is stopping", "has no available versions")
 SHORT_TIMEOUT_S = 10.0
 LUA = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.LuaPerRoute"
 ALWAYS_OPEN = {
@@ -75,6 +77,7 @@ def _refusal(match: dict[str, Any], status: int, text: str, **more: Any) -> dict
 def _action(pool: Pool, protocol: str) -> dict[str, Any]:
     retry: dict[str, Any] = {
         "retry_on": RETRY_ON_ANY_LOSS if pool.is_retried else RETRY_IF_NOT_SENT,
+        "retriable_headers": [{"name": "grpc-message", "string_match": {"contains": text}} for text in STOPPING],
         "num_retries": MOST_RETRIES,
         "retry_host_predicate": [
             {

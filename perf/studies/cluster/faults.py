@@ -31,10 +31,14 @@ AT_FULL = 0.9
 
 @dataclass(kw_only=True)
 class Fault:
-    """A fault: `inject` does it, and returns the name of the replica that it ends, "" if it ends none."""
+    """A fault: `inject` does it, and returns the name of the replica that it ends, "" if it ends none.
+
+    is_wanted: replicas leave because somebody said so, and the time without them counts from when more are wanted.
+    """
 
     name: str
     inject: Callable[[RunningCluster], str]
+    is_wanted: bool = False
     engines: tuple[str, ...] = ("local", "ray")
 
 
@@ -95,7 +99,7 @@ FAULTS = (
     Fault(name="terminate", inject=_signal(signal.SIGTERM)),
     Fault(name="hang", inject=_hang),
     Fault(name="update", inject=_update),
-    Fault(name="scale", inject=_scale),
+    Fault(name="scale", inject=_scale, is_wanted=True),
     Fault(name="drain", inject=_drain),
     Fault(name="kill the door", inject=_kill_door),
 )
@@ -108,6 +112,7 @@ class _Watch:
     cluster: RunningCluster
     fault: Fault
     injected_ns: int = 0
+    short_from_ns: int = 0
     short_ns: int = 0
     error: str = ""
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -133,7 +138,10 @@ class _Watch:
     @property
     def back_s(self) -> float | None:
         """Seconds until the capacity was back; None if it did not come back."""
-        return None if self.error else (self.short_ns - self.injected_ns) / NS
+        if self.error:
+            return None
+        begin_ns = self.short_from_ns if self.fault.is_wanted else self.injected_ns
+        return max(0, self.short_ns - begin_ns) / NS
 
     def _run(self) -> None:
         try:
@@ -152,6 +160,7 @@ class _Watch:
                 status = self.cluster.status()
                 if any(deployment.ready < deployment.desired for deployment in status.deployments):
                     self.short_ns = time.monotonic_ns()
+                    self.short_from_ns = self.short_from_ns or self.short_ns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,16 @@ def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: S
             assert sum(replica.requests for replica in traffic.values()) >= CLIENTS * 60
 
 
+def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
+    """After SIGTERM tritonserver answers over gRPC that it stops, until its ports close."""
+    with contextlib.ExitStack() as stack:
+        [victim] = start(stack, SIMULATED)
+        front = door(SIMULATED)
+        with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim])):
+            assert offer(front, 100, lambda: os.kill(triton(victim), signal.SIGTERM)) == []
+            wait_until(lambda: not victim.running(), seconds=30.0)
+
+
 def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
     ready = endpoints(replicas[:3])
