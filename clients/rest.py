@@ -102,14 +102,17 @@ class BlockingRestConnection:
         return None
 
     def _connection(self) -> http.client.HTTPConnection:
-        host = self.endpoint.host.strip("[]")
+        host = (self.endpoint.name or self.endpoint.host).strip("[]")
         if self._tls:
             return http.client.HTTPSConnection(host, self.endpoint.port, context=self._tls)
         return http.client.HTTPConnection(host, self.endpoint.port)
 
     def _connect(self, connection: http.client.HTTPConnection, step: Step) -> None:
         connection.timeout = _time(step)
-        connection.connect()
+        if self.endpoint.name:
+            connection.sock = self.endpoint.connected(connection.timeout, self._tls)
+        else:
+            connection.connect()
 
     def _send(self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step) -> None:
         opened: socket.socket = connection.sock

@@ -242,7 +242,6 @@ def test_an_invalid_address_is_refused(url: str) -> None:
     [
         ("https://localhost:8000", "grpc", None),
         ("grpcs://localhost:8001", "http", None),
-        ("dns:///localhost:8001", "http", None),
         ("grpc://localhost:8001", "auto", Tls()),
         ("http://localhost:8001", "auto", Tls()),
     ],

@@ -1,0 +1,235 @@
+"""One model on several servers: each request goes to the next of them, and to another one if that fails.
+
+A replica that does not answer gets no more requests, until a look at it in the background finds the model there again.
+Until then only a request for which no other replica is left tries it.
+"""
+
+import copy
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from zlib import crc32
+
+from .addresses import Addresses
+from .contract import Array, Metadata
+from .endpoint import Endpoint
+from .errors import AddressError, ClientError, ServerUnreachableError, TimedOutError, timed_out
+from .exchange import Exchange
+from .replica import Replica
+from .retries import Retries
+from .steps import Pause, Steps, Work, deadline_after, seconds_until
+from .terms import Terms
+
+AGAIN_S = 0.3
+"""The pause before the next look at a replica that does not answer."""
+
+RENEW_S = 10.0
+"""How old the addresses of a name may get while there are requests."""
+
+LEAST_S = 1e-3
+"""With less time than this until its deadline, a request is not sent again."""
+
+
+class Replicas:
+    """What `Exchange` is for one server; `metadata` is set by `open`.
+
+    `endpoints` holds the servers by address. `start` runs steps in the background; the connections set it.
+    """
+
+    metadata: Metadata
+    start: Callable[[Steps[None]], None]
+
+    def __init__(self, model: str, version: str, addresses: Addresses, transport: object, retries: Retries) -> None:
+        """Raises `TransportError`, `AddressError` and `InvalidInputError`."""
+        self._model, self._version, self._addresses, self._asked = model, version, addresses, transport
+        self.transport = self._exchange(addresses.endpoints[0]).transport
+        if self.transport == "custom":
+            raise AddressError(f"{addresses.url}: a transport of your own needs one address.", url=addresses.url)
+        self._retries, self._lock = retries, threading.Lock()
+        # Clients begin at different replicas: a short program makes only a few requests.
+        self._turns = itertools.count(random.randrange(1 << 16))
+        self._all: tuple[Replica, ...] = ()
+        self._closed, self._renewed = True, 0.0
+        self.endpoints: dict[str, Endpoint] = {}
+
+    def open(self, timeout_s: float | None) -> Steps[Metadata]:
+        """Look at each replica; the model is that of the first one, with the smallest batch and the instances of all.
+
+        Raises the error of the replicas if none works, and what a user has to change at any of them.
+        """
+        found = (yield Work(self._addresses.now, _ignore)) if self._addresses.is_name else self._addresses.endpoints
+        self._closed, self._renewed = False, time.monotonic()
+        self._all = tuple(map(self._replica, found))
+        for each in self._all:
+            yield from each.look(None, timeout_s)
+            if each.error and not isinstance(each.error, ServerUnreachableError):
+                raise each.error
+        working = [each.metadata for each in self._all if each.error is None]
+        if not working:
+            raise self._together([each.error for each in self._all if each.error])
+        self.metadata = replace(
+            working[0],
+            max_batch_size=min(metadata.max_batch_size for metadata in working),
+            instances=working[0].instances * len(self._all),
+        )
+        for each in self._all:
+            if each.error:
+                self._watch(each)
+            elif error := each.difference(self.metadata):
+                raise error
+        return self.metadata
+
+    def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[dict[str, Array]]:
+        """The outputs by name for checked `arrays`; raises a `ClientError`."""
+        if self._addresses.is_name:
+            self._renew_soon()
+        deadline, repeats = deadline_after(terms.timeout_s), self._retries.repeats(self.metadata, terms)
+        tried: list[Replica] = []
+        errors: list[ClientError] = []
+        while chosen := self._next(tried, errors, terms):
+            tried.append(chosen)
+            try:
+                outputs = yield from self._try(chosen, arrays, terms, deadline, repeats=repeats)
+            except ClientError as error:
+                errors.append(error)
+                if self._is_over(error, deadline):
+                    self._watch(chosen)
+                    raise timed_out(terms.timeout_s, chosen.url, self._model) from error
+                self._leave_out(chosen, error)
+                if not self._retries.goes_on(errors, repeats=repeats):
+                    raise
+            else:
+                self._retries.answered()
+                return outputs
+        raise self._together(errors) from errors[-1]
+
+    def close(self) -> Steps[None]:
+        """Unregister the shared memory of all servers."""
+        self._closed = True
+        for replica in self._all:
+            yield from replica.close()
+
+    def _exchange(self, endpoint: Endpoint) -> Exchange:
+        return Exchange(self._model, self._version, endpoint, self._asked)
+
+    def _replica(self, endpoint: Endpoint) -> Replica:
+        self.endpoints[endpoint.url] = endpoint
+        return Replica(endpoint, self._exchange(endpoint))
+
+    def _next(self, tried: Sequence[Replica], errors: Sequence[ClientError], terms: Terms) -> Replica | None:
+        """The replica whose turn it is, of those that were not tried yet; None if none is left.
+
+        One that did not answer lately is left only if no connection of this request could be made or kept. All requests
+        of a sequence go to the same replica.
+        """
+        if sequence := (terms.parameters or {}).get("sequence_id"):
+            sticky = max(self._all, key=lambda replica: crc32(f"{sequence} {replica.url}".encode()))
+            return None if tried else sticky
+        free = [replica for replica in self._all if replica not in tried]
+        working = [replica for replica in free if replica.error is None]
+        if not working and all(isinstance(error, ServerUnreachableError) for error in errors):
+            working = free
+        return working[next(self._turns) % len(working)] if working else None
+
+    def _try(
+        self, replica: Replica, arrays: Mapping[str, Array], terms: Terms, deadline: float | None, *, repeats: bool
+    ) -> Steps[dict[str, Array]]:
+        """The outputs from one replica; raises a `ClientError`, after `try_timeout_s` too if the request repeats."""
+        with self._lock:
+            replica.calls += 1
+        try:
+            if replica.error:
+                yield from replica.look(self.metadata, None if deadline is None else _left_s(deadline))
+            if replica.error:
+                raise copy.copy(replica.error)
+            limits = [] if deadline is None else [_left_s(deadline)]
+            if repeats and self._retries.try_timeout_s is not None:
+                limits.append(self._retries.try_timeout_s)
+            own = replace(terms, timeout_s=min(limits)) if limits else terms
+            return (yield from replica.at(replica.exchange.infer(arrays, own)))
+        finally:
+            with self._lock:
+                replica.calls -= 1
+
+    def _is_over(self, error: ClientError, deadline: float | None) -> bool:
+        """Whether the time for the whole request has passed."""
+        return isinstance(error, TimedOutError) and deadline is not None and seconds_until(deadline) < LEAST_S
+
+    def _leave_out(self, replica: Replica, error: ClientError) -> None:
+        """Give a replica no more requests if this error shows that it does not answer."""
+        hangs = isinstance(error, TimedOutError) and error.status == "DEADLINE_EXCEEDED"
+        if hangs or isinstance(error, ServerUnreachableError):
+            replica.error = error
+            self._watch(replica)
+
+    def _watch(self, replica: Replica) -> None:
+        """Look at a replica in the background until it answers."""
+        with self._lock:
+            starts = not (replica.is_watched or self._closed)
+            replica.is_watched = replica.is_watched or starts
+        if starts:
+            self.start(self._watching(replica))
+
+    def _watching(self, replica: Replica) -> Steps[None]:
+        while not self._closed and replica in self._all:
+            yield from replica.look(self.metadata)
+            with self._lock:
+                if replica.error is None:
+                    replica.is_watched = False
+                    return
+            yield Pause(AGAIN_S)
+
+    def _renew_soon(self) -> None:
+        """Resolve the name again, in the background, if its addresses are old."""
+        with self._lock:
+            if seconds_until(self._renewed + RENEW_S) or self._closed:
+                return
+            self._renewed = time.monotonic()
+        self.start(self._renewing())
+
+    def _renewing(self) -> Steps[None]:
+        """Take the name's addresses of now: new replicas are looked at first, old ones end after their requests."""
+        endpoints = yield Work(self._addresses.now, _ignore)
+        urls = {endpoint.url for endpoint in endpoints}
+        known = {replica.url for replica in self._all}
+        new = [self._replica(endpoint) for endpoint in endpoints if endpoint.url not in known]
+        for replica in new:
+            yield from replica.look(self.metadata)
+        old = [replica for replica in self._all if replica.url not in urls]
+        self._all = (*(replica for replica in self._all if replica.url in urls), *new)
+        for replica in new:
+            if replica.error:
+                self._watch(replica)
+        for replica in old:
+            while replica.calls and not self._closed:
+                yield Pause(AGAIN_S)
+            if all(other.url != replica.url for other in self._all):  # its address may have come back
+                yield from replica.end()
+
+    def _together(self, errors: Sequence[ClientError]) -> ClientError:
+        """One error for those of all replicas that were tried."""
+        if len(errors) == 1 or not isinstance(errors[-1], ServerUnreachableError):
+            return copy.copy(errors[-1])
+        kinds = {type(error) for error in errors}
+        reasons = "; ".join(f"{error.url}: {error.text or error}" for error in errors)
+        return (kinds.pop() if len(kinds) == 1 else ServerUnreachableError)(
+            f"{self._addresses.url}: no replica answers for '{self._model}': {reasons}. Start them: make serve "
+            f"MODEL={self._model}.",
+            status=errors[-1].status,
+            text=reasons,
+            model=self._model,
+            url=self._addresses.url,
+            retryable=all(error.retryable for error in errors),
+        )
+
+
+def _left_s(deadline: float) -> float:
+    """Seconds until a deadline, as a time that a request can have."""
+    return max(1e-6, seconds_until(deadline))
+
+
+def _ignore(_: object) -> None:
+    """Addresses need no undoing."""
