@@ -52,7 +52,7 @@ class Replicas:
         # Clients begin at different replicas: a short program makes only a few requests.
         self._turns = itertools.count(random.randrange(1 << 16))
         self._all: tuple[Replica, ...] = ()
-        self._closed, self._renewed = True, 0.0
+        self._closed, self._renewed, self._renews = True, 0.0, False
         self.endpoints: dict[str, Endpoint] = {}
 
     def open(self, timeout_s: float | None) -> Steps[Metadata]:
@@ -185,29 +185,36 @@ class Replicas:
     def _renew_soon(self) -> None:
         """Resolve the name again, in the background, if its addresses are old."""
         with self._lock:
-            if seconds_until(self._renewed + RENEW_S) or self._closed:
+            if self._renews or self._closed or seconds_until(self._renewed + RENEW_S):
                 return
-            self._renewed = time.monotonic()
+            self._renews = True
         self.start(self._renewing())
 
     def _renewing(self) -> Steps[None]:
-        """Take the name's addresses of now: new replicas are looked at first, old ones end after their requests."""
-        endpoints = yield Work(self._addresses.now, _ignore)
-        urls = {endpoint.url for endpoint in endpoints}
-        known = {replica.url for replica in self._all}
-        new = [self._replica(endpoint) for endpoint in endpoints if endpoint.url not in known]
-        for replica in new:
-            yield from replica.look(self.metadata)
-        old = [replica for replica in self._all if replica.url not in urls]
-        self._all = (*(replica for replica in self._all if replica.url in urls), *new)
-        for replica in new:
-            if replica.error:
-                self._watch(replica)
+        """Take the name's addresses of now; replicas that are not among them end after their requests."""
+        try:
+            old = yield from self._renew()
+        finally:
+            self._renewed, self._renews = time.monotonic(), False
         for replica in old:
             while replica.calls and not self._closed:
                 yield Pause(AGAIN_S)
             if all(other.url != replica.url for other in self._all):  # its address may have come back
                 yield from replica.end()
+
+    def _renew(self) -> Steps[list[Replica]]:
+        """Resolve the name, look at the replicas that are new, and use them; returns those that are gone."""
+        endpoints = {endpoint.url: endpoint for endpoint in (yield Work(self._addresses.now, _ignore))}
+        known = {replica.url for replica in self._all}
+        new = [self._replica(endpoint) for url, endpoint in endpoints.items() if url not in known]
+        for replica in new:
+            yield from replica.look(self.metadata)
+        old = [replica for replica in self._all if replica.url not in endpoints]
+        self._all = (*(replica for replica in self._all if replica.url in endpoints), *new)
+        for replica in new:
+            if replica.error:
+                self._watch(replica)
+        return old
 
     def _together(self, errors: Sequence[ClientError]) -> ClientError:
         """One error for those of all replicas that were tried."""
