@@ -10,13 +10,13 @@ import random
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 from .addresses import Addresses
 from .contract import Array, Metadata
 from .endpoint import Endpoint
-from .errors import AddressError, ClientError, ServerUnreachableError, TimedOutError, timed_out
+from .errors import AddressError, ClientError, ServerUnreachableError, TimedOutError, TlsError, timed_out
 from .exchange import Exchange
 from .replica import Replica
 from .retries import Retries
@@ -29,8 +29,34 @@ AGAIN_S = 0.3
 RENEW_S = 10.0
 """How old the addresses of a name may get while there are requests."""
 
+WAIT_S, PAUSE_S = 0.5, 0.05
+"""How long a request goes on if no replica can be reached, and the pause before it begins again."""
+
 LEAST_S = 1e-3
 """With less time than this until its deadline, a request is not sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of the user, until one of its requests is answered. `repeats` is whether it may run more than once."""
+
+    arrays: Mapping[str, Array]
+    terms: Terms
+    deadline: float | None
+    repeats: bool
+
+    def left_s(self) -> float | None:
+        """The time that is left, at least a microsecond; None without a deadline."""
+        return None if self.deadline is None else max(1e-6, seconds_until(self.deadline))
+
+    def is_over(self) -> bool:
+        """Whether there is no time for another request."""
+        return self.deadline is not None and seconds_until(self.deadline) < LEAST_S
+
+    def limited(self, try_timeout_s: float | None) -> Terms:
+        """The terms of its next request."""
+        limits = [limit for limit in (self.left_s(), try_timeout_s if self.repeats else None) if limit is not None]
+        return replace(self.terms, timeout_s=min(limits)) if limits else self.terms
 
 
 class Replicas:
@@ -86,25 +112,37 @@ class Replicas:
         """The outputs by name for checked `arrays`; raises a `ClientError`."""
         if self._addresses.is_name:
             self._renew_soon()
-        deadline, repeats = deadline_after(terms.timeout_s), self._retries.repeats(self.metadata, terms)
-        tried: list[Replica] = []
-        errors: list[ClientError] = []
-        while chosen := self._next(tried, errors, terms):
-            tried.append(chosen)
-            try:
-                outputs = yield from self._try(chosen, arrays, terms, deadline, repeats=repeats)
-            except ClientError as error:
-                errors.append(error)
-                if self._is_over(error, deadline):
-                    self._watch(chosen)
-                    raise timed_out(terms.timeout_s, chosen.url, self._model) from error
-                self._leave_out(chosen, error)
-                if not self._retries.goes_on(errors, repeats=repeats):
-                    raise
-            else:
+        call = _Call(arrays, terms, deadline_after(terms.timeout_s), self._retries.repeats(self.metadata, terms))
+        waits_until = time.monotonic() + min(WAIT_S, terms.timeout_s or WAIT_S)
+        while True:
+            errors: list[ClientError] = []
+            outputs = yield from self._round(call, errors)
+            if outputs is not None:
                 self._retries.answered()
                 return outputs
-        raise self._together(errors) from errors[-1]
+            if not _none_is_there(errors) or seconds_until(waits_until) < PAUSE_S:
+                raise self._together(errors) from errors[-1]
+            yield Pause(PAUSE_S)
+
+    def _round(self, call: "_Call", errors: list[ClientError]) -> Steps[dict[str, Array] | None]:
+        """The outputs from the first replica that gives them; None if there is no other one to try.
+
+        Adds the errors of the others to `errors`, and raises the one after which the call must not be made again.
+        """
+        tried: list[Replica] = []
+        while chosen := self._next(tried, errors, call.terms):
+            tried.append(chosen)
+            try:
+                return (yield from self._try(chosen, call))
+            except ClientError as error:
+                errors.append(error)
+                if isinstance(error, TimedOutError) and call.is_over():
+                    self._watch(chosen)
+                    raise timed_out(call.terms.timeout_s, chosen.url, self._model) from error
+                self._leave_out(chosen, error)
+                if not self._retries.goes_on(errors, repeats=call.repeats):
+                    raise
+        return None
 
     def close(self) -> Steps[None]:
         """Unregister the shared memory of all servers."""
@@ -134,29 +172,20 @@ class Replicas:
             working = free
         return working[next(self._turns) % len(working)] if working else None
 
-    def _try(
-        self, replica: Replica, arrays: Mapping[str, Array], terms: Terms, deadline: float | None, *, repeats: bool
-    ) -> Steps[dict[str, Array]]:
-        """The outputs from one replica; raises a `ClientError`, after `try_timeout_s` too if the request repeats."""
+    def _try(self, replica: Replica, call: "_Call") -> Steps[dict[str, Array]]:
+        """The outputs from one replica; raises a `ClientError`, after `try_timeout_s` too if the call repeats."""
         with self._lock:
             replica.calls += 1
         try:
             if replica.error:
-                yield from replica.look(self.metadata, None if deadline is None else _left_s(deadline))
+                yield from replica.look(self.metadata, call.left_s())
             if replica.error:
                 raise copy.copy(replica.error)
-            limits = [] if deadline is None else [_left_s(deadline)]
-            if repeats and self._retries.try_timeout_s is not None:
-                limits.append(self._retries.try_timeout_s)
-            own = replace(terms, timeout_s=min(limits)) if limits else terms
-            return (yield from replica.at(replica.exchange.infer(arrays, own)))
+            terms = call.limited(self._retries.try_timeout_s)
+            return (yield from replica.at(replica.exchange.infer(call.arrays, terms)))
         finally:
             with self._lock:
                 replica.calls -= 1
-
-    def _is_over(self, error: ClientError, deadline: float | None) -> bool:
-        """Whether the time for the whole request has passed."""
-        return isinstance(error, TimedOutError) and deadline is not None and seconds_until(deadline) < LEAST_S
 
     def _leave_out(self, replica: Replica, error: ClientError) -> None:
         """Give a replica no more requests if this error shows that it does not answer."""
@@ -233,9 +262,9 @@ class Replicas:
         )
 
 
-def _left_s(deadline: float) -> float:
-    """Seconds until a deadline, as a time that a request can have."""
-    return max(1e-6, seconds_until(deadline))
+def _none_is_there(errors: Sequence[ClientError]) -> bool:
+    """Whether servers may only be away for a moment: they start again, or gRPC waits before it connects again."""
+    return all(isinstance(error, ServerUnreachableError) and not isinstance(error, TlsError) for error in errors)
 
 
 def _ignore(_: object) -> None:

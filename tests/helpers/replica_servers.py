@@ -80,6 +80,12 @@ class ReplicaServers:
         assert wait_until(lambda: not self.servers[index].running(), seconds=20)
         self.servers[index] = self._start(HOSTS[index], repository)
 
+    def complete(self) -> None:
+        """Start those again that a test has left dead."""
+        for index, server in enumerate(self.servers):
+            if not server.running():
+                self.start_again(index)
+
     def stop(self, index: int) -> None:
         """End a server as an update does; requests in flight are answered."""
         os.kill(tritonserver(self.servers[index].pid), signal.SIGTERM)
