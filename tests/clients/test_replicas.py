@@ -63,11 +63,21 @@ def predicted(model: Model, value: float = 4) -> float:
     return float(model.predict(row(value)).item())
 
 
+def settled(replicas: ReplicaServers, model: str) -> list[int]:
+    """The requests that each server has answered; it counts one shortly after its answer."""
+    counts = replicas.requests(model)
+    while True:
+        time.sleep(0.05)
+        before, counts = counts, replicas.requests(model)
+        if counts == before:
+            return counts
+
+
 def answered(replicas: ReplicaServers, model: str, calls: Callable[[], Any]) -> list[int]:
     """How many requests each server answered during `calls`."""
-    before = replicas.requests(model)
+    before = settled(replicas, model)
     calls()
-    return [now - then for now, then in zip(replicas.requests(model), before, strict=True)]
+    return [now - then for now, then in zip(settled(replicas, model), before, strict=True)]
 
 
 def all_are_used(replicas: ReplicaServers, model: Model) -> bool:
