@@ -7,14 +7,17 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from .addresses import Addresses
 from .coalesce import Coalescer
+from .connections import Connections
 from .contract import Array, Metadata
-from .endpoint import DEFAULT_URL, Endpoint, Tls
+from .endpoint import DEFAULT_URL, Tls
 from .errors import ClientError, ClosedError, TimedOutError
-from .exchange import Exchange
 from .hooks import EventHooks, Hooks
 from .in_flight import InFlight
-from .model import answer, closed_message
+from .model import answer, closed_message, exchange
+from .replicas import Replicas
+from .retries import Retries
 from .steps import Step, Steps, T, deadline_after, run_async, seconds_until
 from .terms import Terms, seconds
 from .transport import AsyncCustom, AsyncTransport, Transport, connect_async
@@ -24,7 +27,7 @@ MAX_IN_FLIGHT = 1024
 
 
 class AsyncModel:
-    """One model on one server, called as a function; any number of calls may be in flight together.
+    """One model on a server, or on several, called as a function; any number of calls may be in flight together.
 
     async with AsyncModel("ranker", url="localhost:8001") as model:
         scores = await model.predict(features)
@@ -52,11 +55,14 @@ class AsyncModel:
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
         hooks: Hooks | None = None,
+        idempotent: bool = True,
+        try_timeout_s: float | None = None,
     ) -> None:
         self._name, self._timeout_s, self._coalesce = name, seconds(timeout_s), coalesce
         self._coalescer: Coalescer | None = None
-        self._endpoint = Endpoint.of(url, tls=tls, headers=headers)
-        self._exchange = Exchange(name, str(version), self._endpoint, transport)
+        self._addresses = Addresses.of(url, tls=tls, headers=headers)
+        retries = Retries(idempotent, try_timeout_s)
+        self._exchange = exchange(name, str(version), self._addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
         self._transport = transport
@@ -69,20 +75,23 @@ class AsyncModel:
         # Requests of a loop that has ended count no more.
         self._in_flight = InFlight(self._max_in_flight)
         try:
-            self._connection = (
-                connect_async(self._endpoint, self._exchange.transport, self._in_flight)
-                if isinstance(self._transport, str)
-                else AsyncCustom(self._transport, self._endpoint.url, self._name)
-            )
+            self._connection = self._connect()
             self.metadata = await self._run(self._exchange.open(self._timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
-                error.about(self._name, self._endpoint.url)
+                error.about(self._name, self._addresses.url)
             await self.close()
             raise
         if self._coalesce:
             self._coalescer = Coalescer(self.metadata, self._infer)
         return self
+
+    def _connect(self) -> AsyncTransport:
+        if isinstance(self._exchange, Replicas):
+            return Connections(self._exchange, self._name, self._in_flight)
+        if isinstance(self._transport, str):
+            return connect_async(self._addresses.endpoints[0], self._exchange.transport, self._in_flight)
+        return AsyncCustom(self._transport, self._addresses.url, self._name)
 
     async def predict(
         self,
@@ -123,7 +132,7 @@ class AsyncModel:
             infer = self._coalescer.infer if self._coalescer else self._infer
             return answer(self.metadata, await infer(checked, terms))
         except ClientError as error:
-            error.about(self._name, self._endpoint.url)
+            error.about(self._name, self._addresses.url)
             raise
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:

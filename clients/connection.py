@@ -47,7 +47,7 @@ client that sends them more often than every 300 s."""
 KEEPALIVE_TIMEOUT_MS = 20_000
 """How long the answer to a ping, or the acknowledgement of sent bytes, may take before the host counts as gone."""
 
-OPTIONS = [
+OPTIONS: Options = [
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.initial_reconnect_backoff_ms", BACKOFF_MS),
@@ -83,15 +83,15 @@ class _Channel:
     _channel: Any
     _detached: Any
 
-    def __init__(self, url: str | Endpoint) -> None:
+    def __init__(self, url: str | Endpoint, reconnect_s: float) -> None:
         self.endpoint = Endpoint.of(url)
         self.endpoint.over("grpc")  # raises for an HTTP address
         fork.check(self.endpoint.url)
-        self._cancels = False
+        self._cancels, self._reconnect_s = False, reconnect_s
 
     def _open(self, library: Any) -> None:
         """Make the channel with `grpc` or `grpc.aio`."""
-        endpoint, options = self.endpoint, OPTIONS + self.endpoint.proxy()
+        endpoint, options = self.endpoint, OPTIONS + self.endpoint.proxy() + self.endpoint.authority()
         if endpoint.tls:
             credentials = grpc.ssl_channel_credentials(*endpoint.tls.contents())
             self._channel = library.secure_channel(endpoint.target, credentials, options)
@@ -114,11 +114,11 @@ class _Channel:
                 answer = yield partial(self._once, step, body)
             except grpc.RpcError as error:
                 first = _explained(error, self.endpoint, model, step.timeout_s)
-                if not _never_sent(error) or isinstance(first, TlsError):
+                if not self._reconnect_s or not _never_sent(error) or isinstance(first, TlsError):
                     raise first from error
                 left_s = step.left_s()
                 try:
-                    yield partial(self._ready, RECONNECT_S if left_s is None else min(left_s, RECONNECT_S))
+                    yield partial(self._ready, self._reconnect_s if left_s is None else min(left_s, self._reconnect_s))
                 except TimeoutError as timeout:
                     raise first from timeout
                 answer = yield partial(self._once, step, body)
@@ -138,10 +138,13 @@ class _Channel:
 
 
 class BlockingConnection(_Channel):
-    """A connection that several threads may use together; made at once, connected with the first call."""
+    """A connection that several threads may use together; made at once, connected with the first call.
 
-    def __init__(self, url: str | Endpoint) -> None:
-        super().__init__(url)
+    A call waits `reconnect_s` for a server that is gone.
+    """
+
+    def __init__(self, url: str | Endpoint, *, reconnect_s: float = RECONNECT_S) -> None:
+        super().__init__(url, reconnect_s)
         self._open(grpc)
         self._detached = BlockingCalls(self._channel)
 
@@ -173,8 +176,10 @@ class BlockingConnection(_Channel):
 class Connection(_Channel):
     """A connection for asyncio. A call that goes on after its caller has left counts in `in_flight`."""
 
-    def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
-        super().__init__(url)
+    def __init__(
+        self, url: str | Endpoint, in_flight: InFlight | None = None, *, reconnect_s: float = RECONNECT_S
+    ) -> None:
+        super().__init__(url, reconnect_s)
         self._open(grpc.aio)
         fork.note(self._channel)
         self._detached = Calls(self._channel, in_flight)

@@ -46,7 +46,7 @@ class Metadata:
 
     `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
     as for an ensemble. `longest_server_deadline_s` is the longest deadline that is written into a request, 0 if
-    none is.
+    none is. `sequences` is whether the requests of a sequence belong together (sequence_batching).
     """
 
     name: str
@@ -55,6 +55,7 @@ class Metadata:
     max_batch_size: int
     instances: int
     longest_server_deadline_s: float
+    sequences: bool
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -67,6 +68,7 @@ class Metadata:
             max_batch_size=config.max_batch_size,
             instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
             longest_server_deadline_s=_longest_server_deadline_s(config),
+            sequences=config.HasField("sequence_batching"),
         )
 
     def check(self, arrays: Sequence[Any]) -> dict[str, Array]:

@@ -1,17 +1,21 @@
 """The address of a server, TLS, and the headers of every call."""
 
 import re
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from . import admin_secret
 from .errors import AddressError, InvalidInputError, TlsError
 
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
+
 DEFAULT_URL = "localhost:8001"
-Options = list[tuple[str, int]]
+Options = list[tuple[str, int | str]]
 HERE = ("localhost", "127.0.0.1", "[::1]")
 """The names of this machine in an address."""
 
@@ -79,7 +83,8 @@ class Tls:
 class Endpoint:
     """One server. `url` is what the user wrote, `target` the address in gRPC's form.
 
-    `http` is True for a scheme of HTTP, False for one of gRPC, None without a scheme.
+    `http` is True for a scheme of HTTP, False for one of gRPC, None without a scheme. `dns` is whether the host is a
+    name that may stand for several servers. `name` is the name whose address `host` is, "" if the user wrote `host`.
     """
 
     url: str
@@ -89,6 +94,8 @@ class Endpoint:
     http: bool | None
     tls: Tls | None
     headers: tuple[tuple[str, str], ...] = field(repr=False)  # they may hold a secret
+    dns: bool = False
+    name: str = ""
 
     @classmethod
     def of(
@@ -113,9 +120,10 @@ class Endpoint:
             target=f"{match['dns'] or ''}{match['host']}:{match['port']}",
             host=match["host"],
             port=int(match["port"]),
-            http=scheme.startswith("http") if scheme else False if match["dns"] else None,
+            http=scheme.startswith("http") if scheme else None,
             tls=tls or (Tls() if secure else None),
             headers=_checked(headers or {}),
+            dns=bool(match["dns"]),
         )
 
     def over(self, transport: str) -> str:
@@ -149,12 +157,28 @@ class Endpoint:
         """gRPC's options that bypass the environment's proxy for a server on this machine."""
         return [("grpc.enable_http_proxy", 0)] if self.host in HERE or self._secret() else []
 
+    def authority(self) -> Options:
+        """gRPC's options for an address of a name, by which the server is asked for, and its certificate checked."""
+        return [("grpc.default_authority", f"{self.name}:{self.port}")] if self.name else []
+
+    def connect(self, connection: "HTTPConnection", timeout_s: float | None, tls: ssl.SSLContext | None) -> None:
+        """Connect over HTTP; to this address of a name, where http.client would take any."""
+        connection.timeout = timeout_s
+        if not self.name:
+            connection.connect()
+            return
+        opened = socket.create_connection((self.host.strip("[]"), self.port), timeout_s)
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # If the certificate is refused, this closes the connection.
+        connection.sock = tls.wrap_socket(opened, server_hostname=self.name.strip("[]")) if tls else opened
+
     def access(self) -> dict[str, Any]:
         """What the reaper, another process of this user, needs to unregister shared memory."""
         return {
             "target": self.target,
             "tls": self.tls.paths() if self.tls else None,
             "headers": self.metadata("SystemSharedMemoryUnregister"),
+            "authority": f"{self.name}:{self.port}" if self.name else "",
         }
 
 

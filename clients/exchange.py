@@ -41,6 +41,12 @@ class Exchange:
         Raises `ServerUnreachableError`, `NotReadyError`, and `TransportError` if shared memory was asked for by name
         and does not work.
         """
+        yield from self.look(timeout_s)
+        yield from self.share()
+        return self.metadata
+
+    def look(self, timeout_s: float | None) -> Steps[None]:
+        """Read the server's version and the model's configuration."""
         if self.transport not in ("http", "custom"):
             # The connection reads the version, to know what the server survives; some servers do not tell it.
             with contextlib.suppress(AccessError, InvalidInputError, ServerFailureError):
@@ -48,6 +54,9 @@ class Exchange:
         request = pb.ModelConfigRequest(name=self._model, version=self._version)
         answer = yield Step("ModelConfig", request.SerializeToString(), timeout_s=timeout_s)
         self.metadata = Metadata.of(answer.config)
+
+    def share(self) -> Steps[None]:
+        """Prepare shared memory, if the transport allows it; raises `TransportError` as for `open`."""
         if self.transport in ("auto", "shared_memory"):
             from .shared_memory import SharedMemory
 
@@ -55,7 +64,6 @@ class Exchange:
         if self._shared and (self.transport == "shared_memory" or self._weight(1) >= LIGHT_BYTES):
             yield from self._shared.prepare(self._weight(1))
             self._demand()
-        return self.metadata
 
     def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[dict[str, Array]]:
         """The outputs by name for checked `arrays`; raises a `ClientError`."""

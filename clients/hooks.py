@@ -24,7 +24,10 @@ from .steps import Step
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An encoded inference request. `timeout_s` is None without a deadline, `request_id` "" without an id."""
+    """An encoded inference request. `timeout_s` is None without a deadline, `request_id` "" without an id.
+
+    `url` is the server that it goes to; over several addresses a call that is made again is a request of its own.
+    """
 
     model: str
     url: str
@@ -67,7 +70,8 @@ class EventHooks:
     @contextlib.contextmanager
     def around(self, step: Step) -> Iterator[None]:
         """Call the hooks before and after the call of `step`."""
-        request = Request(model=self._model, url=self._url, request_id=step.request_id, timeout_s=step.timeout_s)
+        url = step.url or self._url
+        request = Request(model=self._model, url=url, request_id=step.request_id, timeout_s=step.timeout_s)
         for before in self._request:
             before(request)
         sent, error = time.monotonic(), None

@@ -5,11 +5,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from .addresses import Addresses
+from .connections import BlockingConnections
 from .contract import Array, Metadata
-from .endpoint import DEFAULT_URL, Endpoint, Tls
+from .endpoint import DEFAULT_URL, Tls
 from .errors import ClientError, ClosedError, ServerFailureError, ServerUnreachableError
 from .exchange import Exchange
 from .hooks import EventHooks, Hooks
+from .replicas import Replicas
+from .retries import Retries
 from .steps import Step, Steps, T, run
 from .terms import Terms, seconds
 from .transport import BlockingTransport, Custom, Transport, connect
@@ -17,7 +21,7 @@ from .wire import Parameter
 
 
 class Model:
-    """One model on one server, called as a function; several threads may call it together.
+    """One model on a server, or on several, called as a function; several threads may call it together.
 
     with Model("ranker", url="localhost:8001") as model:
         scores = model.predict(features)
@@ -25,7 +29,8 @@ class Model:
     Args:
         name: the model's name on the server.
         url: host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. With TLS it is
-            grpcs://host:port or https://host:port.
+            grpcs://host:port or https://host:port. "a:8001,b:8001" and "dns:///name:8001" are several servers with the
+            same model: requests go to them in turn, and to another one if one fails (see clients/README.md).
         transport: "auto" is shared memory if the server is on this host and the tensors are large enough to gain from
             it, gRPC otherwise, and HTTP for an address of HTTP. Or an object of your own, see transport.py.
         version: the model's version; "" is the server's choice.
@@ -33,6 +38,11 @@ class Model:
         tls: the certificates.
         headers: HTTP headers or gRPC metadata of every call.
         hooks: functions called before and after every request, see hooks.py.
+        idempotent: over several addresses, whether a request that may have run is sent to another server if its answer
+            is lost. Requests of sequences never are.
+        try_timeout_s: over several addresses, how long one server may take for an answer. Then the request goes to
+            another one. Give more than the slowest honest answer takes; None waits, until `timeout_s`, for a server
+            that hangs.
 
     Raises `AddressError`, `InvalidInputError` for a header or a hook, `ServerUnreachableError`, `TlsError`,
     `AccessError`, `NotReadyError` and `TransportError`.
@@ -51,16 +61,20 @@ class Model:
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
         hooks: Hooks | None = None,
+        idempotent: bool = True,
+        try_timeout_s: float | None = None,
     ) -> None:
         self._name, self._url, self._timeout_s, self._process = name, url, seconds(timeout_s), os.getpid()
-        endpoint = Endpoint.of(url, tls=tls, headers=headers)
-        self._exchange = Exchange(name, str(version), endpoint, transport)
+        addresses, retries = Addresses.of(url, tls=tls, headers=headers), Retries(idempotent, try_timeout_s)
+        self._exchange = exchange(name, str(version), addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
-        self._connection: BlockingTransport = (
-            connect(endpoint, self._exchange.transport)
-            if isinstance(transport, str)
-            else Custom(transport, endpoint.url, name)
-        )
+        self._connection: BlockingTransport
+        if isinstance(self._exchange, Replicas):
+            self._connection = BlockingConnections(self._exchange, name)
+        elif isinstance(transport, str):
+            self._connection = connect(addresses.endpoints[0], self._exchange.transport)
+        else:
+            self._connection = Custom(transport, url, name)
         try:
             self.metadata = self._run(self._exchange.open(self._timeout_s))
         except BaseException as error:
@@ -141,6 +155,13 @@ class Model:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def exchange(name: str, version: str, addresses: Addresses, transport: object, retries: Retries) -> Exchange | Replicas:
+    """What carries the calls of a model: to one server, or to several."""
+    if len(addresses.endpoints) > 1 or (addresses.is_name and isinstance(transport, str)):
+        return Replicas(name, version, addresses, transport, retries)
+    return Exchange(name, version, addresses.endpoints[0], transport)
 
 
 def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:

@@ -166,7 +166,9 @@ def _receive(client: _Client, line: bytes) -> None:
 def _channel(access: Any) -> Any:
     import grpc
 
-    options = [("grpc.enable_http_proxy", 0)]
+    options: list[tuple[str, int | str]] = [("grpc.enable_http_proxy", 0)]
+    if authority := access.get("authority"):  # an address of a name; the certificate has the name
+        options.append(("grpc.default_authority", str(authority)))
     if not access["tls"]:
         return grpc.insecure_channel(access["target"], options)
     files = (access["tls"][name] for name in ("ca", "key", "certificate"))

@@ -71,7 +71,7 @@ class BlockingRestConnection:
             connection, complete = reused or self._connection(), False
             try:
                 if connection.sock is None:
-                    self._connect(connection, step)
+                    self.endpoint.connect(connection, _time(step), self._tls)
                 sent = True
                 self._send(connection, path, head, step)
                 complete = True
@@ -102,14 +102,10 @@ class BlockingRestConnection:
         return None
 
     def _connection(self) -> http.client.HTTPConnection:
-        host = self.endpoint.host.strip("[]")
+        host = (self.endpoint.name or self.endpoint.host).strip("[]")
         if self._tls:
             return http.client.HTTPSConnection(host, self.endpoint.port, context=self._tls)
         return http.client.HTTPConnection(host, self.endpoint.port)
-
-    def _connect(self, connection: http.client.HTTPConnection, step: Step) -> None:
-        connection.timeout = _time(step)
-        connection.connect()
 
     def _send(self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step) -> None:
         opened: socket.socket = connection.sock

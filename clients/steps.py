@@ -1,7 +1,7 @@
 """The steps of a client, apart from how it waits: `Model` and `AsyncModel` run the same generators.
 
-A step is one call of the protocol, or work on this machine that may block. A generator yields steps, receives their
-results, and returns the result of the whole.
+A step is one call of the protocol, work on this machine that may block, or a pause. A generator yields steps, receives
+their results, and returns the result of the whole.
 """
 
 import asyncio
@@ -18,7 +18,8 @@ class Step:
     """One call of the protocol: its method, the serialised request message, and the tensors that follow it.
 
     `method` is one of the service GRPCInferenceService, for example "ModelInfer". The call may take `timeout_s` seconds
-    and must end by `deadline` on the monotonic clock; None is no limit. `request_id` is the caller's, or "".
+    and must end by `deadline` on the monotonic clock; None is no limit. `request_id` is the caller's, or "". `url` is
+    the address of the replica that the call is for, "" if there is one server only.
     """
 
     method: str
@@ -27,6 +28,7 @@ class Step:
     timeout_s: float | None = None
     deadline: float | None = None
     request_id: str = ""
+    url: str = ""
 
     def body(self) -> bytes:
         """The whole request, serialised: the message with its tensors as `raw_input_contents`."""
@@ -51,6 +53,13 @@ class Work:
     undo: Callable[[Any], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing, for `seconds`."""
+
+    seconds: float
+
+
 def deadline_after(timeout_s: float | None) -> float | None:
     """The time on the monotonic clock `timeout_s` seconds from now; None for None."""
     return None if timeout_s is None else time.monotonic() + timeout_s
@@ -63,16 +72,16 @@ def seconds_until(deadline: float) -> float:
 
 S = TypeVar("S")
 T = TypeVar("T")
-Steps = Generator[Step | Work, Any, T]
+Steps = Generator[Step | Work | Pause, Any, T]
 
 
-def run(steps: Generator[S | Work, Any, T], call: Callable[[S], Any]) -> T:
+def run(steps: Generator[S | Work | Pause, Any, T], call: Callable[[S], Any]) -> T:
     """Run the steps, blocking for each; the error of a step is raised where it was yielded."""
     try:
         step = next(steps)
         while True:
             try:
-                result = step.do() if isinstance(step, Work) else call(step)
+                result = _here(step) if isinstance(step, Work | Pause) else call(step)
             except BaseException as error:
                 step = steps.throw(error)
             else:
@@ -81,19 +90,29 @@ def run(steps: Generator[S | Work, Any, T], call: Callable[[S], Any]) -> T:
         return end.value  # type: ignore[no-any-return]
 
 
-async def run_async(steps: Generator[S | Work, Any, T], call: Callable[[S], Awaitable[Any]]) -> T:
+async def run_async(steps: Generator[S | Work | Pause, Any, T], call: Callable[[S], Awaitable[Any]]) -> T:
     """Run the steps without blocking the loop; a cancellation is raised where the step was yielded."""
     try:
         step = next(steps)
         while True:
             try:
-                result = await (_in_a_thread(step) if isinstance(step, Work) else call(step))
+                result = await (_aside(step) if isinstance(step, Work | Pause) else call(step))
             except BaseException as error:
                 step = steps.throw(error)
             else:
                 step = steps.send(result)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
+
+
+def _here(step: Work | Pause) -> Any:
+    return time.sleep(step.seconds) if isinstance(step, Pause) else step.do()
+
+
+async def _aside(work: Work | Pause) -> Any:
+    if isinstance(work, Pause):
+        return await asyncio.sleep(work.seconds)
+    return await _in_a_thread(work)
 
 
 async def _in_a_thread(work: Work) -> Any:

@@ -60,18 +60,18 @@ class Terms:
         )
 
 
-def seconds(timeout_s: object) -> float | None:
+def seconds(timeout_s: object, what: str = "timeout_s") -> float | None:
     """A valid timeout in seconds; None, which is no deadline, for None, `math.inf` and anything above `LONGEST_S`.
 
-    Raises `InvalidInputError` for anything but a number above 0.
+    Raises `InvalidInputError` that names it as `what` for anything but a number above 0.
     """
     if timeout_s is None:
         return None
     if not isinstance(timeout_s, Real):
-        raise InvalidInputError(f"timeout_s is {type(timeout_s).__name__}. Give seconds as a number.")
+        raise InvalidInputError(f"{what} is {type(timeout_s).__name__}. Give seconds as a number.")
     number: Any = timeout_s
     if not number > 0:
-        raise InvalidInputError(f"timeout_s is {_shown(timeout_s)}: no time for an answer. Give more than 0 seconds.")
+        raise InvalidInputError(f"{what} is {_shown(timeout_s)}: no time for an answer. Give more than 0 seconds.")
     return None if number > LONGEST_S else float(number)
 
 

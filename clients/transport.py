@@ -72,26 +72,29 @@ def checked(transport: object, endpoint: Endpoint, model: str) -> str:
     )
 
 
-def connect(endpoint: Endpoint, name: str) -> BlockingTransport:
-    """A blocking connection over HTTP or gRPC. Their libraries are imported here, because that is slow."""
+def connect(endpoint: Endpoint, name: str, *, waits: bool = True) -> BlockingTransport:
+    """A blocking connection over HTTP or gRPC. Their libraries are imported here, because that is slow.
+
+    `waits` is whether a call over gRPC waits shortly for a server that is gone, in case it comes back.
+    """
     if name == "http":
         from .rest import BlockingRestConnection
 
         return BlockingRestConnection(endpoint)
-    from .connection import BlockingConnection
+    from .connection import RECONNECT_S, BlockingConnection
 
-    return BlockingConnection(endpoint)
+    return BlockingConnection(endpoint, reconnect_s=RECONNECT_S if waits else 0)
 
 
-def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight) -> AsyncTransport:
+def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight, *, waits: bool = True) -> AsyncTransport:
     """A connection for asyncio over HTTP or gRPC."""
     if name == "http":
         from .rest import RestConnection
 
         return RestConnection(endpoint, in_flight)
-    from .connection import Connection
+    from .connection import RECONNECT_S, Connection
 
-    return Connection(endpoint, in_flight)
+    return Connection(endpoint, in_flight, reconnect_s=RECONNECT_S if waits else 0)
 
 
 class Custom:

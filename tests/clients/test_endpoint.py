@@ -29,6 +29,7 @@ from clients import (
 )
 from clients.connection import BlockingConnection
 from clients.endpoint import Endpoint
+from clients.exchange import Exchange
 from clients.lease import Lease
 from clients.steps import Step
 from clients.transport import Transport
@@ -109,6 +110,7 @@ def test_grpc_over_tls(folder: Path, tmp_path: Path) -> None:
 
 
 def lease_of(model: Model) -> Lease:
+    assert isinstance(model._exchange, Exchange)
     shared = model._exchange._shared
     assert shared
     assert shared._registry._lease
@@ -242,7 +244,6 @@ def test_an_invalid_address_is_refused(url: str) -> None:
     [
         ("https://localhost:8000", "grpc", None),
         ("grpcs://localhost:8001", "http", None),
-        ("dns:///localhost:8001", "http", None),
         ("grpc://localhost:8001", "auto", Tls()),
         ("http://localhost:8001", "auto", Tls()),
     ],

@@ -47,7 +47,7 @@ def finish(steps: Steps[Any]) -> None:
 def ask(steps: Steps[Any], *succeed: str) -> Step:
     """The first step that is none of `succeed`; those succeed."""
     step = next(steps)
-    while isinstance(step, Work) or step.method.removeprefix("SystemSharedMemory") in succeed:
+    while not isinstance(step, Step) or step.method.removeprefix("SystemSharedMemory") in succeed:
         step = steps.send(step.do() if isinstance(step, Work) else pb.SystemSharedMemoryStatusResponse())
     return step
 
