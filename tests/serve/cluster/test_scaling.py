@@ -96,7 +96,7 @@ def test_the_documentation_of_policies_for_removing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("select", "up", "down"), [(Select.MAX, 20, 0), (Select.MIN, 14, 6), (Select.DISABLED, 10, 10)]
+    ("select", "up", "down"), [(Select.MAX, 20, 1), (Select.MIN, 14, 6), (Select.DISABLED, 10, 10)]
 )
 def test_which_policy_of_several_holds(select: Select, up: int, down: int) -> None:
     pace = Pace(
