@@ -1,0 +1,133 @@
+"""One replica that runs in Ray, as this program sees it: its actor, and what the actor has answered so far."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from serve.cluster.engine import Phase, Replica, ReplicaState
+from serve.cluster.ray_actor import THREADS, Place, Ports, ReplicaActor
+from serve.cluster.ray_nodes import RAY, Node
+from triton_batching import processes
+
+# When Ray ends an actor it kills the children of its process. The guard must live, to stop its server and to clean up.
+RUNTIME = {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "false"}}
+# A replica that was not placed in this time has no room; one that was asked to stop that long ago is killed.
+PLACE_S, STOP_S = 30.0, 30.0
+
+
+class RayRun:
+    """A replica and its actor; `state` is what was known of it at the last `look`."""
+
+    def __init__(self, replica: Replica, node: Node) -> None:
+        self.replica, self.node = replica, node
+        self.state = ReplicaState(phase=Phase.STARTING, node=node.name)
+        self.is_node_lost = False
+        self._actor = (
+            RAY.remote(ReplicaActor)
+            .options(
+                name=replica.name,
+                num_cpus=replica.cpus,
+                num_gpus=replica.gpus,
+                max_concurrency=THREADS,
+                max_restarts=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node.node_id, soft=False),
+                runtime_env=RUNTIME,
+            )
+            .remote(replica.settings)
+        )
+        self._started, self._stopping = time.monotonic(), 0.0
+        self._machine = ""
+        self._answers: dict[Any, Callable[[Any], None]] = {
+            self._actor.place.remote(): self._placed,
+            self._actor.wait_until_ready.remote(): self._ready,
+            self._actor.run.remote(): self._ended,
+        }
+
+    @property
+    def references(self) -> list[Any]:
+        """The answers that have not come yet, as Ray's references."""
+        return list(self._answers)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the replica has not ended."""
+        return self.state.phase is not Phase.ENDED
+
+    def look(self, come: Collection[Any]) -> None:
+        """Read those answers of `references` that have come, and end the replica if one is late."""
+        for reference in [reference for reference in self._answers if reference in come]:
+            answer = self._answers.pop(reference, None)
+            if answer is None:  # the answer before it was the end
+                return
+            try:
+                answer(ray.get(reference))
+            except RayError as error:
+                self.is_node_lost = isinstance(error, ActorUnavailableError)
+                self._fail(_why(error, self.node))
+        if not self.is_live:
+            return
+        now = time.monotonic()
+        if not self._machine and now - self._started > PLACE_S:
+            self._fail(f"node {self.node.name} had no room for it in {PLACE_S:g} s")
+        elif self._stopping and now - self._stopping > STOP_S:
+            self._fail(f"it did not stop in {STOP_S:g} s and was killed")
+
+    def stop(self) -> None:
+        """Ask the actor to stop; one that has no place yet is removed."""
+        if not self.is_live or self._stopping:
+            return
+        self._stopping = time.monotonic()
+        self._actor.stop.remote()
+        if not self._machine:
+            ray.kill(self._actor)
+
+    def is_left(self) -> bool:
+        """Whether the guard of a server whose actor died is still stopping it on this machine."""
+        pid = self.state.pid
+        return self._machine == socket.gethostname() and "serve.guard" in processes.arguments(pid)
+
+    def _placed(self, place: Place) -> None:
+        self._machine = place.machine
+        self.state = replace(self.state, host=place.host)
+
+    def _ready(self, ports: Ports | None) -> None:
+        if ports is not None:
+            self.state = replace(
+                self.state,
+                phase=Phase.READY,
+                http_port=ports.http,
+                grpc_port=ports.grpc,
+                metrics_port=ports.metrics,
+                pid=ports.pid,
+            )
+
+    def _ended(self, problem: str) -> None:
+        self.state = replace(self.state, phase=Phase.ENDED, problem=problem)
+        self._answers.clear()
+        with contextlib.suppress(RayError):
+            ray.kill(self._actor)
+
+    def _fail(self, problem: str) -> None:
+        self._ended("" if self._stopping else problem)
+
+
+def _why(error: RayError, node: Node) -> str:
+    """A sentence about an actor that gives no more answers."""
+    text = str(error)
+    if isinstance(error, ActorUnavailableError) or "node has died" in text:
+        return f"its process in Ray on node {node.name} does not answer any more; the node may be lost"
+    if "failed to import" in text or "No module named" in text:
+        return (
+            f"node {node.name} cannot import this project as it is here. Install the same version on each node, in the "
+            "same folder, with its extra ray, and start Ray there from its environment"
+        )
+    if isinstance(error, ActorDiedError):
+        return f"its process in Ray on node {node.name} died"
+    return f"Ray on node {node.name}: {text.strip().splitlines()[-1]}"
