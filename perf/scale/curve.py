@@ -121,16 +121,18 @@ def measure(
     rows: int = 1,
     requests: int = REQUESTS,
     seed: int = 0,
+    stretch: float = 1.0,
     tick: Callable[[], None] = lambda: None,
 ) -> ReplicaCurve:
     """The curve of a replica that serves `config`; `tick` is called after each of `simulations()` simulations.
 
+    rows: of each request. requests: of each simulation. stretch: factor on the time of every execution.
     Raises `Mistake` if even a lone request misses the target.
     """
     candidate = Candidate.of(config)
 
     def run(traffic: Traffic) -> SimulatedRun:
-        simulated = simulated_run(candidate, config, traffic, profile, requests=requests, seed=seed)
+        simulated = simulated_run(candidate, config, traffic, profile, requests=requests, seed=seed, stretch=stretch)
         tick()
         return simulated
 
