@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from clients import AsyncModel
-from clients.errors import ClientError
+from clients.errors import ClientError, RejectedError
 from export.repository import REPOSITORY, read_config
 from perf.measure.service_profile import Profile, load
 from perf.records import file
@@ -45,7 +45,7 @@ RESULTS = Path("perf/results/local/scale")
 NAME = "live.json"
 MODEL = "simulated_accelerator"
 # The stand-in waits this much longer than in the repository, so that two cores can send the load of three replicas.
-SLOWER, TARGET_MS = 4.0, 300.0
+SLOWER, TARGET_MS = 8.0, 600.0
 DOWN_AFTER_S = 30.0
 # Seconds, and the load as a multiple of one replica's capacity.
 TRACE = ((40, 0.6), (80, 1.6), (60, 2.5), (70, 0.6))
@@ -61,7 +61,8 @@ class LiveRecord(Origin):
     """The cluster and its simulation, second by second.
 
     start_s: how long the replicas took to start, by the cluster's own states. replicas are those wanted, ready those
-    ready. failed: requests without an answer; they count as late.
+    ready. refused: requests that waited too long for the server's queue limit. failed: those without an answer for
+    another reason. Both count as late.
     """
 
     KIND: ClassVar[str] = "scaling_live"
@@ -73,6 +74,7 @@ class LiveRecord(Origin):
     rates_per_s: tuple[float, ...]
     start_s: tuple[float, ...]
     requests: int
+    refused: int
     failed: int
     live_in_time: float
     simulated_in_time: float
@@ -207,17 +209,23 @@ class Watch:
         return tuple(self.seen[at][1] for at in places), tuple(self.seen[at][2] for at in places)
 
 
-async def offered(url: str, due_s: Sequence[float], watch: Watch) -> list[float]:
-    """The latency of each request in seconds from when it was due; infinite without an answer."""
+async def offered(url: str, due_s: Sequence[float], watch: Watch) -> tuple[list[float], int]:
+    """The latency of each request in seconds from when it was due, infinite without an answer; and those refused."""
     rows = np.zeros((1, 1, 32, 100), dtype=np.float32)
     latencies = [float("inf")] * len(due_s)
+    refused = 0
 
     async with AsyncModel(MODEL, url=url, transport="grpc", timeout_s=10.0, max_in_flight=4096) as model:
 
         async def request(number: int, due: float) -> None:
-            with contextlib.suppress(ClientError):
+            nonlocal refused
+            try:
                 await model.predict(rows)
                 latencies[number] = time.monotonic() - watch.start - due
+            except RejectedError:
+                refused += 1
+            except ClientError as error:
+                terminal().print(f"{due:.1f} s: {error}", markup=False)
 
         watch.start = time.monotonic()
         watching = asyncio.create_task(watch.run())
@@ -227,7 +235,7 @@ async def offered(url: str, due_s: Sequence[float], watch: Watch) -> list[float]
                     await asyncio.sleep(wait_s)
                 group.create_task(request(number, due))
         watching.cancel()
-    return latencies
+    return latencies, refused
 
 
 def simulated(found: ReplicaCurve, rates: Values, scaling: ScalingTable, start_s: float) -> Outcome:
@@ -251,7 +259,7 @@ def measured(seed: int, command: Sequence[str]) -> LiveRecord:
         with cluster(plan) as where:
             watch, status = Watch(where), _status(where)
             progress(f"{len(due)} requests in {len(rates)} s")
-            latencies = asyncio.run(offered(f"{status.host}:{status.grpc_port}", due, watch))
+            latencies, refused = asyncio.run(offered(f"{status.host}:{status.grpc_port}", due, watch))
     if not watch.start_s:
         raise Failure("the cluster started no replica, so there is nothing to compare. Raise the load of the trace.")
     table = ScalingTable(
@@ -268,7 +276,8 @@ def measured(seed: int, command: Sequence[str]) -> LiveRecord:
         rates_per_s=tuple(np.round(rates, 3).tolist()),
         start_s=tuple(round(each, 2) for each in watch.start_s),
         requests=len(due),
-        failed=sum(latency == float("inf") for latency in latencies),
+        refused=refused,
+        failed=sum(latency == float("inf") for latency in latencies) - refused,
         live_in_time=float(np.mean(np.array(latencies) <= TARGET_MS / 1e3)),
         simulated_in_time=outcome.share,
         live_replicas=wanted,
@@ -286,7 +295,7 @@ def run(results: Path, seed: int, command: Sequence[str]) -> int:
     console.print(f"written: {file.write(record, results / NAME)}", markup=False)
     starts = ", ".join(f"{each:.1f}" for each in record.start_s)
     console.print(
-        f"{record.requests} requests, {record.failed} failed; in time {record.live_in_time:.2%}, simulated "
+        f"{record.requests} requests, {record.refused} refused, {record.failed} failed; in time {record.live_in_time:.2%}, simulated "
         f"{record.simulated_in_time:.2%}; replicas differ by at most {record.replicas_off} "
         f"({record.replicas_off_at_once} without a shift of {SHIFT_S} s); starts took {starts} s",
         markup=False,
