@@ -295,9 +295,9 @@ def run(results: Path, seed: int, command: Sequence[str]) -> int:
     console.print(f"written: {file.write(record, results / NAME)}", markup=False)
     starts = ", ".join(f"{each:.1f}" for each in record.start_s)
     console.print(
-        f"{record.requests} requests, {record.refused} refused, {record.failed} failed; in time {record.live_in_time:.2%}, simulated "
-        f"{record.simulated_in_time:.2%}; replicas differ by at most {record.replicas_off} "
-        f"({record.replicas_off_at_once} without a shift of {SHIFT_S} s); starts took {starts} s",
+        f"{record.requests} requests, {record.refused} refused, {record.failed} failed; in time "
+        f"{record.live_in_time:.2%}, simulated {record.simulated_in_time:.2%}; replicas differ by at most "
+        f"{record.replicas_off} ({record.replicas_off_at_once} without a shift of {SHIFT_S} s); starts took {starts} s",
         markup=False,
     )
     return int(record.replicas_off > MOST_REPLICAS_OFF or record.share_off > MOST_SHARE_OFF)
