@@ -138,6 +138,8 @@ def test_a_seed_makes_the_same_day() -> None:
         (("--day", "diurnal", "--peak", "100"), "--deployment is missing: the plan has other, pictures"),
         (("--trace", "{day}", "--min", "9", "--max", "3"), "--min 9 is above --max 3"),
         (("--trace", "{day}", "--write", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{day}", "--step-s", "0.1", "--hpa", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{long}"), "steps of 1 s, and 604,800 are the most"),
         (("--trace", "{none}"), "cannot be read (No such file or directory)"),
         (("--trace", "{plan}"), "its first line must be time_s,deployment,rate_per_s"),
         (("--trace", "{day}", "--deployment", "other"), "the trace has pictures"),
@@ -146,7 +148,13 @@ def test_a_seed_makes_the_same_day() -> None:
 def test_mistakes_are_one_line(
     folder: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"day": folder / "day.csv", "plan": folder / "plan.toml", "none": folder / "none.csv"}
+    (folder / "long.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n1000000,pictures,2\n")
+    names = {
+        "long": folder / "long.csv",
+        "day": folder / "day.csv",
+        "plan": folder / "plan.toml",
+        "none": folder / "none.csv",
+    }
     assert call(folder, *(option.format(**names) for option in options)) == 2
     error = capsys.readouterr().err
     assert said in error
