@@ -1,6 +1,8 @@
 """`python -m perf.scale`: its record, what it writes for the cluster and for Kubernetes, and mistakes."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -105,6 +107,38 @@ def test_kubernetes_gets_the_same_rule(simulated: Path) -> None:
     spec = yaml.safe_load(keda)["spec"]
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (2, 40)
     assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == yaml.safe_load(hpa)["spec"]["behavior"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_computes_the_replicas_that_are_needed(simulated: Path, record: ScaleRecord, tmp_path: Path) -> None:
+    """Three replicas, each with 2 requests that wait and 2.5 that run: their times grow by 2.5 s per second."""
+    query = yaml.safe_load((simulated / "keda").read_text())["spec"]["triggers"][0]["metadata"]["query"]
+    found = planned.values(record)
+    series = [("nv_inference_pending_request_count", "2+0x60")]
+    series += [
+        (f"nv_inference_compute_{part}_duration_us", f"0+{us}x60")
+        for part, us in (("input", 2e6), ("infer", 20e6), ("output", 3e6))
+    ]
+    expected = 3 * (4.5 / found["target_pending"]) ** (1 / found["steepness"])
+    test = {
+        "evaluation_interval": "10s",
+        "tests": [
+            {
+                "interval": "10s",
+                "input_series": [
+                    {"series": f'{name}{{model="simulated_accelerator", pod="{pod}"}}', "values": values}
+                    for name, values in series
+                    for pod in range(3)
+                ],
+                "promql_expr_test": [
+                    {"expr": f"round({query}, 1e-6)", "eval_time": "5m", "exp_samples": [{"value": round(expected, 6)}]}
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    ran = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
 def test_a_plan_without_scaling_gets_its_table(folder: Path, record: ScaleRecord) -> None:
