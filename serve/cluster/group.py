@@ -61,7 +61,7 @@ class Group:
             elif occupant.state.phase is Phase.READY and occupant.ready_at is None:
                 self._welcome(occupant)
             elif occupant.is_ending:
-                self._replace(occupant, "ends: its ports are closed")
+                self._replace(occupant, "takes no new connections, as a server does that ends")
             elif occupant.hangs(self._limits.hung_s):
                 self._replace(occupant, f"hangs: not ready for {self._limits.hung_s:g} s")
                 occupant.done_at = time.monotonic()
