@@ -119,7 +119,7 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     this machine (`RepositoryError`, `SettingsError`, `PortError`, `DescriptorError`, `NoFolderError`,
     `InstallationError`), and `LaunchError` if the server does not start with exactly these configurations.
     """
-    file_configs = _file_configs(settings)
+    file_configs = check_files(settings)
     server_flags.check(settings.arguments, open_admin=settings.open_admin)
     # An edited shared module is what runs. Other repositories are left alone.
     vendor.renew(settings.repository if settings.repository.resolve() == vendor.REPOSITORY else None)
@@ -151,8 +151,8 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
             guard_process.stop(process, folder.prefix, ports)
 
 
-def _file_configs(settings: Settings) -> dict[str, ModelConfig]:
-    """The configurations by model, with those of the models that others call.
+def check_files(settings: Settings) -> dict[str, ModelConfig]:
+    """The configurations in the files by model, with those of the models that others call; raises `Mistake`.
 
     They are read before the server reads them, because its messages hide the line and the reason. Triton loads the
     steps of an ensemble by itself, but not the models that Python models call.

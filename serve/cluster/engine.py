@@ -4,7 +4,7 @@ An engine keeps no count of replicas and replaces nothing: the cluster decides, 
 through it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
@@ -55,6 +55,9 @@ class ReplicaState:
 
 class Engine(Protocol):
     """Starts and stops replicas. No method blocks for longer than it takes to hand the work on, but `close`."""
+
+    def check(self, replicas: Sequence[Replica]) -> None:
+        """Raise `Mistake` if there is no room for these replicas beside those that run."""
 
     def start(self, replica: Replica) -> None:
         """Begin to start a replica; its state says when it is ready, or that it ended."""

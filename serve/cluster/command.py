@@ -1,0 +1,141 @@
+"""What `python -m serve.cluster` does: runs a cluster, or tells a running one what to do and waits until it is done."""
+
+import argparse
+import time
+
+import msgspec
+
+from serve.cluster import place, plan_file
+from serve.cluster.control import Command, Down, Drain, Look, Scale, Update, ask
+from serve.cluster.place import Place
+from serve.cluster.status import DeploymentStatus, Status
+from serve.cluster.status_table import print_status
+from triton_batching.terminal import Failure, Mistake, terminal
+
+POLL_S = 0.3
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command line says; the exit code."""
+    if arguments.verb == "up":
+        from serve.cluster.up import up
+
+        up(
+            plan_file.read(arguments.plan),
+            place.of_plan(arguments.plan),
+            engine=arguments.engine,
+            fresh=arguments.fresh,
+        )
+        return 0
+    where = _place(arguments)
+    if arguments.verb == "down":
+        _down(where)
+    elif arguments.verb == "status":
+        _status(where, as_json=arguments.json)
+    else:
+        _change(where, arguments)
+    return 0
+
+
+def _place(arguments: argparse.Namespace) -> Place:
+    """The place of the cluster that the command is for."""
+    if arguments.plan:
+        return place.of_plan(arguments.plan)
+    running = place.running()
+    if not running:
+        raise Mistake("no cluster runs here. Start one: python -m serve.cluster up PLAN.toml")
+    if len(running) > 1:
+        raise Mistake(
+            f"{len(running)} clusters run here. Name one with --plan: {', '.join(each.name for each in running)}."
+        )
+    return running[0]
+
+
+def _status(where: Place, *, as_json: bool) -> None:
+    status = _look(where)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(status)).decode())
+    else:
+        print_status(status)
+
+
+def _look(where: Place) -> Status:
+    status = ask(where, Look()).status
+    assert status is not None
+    return status
+
+
+def _down(where: Place) -> None:
+    if not place.is_taken(where):
+        had_state = where.state.exists()
+        where.state.unlink(missing_ok=True)
+        terminal().print("the cluster did not run" + ("; its state is forgotten." if had_state else "."))
+        return
+    ask(where, Down())
+    with terminal().status("the replicas answer their requests and stop"):
+        while place.is_taken(where):
+            time.sleep(POLL_S)
+    terminal().print("the cluster has ended.")
+
+
+def _change(where: Place, arguments: argparse.Namespace) -> None:
+    """Scale, drain or update, and wait until it is done."""
+    command: Command
+    if arguments.verb == "scale":
+        command = Scale(deployment=arguments.deployment, replicas=arguments.replicas)
+    elif arguments.verb == "drain":
+        command = Drain(replica=arguments.replica)
+    else:
+        keeps = arguments.config_name is None
+        command = Update(deployment=arguments.deployment, config_name=arguments.config_name, keeps_config=keeps)
+    answer = ask(where, command)
+    if arguments.no_wait:
+        terminal().print(f"{answer.text}.", markup=False)
+        return
+    started = time.monotonic()
+    said = _wait(where, command, answer.text)
+    terminal().print(f"{said} ({time.monotonic() - started:.1f} s)", markup=False)
+
+
+def _wait(where: Place, command: Command, begun: str) -> str:
+    """Wait until the cluster has done it; a sentence about how it ended."""
+    with terminal().status(begun) as progress:
+        while True:
+            status = _look(where)
+            if said := _ended(command, status):
+                return said
+            progress.update(f"{begun}: {_phases(command, status)}")
+            time.sleep(POLL_S)
+
+
+def _ended(command: Command, status: Status) -> str:
+    """A sentence if what the command began has ended, else ""."""
+    if isinstance(command, Drain):
+        there = any(replica.name == command.replica for replica in status.replicas)
+        return "" if there else f"{command.replica} has answered its requests and stopped."
+    deployment = _deployment(command, status)
+    if deployment.gave_up:
+        raise Failure(f"{deployment.name}: {deployment.gave_up}")
+    living = [replica for replica in status.replicas if replica.deployment == deployment.name]
+    if isinstance(command, Update):
+        if deployment.updating:
+            return ""
+        if not deployment.update.startswith("done"):
+            raise Failure(f"{deployment.name}: the update {deployment.update}")
+        return f"{deployment.name}: update {deployment.update}."
+    if deployment.ready == deployment.desired == len(living):
+        return f"{deployment.name} has {deployment.ready} replicas."
+    return ""
+
+
+def _phases(command: Command, status: Status) -> str:
+    """The replicas that the command is about, and their phases."""
+    if isinstance(command, Drain):
+        return ", ".join(f"{each.in_flight} requests left" for each in status.replicas if each.name == command.replica)
+    name = _deployment(command, status).name
+    return ", ".join(f"{each.name} {each.phase}" for each in status.replicas if each.deployment == name)
+
+
+def _deployment(command: Command, status: Status) -> DeploymentStatus:
+    assert isinstance(command, Scale | Update)
+    return next(each for each in status.deployments if command.deployment in (each.name, *each.models))

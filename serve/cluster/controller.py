@@ -1,0 +1,244 @@
+"""The loop that keeps a cluster as it is wanted: replicas, the front door's endpoints, commands and scaling."""
+
+import contextlib
+import dataclasses
+import queue
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from serve.cluster import plan_check
+from serve.cluster.autoscaler import Autoscaler
+from serve.cluster.control import Answer, Call, Command, Down, Drain, Look, Scale, Update
+from serve.cluster.engine import Engine
+from serve.cluster.events import Events
+from serve.cluster.group import NO_TRAFFIC, Group
+from serve.cluster.occupant import Occupant
+from serve.cluster.plan import Plan
+from serve.cluster.state import Remembered
+from serve.cluster.status import ReplicaStatus, Status
+from serve.front.door import Endpoint, FrontDoor
+from serve.front.proxy import Proxy, Traffic
+from triton_batching.terminal import Failure, Mistake
+
+TICK_S = 0.1
+# The proxy is asked for its counts this often; while a replica drains, in each tick.
+TRAFFIC_S = 0.5
+# How long requests in flight have when the cluster ends.
+CLOSE_S = 5.0
+
+
+class Controller:
+    """One cluster: `run` keeps it until it is told to end.
+
+    remember: writes what the next `up` continues with. ready: called once, when every deployment has its replicas.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        engine_name: str,
+        engine: Engine,
+        door: FrontDoor,
+        metrics_port: int | None,
+        proxy: Proxy,
+        starts: Mapping[str, Remembered],
+        events: Events,
+        remember: Callable[[Mapping[str, Remembered]], None],
+        ready: Callable[[], None],
+    ) -> None:
+        self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._plan, self._name, self._engine_name, self._engine = plan, name, engine_name, engine
+        self._door, self._metrics_port, self._proxy, self._events = door, metrics_port, proxy, events
+        self._remember, self._announce = remember, ready
+        self.groups = {
+            entry.name: Group(entry, starts[entry.name], engine, events, limits=plan.limits, repository=plan.repository)
+            for entry in plan.deployment
+        }
+        self._scalers = {
+            name: Autoscaler(group.entry.scaling) for name, group in self.groups.items() if group.entry.scaling
+        }
+        self._routed: Mapping[str, tuple[Endpoint, ...]] = {}
+        self._remembered: Mapping[str, Remembered] = {}
+        self._traffic: Mapping[str, Traffic] = {}
+        self._traffic_at = 0.0
+        self._is_ready = self._ends = False
+
+    def run(self) -> None:
+        """Keep the cluster until `down`; raises `Failure` if a deployment cannot start its first replicas."""
+        while not self._ends:
+            self._tick()
+            until = time.monotonic() + TICK_S
+            while (left_s := until - time.monotonic()) > 0 and not self._ends:
+                try:
+                    call = self.calls.get(timeout=left_s)
+                except queue.Empty:
+                    break
+                call.answer(self._answer(call.command))
+
+    def close(self) -> None:
+        """Let the replicas answer what they have, and make the door forget them, so that they stop soon."""
+        draining = {
+            name: [dataclasses.replace(each, is_draining=True) for each in endpoints]
+            for name, endpoints in self._routed.items()
+        }
+        with contextlib.suppress(Failure):
+            self._proxy.route(draining)
+            until = time.monotonic() + CLOSE_S
+            while any(each.in_flight for each in self._proxy.traffic().values()) and time.monotonic() < until:
+                time.sleep(TICK_S)
+            self._proxy.route(dict.fromkeys(self._routed, ()))
+
+    def status(self) -> Status:
+        """How the cluster is."""
+        occupants = [each for group in self.groups.values() for each in group.occupants.values()]
+        return Status(
+            name=self._name,
+            engine=self._engine_name,
+            proxy=self._plan.proxy,
+            host=self._door.host,
+            http_port=self._door.http_port,
+            grpc_port=self._door.grpc_port,
+            metrics_port=self._metrics_port,
+            is_ready=self._is_ready,
+            proxy_restarts=self._proxy.restarts,
+            deployments=tuple(group.status() for group in self.groups.values()),
+            replicas=tuple(self._replica(each) for each in occupants),
+            events=self._events.last(),
+        )
+
+    def _tick(self) -> None:
+        self._look_at_traffic()
+        states = self._engine.states()
+        for group in self.groups.values():
+            group.tick(states, self._traffic)
+        self._route()
+        self._scale()
+        self._keep()
+        self._note_readiness()
+
+    def _look_at_traffic(self) -> None:
+        drains = any(each.leaving for group in self.groups.values() for each in group.occupants.values())
+        now = time.monotonic()
+        if not drains and now - self._traffic_at < TRAFFIC_S:
+            return
+        self._traffic, self._traffic_at = self._proxy.traffic(), now
+        for name, scaler in self._scalers.items():
+            ready = [each.name for each in self.groups[name].ready()]
+            if ready and self._traffic:
+                in_flight = [self._traffic.get(replica, NO_TRAFFIC).in_flight for replica in ready]
+                scaler.sample(sum(in_flight) / len(ready))
+
+    def _route(self) -> None:
+        endpoints = {name: group.endpoints() for name, group in self.groups.items()}
+        if endpoints != self._routed:
+            try:
+                self._proxy.route(endpoints)
+            except Failure as failure:  # it is told again in the next tick
+                self._events.add(self._plan.proxy, str(failure))
+                return
+            self._routed = endpoints
+            for group in self.groups.values():
+                group.routed()
+
+    def _scale(self) -> None:
+        for name, scaler in self._scalers.items():
+            group = self.groups[name]
+            wanted, why = scaler.decide(group.desired, len(group.ready()))
+            if why:
+                self._events.add(name, f"scales {why}")
+                group.scale(wanted)
+
+    def _keep(self) -> None:
+        remembered = {name: group.remembered() for name, group in self.groups.items()}
+        if remembered != self._remembered:
+            self._remember(remembered)
+            self._remembered = remembered
+
+    def _note_readiness(self) -> None:
+        if self._is_ready:
+            return
+        for name, group in self.groups.items():
+            if group.gave_up:
+                raise Failure(f"deployment {name}: {group.gave_up}")
+        if all(len(group.ready()) >= group.desired for group in self.groups.values()):
+            self._is_ready = True
+            self._announce()
+
+    def _answer(self, command: Command) -> Answer:
+        try:
+            text = self._do(command)
+        except Mistake as mistake:
+            return Answer(mistake=str(mistake))
+        return Answer(text=text, status=self.status())
+
+    def _do(self, command: Command) -> str:
+        match command:
+            case Look():
+                return ""
+            case Down():
+                self._ends = True
+                return "the cluster ends"
+            case Drain(replica=replica):
+                return self._drain(replica)
+            case Scale(deployment=name, replicas=replicas):
+                return self._scale_to(self._group(name), replicas)
+            case Update(deployment=name):
+                group = self._group(name)
+                return self._update(group, group.config_name if command.keeps_config else command.config_name)
+
+    def _group(self, name: str) -> Group:
+        if entry := self._plan.find(name):
+            return self.groups[entry.name]
+        raise Mistake(f"{name}: no such deployment or model. There are: {', '.join(self.groups)}.")
+
+    def _drain(self, name: str) -> str:
+        for group in self.groups.values():
+            if occupant := group.occupants.get(name):
+                if occupant.leaving:
+                    raise Mistake(f"{name}: leaves already ({occupant.leaving}).")
+                group.drain(name)
+                return f"{name} drains"
+        names = [name for group in self.groups.values() for name in group.occupants]
+        raise Mistake(f"{name}: no such replica. There are: {', '.join(names) or 'none'}.")
+
+    def _scale_to(self, group: Group, replicas: int) -> str:
+        name, before = group.entry.name, group.desired
+        if group.entry.scaling:
+            raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
+        entry = msgspec.structs.replace(group.entry, replicas=replicas)
+        plan_check.check_count(entry, self._plan.repository)
+        self._engine.check([group.replica(number) for number in range(replicas - before)])
+        self._events.add(name, f"scale {before} -> {replicas} by command")
+        group.scale(replicas)
+        return f"{name}: {before} -> {replicas} replicas"
+
+    def _update(self, group: Group, config_name: str | None) -> str:
+        if group.is_updating:
+            raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
+        plan_check.check_models(group.entry, config_name, self._plan.repository)
+        group.update(config_name)
+        return f"{group.entry.name}: the update to {config_name or 'config.pbtxt'} begins"
+
+    def _replica(self, occupant: Occupant) -> ReplicaStatus:
+        state, traffic = occupant.state, self._traffic.get(occupant.name, NO_TRAFFIC)
+        return ReplicaStatus(
+            name=occupant.name,
+            deployment=occupant.replica.deployment,
+            node=state.node,
+            phase=occupant.phase,
+            config_name=occupant.replica.settings.config_name,
+            models=occupant.replica.settings.models,
+            host=state.host,
+            http_port=state.http_port,
+            grpc_port=state.grpc_port,
+            metrics_port=state.metrics_port,
+            pid=state.pid,
+            age_s=time.monotonic() - occupant.started_at,
+            in_flight=traffic.in_flight,
+            requests=traffic.requests,
+            failures=traffic.failures,
+        )

@@ -1,0 +1,98 @@
+"""One replica as the cluster keeps it: since when it starts, serves or leaves."""
+
+import time
+from dataclasses import dataclass, field
+
+from serve.cluster.engine import Phase, Replica, ReplicaState
+from serve.cluster.probe import Probe
+from serve.front.door import Endpoint
+
+# A request that the door sent before it took the replica out may still be on its way.
+SETTLE_S = 0.5
+# A replica whose readiness is asked for every second is called unready after this time.
+UNREADY_S = 3.0
+
+
+@dataclass(kw_only=True)
+class Occupant:
+    """A replica.
+
+    generation: the update that it belongs to. leaving: why it leaves, "" if it stays. leaves_at: since when.
+    out_at: since when the door sends it nothing. done_at: since when it has no requests left, so that the door may
+    forget it and close its connections. stopping: whether the engine was told to stop it.
+    """
+
+    replica: Replica
+    number: int
+    generation: int
+    state: ReplicaState = field(default_factory=lambda: ReplicaState(phase=Phase.STARTING))
+    started_at: float = field(default_factory=time.monotonic)
+    ready_at: float | None = None
+    leaving: str = ""
+    leaves_at: float = 0.0
+    out_at: float | None = None
+    done_at: float | None = None
+    stopping: bool = False
+    probe: Probe | None = None
+
+    @property
+    def name(self) -> str:
+        """The replica's name."""
+        return self.replica.name
+
+    def begin(self, state: ReplicaState) -> None:
+        """It is ready for the first time."""
+        self.ready_at, self.probe = time.monotonic(), Probe(state)
+
+    def leave(self, why: str) -> None:
+        """It gets no new requests from now on."""
+        self.leaving, self.leaves_at = why, time.monotonic()
+        if self.probe:
+            self.probe.drain()
+
+    def end(self) -> None:
+        """It has ended."""
+        if self.probe:
+            self.probe.end()
+
+    def endpoint(self) -> Endpoint | None:
+        """The replica as the door sees it; None before it is ready, and after it has answered its last request."""
+        if self.state.phase is not Phase.READY or self.done_at is not None:
+            return None
+        return Endpoint(
+            replica=self.name,
+            host=self.state.host,
+            http_port=self.state.http_port,
+            grpc_port=self.state.grpc_port,
+            is_draining=bool(self.leaving),
+        )
+
+    def is_drained(self, in_flight: int) -> bool:
+        """Whether a replica that leaves has answered all its requests."""
+        if self.probe is None:
+            return True
+        settled = self.out_at is not None and time.monotonic() - self.out_at > SETTLE_S
+        return settled and not in_flight and self.probe.is_empty()
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has closed its ports, as a server does when it gets SIGTERM."""
+        return self.probe is not None and not self.leaving and self.probe.is_closed()
+
+    def hangs(self, hung_s: float) -> bool:
+        """Whether it has not said for so long that it is ready."""
+        return self.probe is not None and not self.leaving and self.probe.unready_s() > hung_s
+
+    @property
+    def is_unready(self) -> bool:
+        """Whether it served and has not said for a while that it is ready."""
+        return self.probe is not None and not self.leaving and self.probe.unready_s() > UNREADY_S
+
+    @property
+    def phase(self) -> str:
+        """Its phase, in a word for `status`."""
+        if self.stopping:
+            return "stopping"
+        if self.leaving:
+            return "draining"
+        return "unready" if self.is_unready else self.state.phase.value

@@ -1,0 +1,130 @@
+"""Where a cluster keeps its socket, its lock and its state, so that other terminals find it by its plan."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from triton_batching.terminal import Mistake
+
+# The path of a socket has 107 characters at most (unix(7)), and this file's own part of it has 29.
+LONGEST = 78
+
+
+class RunningError(Mistake):
+    """The cluster runs already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The files of one cluster, in a folder of mode 0700.
+
+    name: the path of its plan, or the ports of `python -m serve --replicas`.
+    """
+
+    name: str
+    folder: Path
+
+    @classmethod
+    def of(cls, name: str) -> "Place":
+        """The place of the cluster with this name."""
+        return cls(name=name, folder=_base() / f"cluster-{hashlib.sha256(name.encode()).hexdigest()[:12]}")
+
+    @property
+    def socket(self) -> Path:
+        """The socket for commands."""
+        return self.folder / "control"
+
+    @property
+    def state(self) -> Path:
+        """What the next `up` continues from."""
+        return self.folder / "state.json"
+
+    @property
+    def lock(self) -> Path:
+        """Locked while the cluster runs; it holds the cluster's name."""
+        return self.folder / "lock"
+
+
+def of_plan(path: Path) -> Place:
+    """The place of the cluster of this plan."""
+    return Place.of(str(path.resolve()))
+
+
+@contextlib.contextmanager
+def taken(place: Place) -> Iterator[None]:
+    """Hold the place; raises `RunningError` if another process does."""
+    place.folder.mkdir(mode=0o700, exist_ok=True)
+    with place.lock.open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = os.fstat(lock.fileno()).st_ino == place.lock.stat().st_ino
+        except OSError:
+            is_ours = False
+        if not is_ours:
+            raise RunningError(
+                f"{place.name}: its cluster runs already. Look at it with python -m serve.cluster status, or end it "
+                "with down."
+            )
+        lock.truncate(0)
+        lock.write(place.name)
+        lock.flush()
+        place.socket.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            place.socket.unlink(missing_ok=True)
+            if not place.state.exists():
+                place.lock.unlink()
+                with contextlib.suppress(OSError):
+                    place.folder.rmdir()
+
+
+def is_taken(place: Place) -> bool:
+    """Whether the cluster runs."""
+    try:
+        with place.lock.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
+def running() -> list[Place]:
+    """The clusters of this user that run on this machine."""
+    places = [Place(name=lock.read_text(), folder=lock.parent) for lock in sorted(_base().glob("cluster-*/lock"))]
+    return [place for place in places if is_taken(place)]
+
+
+def _base() -> Path:
+    """A folder of this user alone, the same for every process of the user; raises `Mistake` without one."""
+    unsafe = []
+    for folder in _folders():
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            status = folder.lstat()
+        except OSError as error:
+            unsafe.append(f"{folder}: {error.strerror}")
+            continue
+        private = status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077
+        if private and os.access(folder, os.W_OK):
+            return folder
+        unsafe.append(f"{folder} is not a folder of mode 700 that is this user's")
+    raise Mistake(
+        f"no folder for the cluster's socket and state ({'; '.join(unsafe)}). Make one of them, with mode 700."
+    )
+
+
+def _folders() -> Iterator[Path]:
+    """The folder that outlives a login, and others for a user without a home or with a long path to it."""
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path("~/.local/state").expanduser()) / "triton-batching"
+    if len(str(home)) <= LONGEST:
+        yield home
+    yield Path(f"/run/user/{os.getuid()}/triton-batching")
+    yield Path(f"/tmp/.triton-batching-{os.getuid()}")  # another user may have made it

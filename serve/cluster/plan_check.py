@@ -1,0 +1,154 @@
+"""Compares a plan with the models, the files and this machine before anything starts: a mistake is one line."""
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
+from serve import server_flags
+from serve.cluster.engine import Replica
+from serve.cluster.plan import Deployment, Plan, TenantEntry
+from serve.front import checks
+from serve.front.door import FrontDoor, Pool, Tenant, Tls
+from serve.launcher import Settings, check_files
+from serve.resources import PortError, free_ports
+from triton_batching.terminal import Mistake
+
+MIB = 1 << 20
+
+
+def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
+    """The front door of the plan with its free ports, and the port of the cluster's metrics; raises `Mistake`.
+
+    where: what the plan is called in a mistake, for example its path.
+    """
+    for kind, names in _names(plan).items():
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge the entries.")
+    pools = tuple(_pool(entry, plan, f"{where}: deployment {entry.name}") for entry in plan.deployment)
+    limits = plan.limits
+    if limits.retry_buffer_mib <= limits.largest_request_mib:
+        raise Mistake(
+            f"{where}: [limits] largest_request_mib {limits.largest_request_mib:g} is not below retry_buffer_mib "
+            f"{limits.retry_buffer_mib:g}, so the largest request could not be sent a second time. Raise the buffer."
+        )
+    tenants = tuple(_tenant(entry, f"{where}: tenant {entry.name}") for entry in plan.tenant)
+    try:
+        http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, plan.metrics_port or 0)
+    except PortError as error:
+        raise Mistake(f"{where}: {error}") from error
+    opening = FrontDoor(
+        host=plan.host,
+        http_port=http,
+        grpc_port=grpc,
+        pools=pools,
+        tenants=tenants,
+        tls=Tls(certificate=plan.tls.certificate, key=plan.tls.key) if plan.tls else None,
+        largest_request_bytes=int(limits.largest_request_mib * MIB),
+        retry_buffer_bytes=int(limits.retry_buffer_mib * MIB),
+        most_depth=limits.most_depth,
+        most_connections=limits.most_connections,
+        idle_s=limits.idle_s,
+        headers_s=limits.headers_s,
+        request_s=limits.request_s,
+    )
+    try:
+        checks.check(opening, plan.proxy)
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
+    return opening, None if plan.metrics_port is None else metrics
+
+
+def replica(entry: Deployment, number: int, config_name: str | None, repository: Path) -> Replica:
+    """The replica of a deployment with this number."""
+    served = Settings(
+        models=entry.models,
+        config_name=config_name,
+        repository=repository,
+        arguments=entry.arguments,
+        environment=entry.environment,
+        start_timeout_s=entry.start_timeout_s,
+    )
+    return Replica(
+        name=f"{entry.name}-{number}",
+        deployment=entry.name,
+        settings=served,
+        cpus=entry.cpus,
+        gpus=entry.gpus,
+        node=entry.nodes[number % len(entry.nodes)] if entry.nodes else None,
+    )
+
+
+def check_models(entry: Deployment, config_name: str | None, repository: Path) -> Mapping[str, ModelConfig]:
+    """The configurations that a replica serves, by model; raises `Mistake`."""
+    server_flags.check(entry.arguments, open_admin=False)
+    return check_files(replica(entry, 0, config_name, repository).settings)
+
+
+def check_count(entry: Deployment, repository: Path) -> None:
+    """Raise `Mistake` if the deployment cannot have as many replicas."""
+    configs = check_models(entry, entry.config_name, repository)
+    for fault in _faults(entry, configs):
+        raise Mistake(f"{entry.name}: {fault}")
+
+
+def _names(plan: Plan) -> Mapping[str, Sequence[str]]:
+    return {
+        "deployment": [entry.name for entry in plan.deployment],
+        "model": [model for entry in plan.deployment for model in entry.models],
+        "tenant": [entry.name for entry in plan.tenant],
+    }
+
+
+def _pool(entry: Deployment, plan: Plan, where: str) -> Pool:
+    try:
+        configs = check_models(entry, entry.config_name, plan.repository)
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
+    for fault in _faults(entry, configs):
+        raise Mistake(f"{where}: {fault}")
+    return Pool(
+        name=entry.name,
+        models=tuple(configs),
+        slowest_s=entry.slowest_s,
+        is_retried=entry.idempotent and not _sequences(configs),
+        most_in_flight=entry.most_in_flight,
+    )
+
+
+def _faults(entry: Deployment, configs: Mapping[str, ModelConfig]) -> Iterator[str]:
+    if entry.slowest_ms is not None and entry.p99_ms is not None and entry.slowest_ms < entry.p99_ms:
+        yield (
+            f"slowest_ms {entry.slowest_ms:g} is below p99_ms {entry.p99_ms:g}, so honest requests would be sent "
+            "twice. Raise it."
+        )
+    scaling = entry.scaling
+    if scaling and scaling.min > scaling.max:
+        yield f"scaling: min {scaling.min} is above max {scaling.max}. Swap them."
+    elif scaling and not scaling.min <= entry.replicas <= scaling.max:
+        yield f"replicas {entry.replicas} is not between min {scaling.min} and max {scaling.max} of its scaling."
+    if entry.most_replicas > 1 and (models := _sequences(configs)):
+        yield (
+            f"{models[0]} keeps state between the requests of a sequence, and the door sends each request to any "
+            "replica. Give the deployment one replica."
+        )
+
+
+def _sequences(configs: Mapping[str, ModelConfig]) -> list[str]:
+    """The models that keep state between the requests of a sequence."""
+    return [model for model, config in configs.items() if config.HasField("sequence_batching")]
+
+
+def _tenant(entry: TenantEntry, where: str) -> Tenant:
+    path = entry.token_file
+    try:
+        status, token = path.stat(), path.read_text(errors="replace").strip()
+    except OSError as error:
+        raise Mistake(
+            f"{where}: {path} cannot be read ({error.strerror}). Make it: (umask 077; openssl rand -hex 32 > {path})"
+        ) from error
+    if status.st_mode & (stat.S_IRWXG | stat.S_IRWXO) or status.st_uid != os.getuid():
+        raise Mistake(f"{where}: {path} is open to other users. Run: chmod 600 {path}")
+    return Tenant(name=entry.name, token=token, requests_per_s=entry.requests_per_s, burst=entry.burst)

@@ -1,0 +1,74 @@
+"""What a cluster says of itself: the answer to `status`."""
+
+import msgspec
+
+from serve.cluster.events import Event
+
+VERSION = 1
+
+
+class Frozen(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the status."""
+
+
+class ReplicaStatus(Frozen, frozen=True, kw_only=True):
+    """A replica.
+
+    phase: starting, ready, unready (it does not say that it is ready), draining or stopping.
+    in_flight, requests, failures: what the door counts for it.
+    """
+
+    name: str
+    deployment: str
+    node: str
+    phase: str
+    config_name: str | None
+    models: tuple[str, ...]
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    pid: int
+    age_s: float
+    in_flight: int
+    requests: int
+    failures: int
+
+
+class DeploymentStatus(Frozen, frozen=True, kw_only=True):
+    """A deployment.
+
+    desired: the replicas that it is to have. deaths: replicas that ended by themselves. drained: those that left.
+    gave_up: why no more replicas are started, "" if they are. updating: whether replicas are being replaced by those of
+    another configuration. update: how the last update ended, "" without one.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    config_name: str | None
+    desired: int
+    ready: int
+    deaths: int
+    drained: int
+    gave_up: str
+    updating: bool
+    update: str
+    scales: bool
+
+
+class Status(Frozen, frozen=True, kw_only=True):
+    """A cluster; `is_ready` once every deployment had its replicas."""
+
+    version: int = VERSION
+    name: str
+    engine: str
+    proxy: str
+    host: str
+    http_port: int
+    grpc_port: int
+    metrics_port: int | None
+    is_ready: bool
+    proxy_restarts: int
+    deployments: tuple[DeploymentStatus, ...]
+    replicas: tuple[ReplicaStatus, ...]
+    events: tuple[Event, ...]
