@@ -7,9 +7,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-
-pytest.importorskip("ray", reason="ray is not installed: pip install 'triton-batching[ray]'")
-
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
 

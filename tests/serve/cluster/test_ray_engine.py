@@ -11,6 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
+
+ray: Any = pytest.importorskip("ray", reason="ray is not installed: pip install 'triton-batching[ray]'")
+
 import ray_nodes
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
@@ -83,6 +86,12 @@ def environment(pid: int) -> dict[str, str]:
     return psutil.Process(pid).environ()
 
 
+def blocked_signals(pid: int) -> int:
+    """The mask of the signals that the process does not get."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigBlk:")[2].split()[0], 16)
+
+
 def test_replicas_are_spread_with_their_gpus_and_leave_nothing(engine: RayEngine) -> None:
     engine.start(replica("it-1"))
     engine.start(replica("it-2"))
@@ -92,10 +101,15 @@ def test_replicas_are_spread_with_their_gpus_and_leave_nothing(engine: RayEngine
     servers = [tritonserver(state.pid) for state in states]
     assert [environment(server)["CUDA_VISIBLE_DEVICES"] for server in servers] == ["", "", "0"]
     assert "OMP_NUM_THREADS" not in environment(servers[0])
+    # The guard stops its server with SIGINT.
+    assert not any(blocked_signals(server) & 1 << (signal.SIGINT - 1) for server in servers)
     prefixes, below = [prefix(server) for server in servers], set().union(*(descendants(s.pid) for s in states))
     assert below
     engine.stop("it-1")
     assert ended(engine, "it-1").problem == ""
+    # Ray kills the children of an actor's process that it ends, and then nobody would clean up after the server.
+    ray.kill(ray.get_actor("it-2"))
+    assert "it-2" in engine.states()
     engine.close()
     assert not engine.states()
     assert not alive(below | {state.pid for state in states})
