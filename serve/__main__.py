@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 from export import repository
+from triton_batching.options import whole_number
 from triton_batching.terminal import guarded, program_parser
 
+MOST_REPLICAS = 1000
 # A name of its own, because two servers may run at a time.
 LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 
@@ -26,8 +28,9 @@ def main(argv: list[str] | None = None) -> int:
 
         run(arguments, theirs, log=LOG)
 
+    said = "stopped." if arguments.replicas else f"stopped. The log is {LOG}."
     # A service manager stops a program with SIGTERM: it ends as after Ctrl-C.
-    return guarded(action, on_interrupt=f"stopped. The log is {LOG}.", interrupts=(signal.SIGINT, signal.SIGTERM))
+    return guarded(action, on_interrupt=said, interrupts=(signal.SIGINT, signal.SIGTERM))
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -57,6 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", action="append", help="repeatable; default: every model that is exported")
     parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     repository.add_option(parser)
+    parser.add_argument(
+        "--replicas",
+        type=whole_number(1, MOST_REPLICAS),
+        metavar="N",
+        help="this many servers, behind a front door that listens on the ports (see serve.cluster)",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--http-port", type=int, default=8000, help="0 takes any free port")
     parser.add_argument("--grpc-port", type=int, default=8001)

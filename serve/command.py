@@ -1,6 +1,7 @@
 """Serves models and prints what is served: what `python -m serve` does."""
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 
@@ -34,7 +35,40 @@ def serve(settings: Settings, *, restart: bool) -> None:
 
 def run(arguments: argparse.Namespace, theirs: list[str], *, log: Path) -> None:
     """Serve what the command line names; `theirs` are arguments of tritonserver."""
+    if arguments.replicas:
+        _serve_replicas(arguments, theirs)
+        return
     serve(_settings(arguments, theirs, log), restart=arguments.restart == "always")
+
+
+def _serve_replicas(arguments: argparse.Namespace, theirs: list[str]) -> None:
+    """Keep the cluster of a plan with one deployment, as `python -m serve.cluster up` does."""
+    from serve.cluster.place import Place
+    from serve.cluster.plan import Deployment, Plan
+    from serve.cluster.up import up
+
+    if arguments.open_admin:
+        raise Mistake("--open-admin does not go with --replicas: the front door lets no admin API through.")
+    if arguments.restart == "never":
+        raise Mistake("--restart never does not go with --replicas: a replica that dies is replaced.")
+    names = tuple(arguments.model or _exported(arguments.repository))
+    deployment = Deployment(
+        name=names[0],
+        models=names,
+        config_name=arguments.config_name,
+        replicas=arguments.replicas,
+        arguments=tuple(theirs),
+        start_timeout_s=arguments.start_timeout,
+    )
+    plan = Plan(
+        deployment=(deployment,),
+        host=arguments.host,
+        http_port=arguments.http_port,
+        grpc_port=arguments.grpc_port,
+        metrics_port=arguments.metrics_port,
+        repository=arguments.repository,
+    )
+    up(plan, Place.of(f"serve-{os.getpid()}"), remembers=False)
 
 
 def _exported(repository: Path) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     name = "python -m serve.cluster"
     parser = program_parser(name, __doc__, example="up serve/cluster/plans/three_replicas.toml")
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND", parser_class=argparse.ArgumentParser)
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="COMMAND")
     up = verbs.add_parser("up", help="start the cluster of a plan and keep it until Ctrl-C")
     up.add_argument("plan", type=path, metavar="PLAN.toml")
     up.add_argument("--engine", choices=("local", "ray"), default="local", help="this machine (default), or Ray")
@@ -52,7 +52,10 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--no-wait", action="store_true", help="return at once, not when it is done")
     for verb in (status, scale, drain, update, down):
         verb.add_argument(
-            "--plan", type=path, metavar="PLAN.toml", help="the plan of the cluster (default: the only one that runs)"
+            "--plan",
+            type=path,
+            metavar="PLAN.toml",
+            help="the cluster's plan, or serve-PID (default: the only cluster that runs)",
         )
     return parser
 

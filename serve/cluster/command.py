@@ -39,9 +39,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _place(arguments: argparse.Namespace) -> Place:
     """The place of the cluster that the command is for."""
-    if arguments.plan:
-        return place.of_plan(arguments.plan)
     running = place.running()
+    if arguments.plan:
+        named = [each for each in running if each.name == str(arguments.plan)]
+        return named[0] if named else place.of_plan(arguments.plan)
     if not running:
         raise Mistake("no cluster runs here. Start one: python -m serve.cluster up PLAN.toml")
     if len(running) > 1:
@@ -68,7 +69,7 @@ def _look(where: Place) -> Status:
 def _down(where: Place) -> None:
     if not place.is_taken(where):
         had_state = where.state.exists()
-        where.state.unlink(missing_ok=True)
+        place.forget(where)
         terminal().print("the cluster did not run" + ("; its state is forgotten." if had_state else "."))
         return
     ask(where, Down())

@@ -79,9 +79,15 @@ def taken(place: Place) -> Iterator[None]:
         finally:
             place.socket.unlink(missing_ok=True)
             if not place.state.exists():
-                place.lock.unlink()
-                with contextlib.suppress(OSError):
-                    place.folder.rmdir()
+                forget(place)
+
+
+def forget(place: Place) -> None:
+    """Remove the files of a cluster that does not run."""
+    with contextlib.suppress(FileNotFoundError):
+        for path in (place.state, place.socket, place.lock):
+            path.unlink(missing_ok=True)
+        place.folder.rmdir()
 
 
 def is_taken(place: Place) -> bool:

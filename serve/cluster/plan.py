@@ -121,13 +121,18 @@ class TenantEntry(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cluster. Ports of 0 are any free ones; without `metrics_port` there are no metrics of the cluster."""
+    """A cluster.
+
+    Ports of 0 are any free ones. metrics_port: of the cluster's own metrics; with -1 there are none.
+    is_open: whether `host` may be beyond loopback without tenants and TLS.
+    """
 
     deployment: Annotated[tuple[Deployment, ...], Meta(min_length=1)]
     host: str = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 8001
-    metrics_port: Port | None = 8002
+    metrics_port: Annotated[int, Meta(ge=-1, le=65_535)] = 8002
+    is_open: bool = False
     proxy: Literal["envoy", "haproxy"] = "envoy"
     repository: Path = REPOSITORY
     limits: Limits = Limits()

@@ -36,7 +36,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         )
     tenants = tuple(_tenant(entry, f"{where}: tenant {entry.name}") for entry in plan.tenant)
     try:
-        http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, plan.metrics_port or 0)
+        http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, max(plan.metrics_port, 0))
     except PortError as error:
         raise Mistake(f"{where}: {error}") from error
     opening = FrontDoor(
@@ -45,6 +45,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         grpc_port=grpc,
         pools=pools,
         tenants=tenants,
+        is_open=plan.is_open,
         tls=Tls(certificate=plan.tls.certificate, key=plan.tls.key) if plan.tls else None,
         largest_request_bytes=int(limits.largest_request_mib * MIB),
         retry_buffer_bytes=int(limits.retry_buffer_mib * MIB),
@@ -58,7 +59,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         checks.check(opening, plan.proxy)
     except Mistake as mistake:
         raise Mistake(f"{where}: {mistake}") from mistake
-    return opening, None if plan.metrics_port is None else metrics
+    return opening, None if plan.metrics_port < 0 else metrics
 
 
 def replica(entry: Deployment, number: int, config_name: str | None, repository: Path) -> Replica:

@@ -61,11 +61,18 @@ def _table(content: Any, kind: type[T], where: str) -> T:
         meant = f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(sorted(known))}."
         raise Mistake(f"{where}: {unknown[0]} is not known. {meant}")
     try:
-        return msgspec.convert(content, kind)
+        return msgspec.convert(content, kind, dec_hook=_path)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$")
         key = re.sub(r"\[.*", "", place.strip("`.").rpartition(".")[2])
         raise Mistake(f"{where}: {f'{key} ' if key else ''}{_said(text)}. Correct it. {SEE}") from error
+
+
+def _path(kind: type[Path], value: object) -> Path:
+    """The path that a text names: the only type here that msgspec does not know."""
+    if not isinstance(value, str) or not value:
+        raise ValueError("must be a path")
+    return kind(value)
 
 
 def _said(text: str) -> str:

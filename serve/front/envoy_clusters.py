@@ -63,13 +63,20 @@ def _cluster(pool: Pool, protocol: str, folder: Path) -> dict[str, Any]:
     file = {"path": str(endpoints_file(folder, pool, protocol))}
     return {
         "name": cluster(pool, protocol),
+        # Envoy takes a dot in the name of a metric for its end.
+        "alt_stat_name": f"{pool.name.replace('.', '_')}/{protocol}",
+        "track_cluster_stats": {"per_endpoint_stats": True},
         "type": "EDS",
         "eds_cluster_config": {"eds_config": {"path_config_source": file, "resource_api_version": "V3"}},
         "connect_timeout": "1s",
         "lb_policy": "LEAST_REQUEST",
-        # No panic: requests to a draining or dead replica are worse than a refusal. And no delay: by default Envoy
-        # collects changes of health for a second.
-        "common_lb_config": {"healthy_panic_threshold": {"value": 0.0}, "update_merge_window": "0s"},
+        "common_lb_config": {
+            # No panic: requests to a draining or dead replica are worse than a refusal.
+            "healthy_panic_threshold": {"value": 0.0},
+            # By default Envoy collects changes of health for a second.
+            "update_merge_window": "0s",
+            "ignore_new_hosts_until_first_hc": True,
+        },
         "ignore_health_on_host_removal": True,
         "typed_extension_protocol_options": {
             OPTIONS: {"@type": f"type.googleapis.com/{OPTIONS}", "explicit_http_config": {version: {}}}

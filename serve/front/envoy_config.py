@@ -6,7 +6,7 @@ from typing import Any
 
 from serve.front.door import FrontDoor, Tenant, Tls
 from serve.front.envoy_clusters import clusters, socket_address
-from serve.front.envoy_routes import TENANT_HEADER, cluster, routes, seconds
+from serve.front.envoy_routes import MODELS, TENANT_HEADER, cluster, routes, seconds
 
 FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 ADMIN_SOCKET, SECRET_FILE = "admin.sock", "certificate.json"
@@ -123,10 +123,14 @@ def _own_answers() -> dict[str, Any]:
     text = {"text_format_source": {"inline_string": "%LOCAL_REPLY_BODY%"}}
     header = {"key": "grpc-status", "value": RESOURCE_EXHAUSTED}
     json = {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}
+    models = {"header_filter": {"header": {"name": ":path", "string_match": {"prefix": MODELS}}}}
+    unknown = {"and_filter": {"filters": [models, _status("EQ", 404)]}}
+    named = {"json_format": {"error": "%LOCAL_REPLY_BODY% %REQ(:PATH)%"}}
     return {
         "mappers": [
             {"filter": too_large, "headers_to_add": [{"header": header}], "body_format_override": text},
             {"filter": grpc, "body_format_override": text},
+            {"filter": unknown, "body_format_override": named},
             {"filter": _status("GE", 400), "body_format_override": json},
         ]
     }

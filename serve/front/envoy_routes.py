@@ -8,6 +8,7 @@ from serve.front.door import FrontDoor, Pool
 from serve.management import admin
 
 TENANT_HEADER, POOL_HEADER = "x-door-tenant", "x-door-pool"
+MODELS = "/v2/models/"
 SERVICE = "/inference.GRPCInferenceService/"
 MODEL_METHODS = ("ModelInfer", "ModelConfig", "ModelReady", "ModelMetadata", "ModelStatistics")
 SERVER_METHODS = (f"{SERVICE}ServerLive", f"{SERVICE}ServerReady", f"{SERVICE}ServerMetadata")
@@ -107,8 +108,8 @@ def _grpc(door: FrontDoor) -> Iterator[dict[str, Any]]:
     first, several = door.pools[0], len(door.pools) > 1
     health = {"match": {"path": HEALTH_METHOD, "grpc": {}}, "route": _reading(first, "grpc")}
     yield health | {"typed_per_filter_config": ALWAYS_OPEN}
-    for path in SERVER_METHODS:
-        yield {"match": {"path": path, "grpc": {}}, "route": _reading(first, "grpc")}
+    for method in SERVER_METHODS:
+        yield {"match": {"path": method, "grpc": {}}, "route": _reading(first, "grpc")}
     for method in MODEL_METHODS:
         act = _action if method == "ModelInfer" else _reading
         path: dict[str, Any] = {"path": f"{SERVICE}{method}", "grpc": {}}
@@ -140,24 +141,25 @@ def _http(door: FrontDoor) -> Iterator[dict[str, Any]]:
         {"prefix": "/", "headers": [packed]}, 415, "the front door takes no compressed bodies (Content-Encoding)"
     )
     first, get, post = door.pools[0], _method("GET"), _method("POST")
-    yield _refusal({"path": "/v2/health/live"} | get, 200, "", typed_per_filter_config=ALWAYS_OPEN)
-    yield {"match": {"safe_regex": {"regex": "/v2/?"}} | get, "route": _reading(first, "http")}
+    yield _refusal({"path": "/v2/health/live", **get}, 200, "", typed_per_filter_config=ALWAYS_OPEN)
+    yield {"match": {"safe_regex": {"regex": "/v2/?"}, **get}, "route": _reading(first, "http")}
     if len(door.pools) == 1:
-        yield {"match": {"path": "/v2/models/stats"} | get, "route": _reading(first, "http")}
+        yield {"match": {"path": "/v2/models/stats", **get}, "route": _reading(first, "http")}
     for pool in door.pools:
         names = "|".join(map(re.escape, pool.models))
-        model = f"/v2/models/({names})(/versions/[0-9]+)?"
+        model = f"{MODELS}({names})(/versions/[0-9]+)?"
         yield {
-            "match": {"safe_regex": {"regex": f"{model}/(infer|generate)"}} | post,
+            "match": {"safe_regex": {"regex": f"{model}/(infer|generate)"}, **post},
             "route": _action(pool, "http"),
             "typed_per_filter_config": limits,
         }
         yield {
-            "match": {"safe_regex": {"regex": f"{model}(/config|/ready|/stats)?"}} | get,
+            "match": {"safe_regex": {"regex": f"{model}(/config|/ready|/stats)?"}, **get},
             "route": _reading(pool, "http"),
         }
-    yield _refusal({"prefix": "/v2/models/"}, 404, "no pool of the front door serves this")
+    yield _refusal({"prefix": MODELS}, 404, "no pool of the front door serves")
 
 
 def _method(name: str) -> dict[str, Any]:
+    """The part of a match that asks for a method of HTTP."""
     return {"headers": [{"name": ":method", "string_match": {"exact": name}}]}

@@ -1,0 +1,148 @@
+"""A plan that cannot be carried out is refused in one line before anything starts."""
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from serve.cluster import plan_file
+from serve.cluster.engine import Replica
+from serve.cluster.local_engine import LocalEngine
+from serve.cluster.plan_check import check, replica
+from serve.front.door import FrontDoor
+from serve.launcher import Settings
+from triton_batching.terminal import Mistake
+
+DEPLOYMENT = '[[deployment]]\nname = "a"\nmodels = ["simulated_accelerator"]\n'
+HEAD = "http_port = 0\ngrpc_port = 0\nmetrics_port = 0\n"
+SEQUENCES = """
+name: "counter" backend: "python" max_batch_size: 4 sequence_batching { }
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+
+
+def read(folder: Path, text: str) -> FrontDoor:
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return check(plan_file.read(path), str(path))[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("http_port = [", "cannot be read as TOML"),
+        (HEAD, "plan.toml: deployment is missing"),
+        (HEAD + DEPLOYMENT + "replica = 2", "deployment a: replica is not known. Did you mean replicas?"),
+        (HEAD + "prox = 'envoy'\n" + DEPLOYMENT, "plan.toml: prox is not known. Did you mean proxy?"),
+        (HEAD + "proxy = 'nginx'\n" + DEPLOYMENT, "proxy Invalid enum value 'nginx'"),
+        (HEAD + DEPLOYMENT + "replicas = -1", "deployment a: replicas must be >= 0"),
+        (HEAD + DEPLOYMENT + "replicas = 'two'", "deployment a: replicas must be a whole number, and is a text"),
+        (HEAD + DEPLOYMENT + "replicas = true", "deployment a: replicas must be a whole number, and is true or false"),
+        (HEAD + DEPLOYMENT + "p99_ms = 0", "deployment a: p99_ms must be > 0.0"),
+        (HEAD + DEPLOYMENT.replace('"a"', '"A b"'), "deployment A b: name must be a name of a-z, 0-9, - and _"),
+        (HEAD + DEPLOYMENT.replace('["simulated_accelerator"]', "[]"), "deployment a: models must name one at least"),
+        (
+            HEAD + DEPLOYMENT + "[deployment.scaling]\nmin = 1\ntarget_pending = 8",
+            "deployment a: scaling: max is missing",
+        ),
+        (
+            HEAD + DEPLOYMENT + "[deployment.scaling]\nmin = 3\nmax = 2\ntarget_pending = 8",
+            "deployment a: scaling: min 3 is above max 2",
+        ),
+        (
+            HEAD + DEPLOYMENT + "replicas = 5\n[deployment.scaling]\nmax = 2\ntarget_pending = 8",
+            "deployment a: replicas 5 is not between min 1 and max 2",
+        ),
+        (HEAD + DEPLOYMENT + "p99_ms = 300\nslowest_ms = 200", "slowest_ms 200 is below p99_ms 300"),
+        (HEAD + DEPLOYMENT + DEPLOYMENT, "deployment a is there twice"),
+        (HEAD + DEPLOYMENT + DEPLOYMENT.replace('"a"', '"b"'), "model simulated_accelerator is there twice"),
+        (HEAD + DEPLOYMENT.replace("simulated", "stimulated"), "deployment a: "),
+        (HEAD + DEPLOYMENT + "config_name = 'fast'", "fast.pbtxt: no such file"),
+        (HEAD + DEPLOYMENT + "arguments = ['--http-port=1']", "--http-port=1 after -- would override"),
+        (
+            HEAD + DEPLOYMENT + "[limits]\nlargest_request_mib = 20",
+            "largest_request_mib 20 is not below retry_buffer_mib 17",
+        ),
+        (HEAD + DEPLOYMENT + "[tls]\ncertificate = 'no.pem'\nkey = 'no.key'", "no.pem: "),
+        (
+            HEAD + DEPLOYMENT + "[[tenant]]\nname = 'web'\ntoken_file = 'no'\nrequests_per_s = 1\nburst = 1",
+            "tenant web: ",
+        ),
+        (HEAD.replace("http_port = 0", "http_port = 70000") + DEPLOYMENT, "http_port must be <= 65535"),
+        ("http_port = 7999\ngrpc_port = 7999\n" + DEPLOYMENT, "port 7999 is given twice"),
+        (HEAD + "host = '0.0.0.0'\n" + DEPLOYMENT, "--host 0.0.0.0 lets everybody"),
+    ],
+)
+def test_mistake_is_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(Mistake) as raised:
+        read(tmp_path, text)
+    assert words in str(raised.value)
+    assert str(raised.value).startswith(str(tmp_path))
+    assert "\n" not in str(raised.value)
+
+
+def test_port_in_use_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Mistake, match=rf"plan\.toml: port {port} on 127\.0\.0\.1 cannot be used"):
+            read(tmp_path, f"http_port = {port}\ngrpc_port = 0\nmetrics_port = 0\n{DEPLOYMENT}")
+
+
+def test_token_comes_from_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+    text = HEAD + DEPLOYMENT + "[[tenant]]\nname = 'web'\ntoken_file = 'web.token'\nrequests_per_s = 5\nburst = 9"
+    token = tmp_path / "web.token"
+    token.write_text("0123456789abcdef0123\n")
+    token.chmod(0o644)
+    with pytest.raises(Mistake, match=r"web\.token is open to other users\. Run: chmod 600"):
+        read(tmp_path, text)
+    token.chmod(0o600)
+    (tenant,) = read(tmp_path, text).tenants
+    assert (tenant.name, tenant.token, tenant.requests_per_s, tenant.burst) == ("web", "0123456789abcdef0123", 5.0, 9)
+    token.write_text("short")
+    with pytest.raises(Mistake, match="tenant 'web'"):
+        read(tmp_path, text)
+
+
+def test_sequences_have_one_replica_and_are_never_sent_twice(tmp_path: Path) -> None:
+    model = tmp_path / "models" / "counter"
+    (model / "1").mkdir(parents=True)
+    (model / "1" / "model.py").write_text("")
+    (model / "config.pbtxt").write_text(SEQUENCES)
+    text = HEAD + "repository = 'models'\n[[deployment]]\nname = 'a'\nmodels = ['counter']\nreplicas = "
+    (pool,) = read(tmp_path, text + "1").pools
+    assert not pool.is_retried
+    with pytest.raises(Mistake, match="counter keeps state between the requests of a sequence"):
+        read(tmp_path, text + "2")
+
+
+def test_slowest_time_follows_the_latency_target(tmp_path: Path) -> None:
+    def pool(more: str) -> tuple[float, bool]:
+        (found,) = read(tmp_path, HEAD + DEPLOYMENT + more).pools
+        return found.slowest_s, found.is_retried
+
+    assert pool("") == (10.0, True)
+    assert pool("p99_ms = 20") == (1.0, True)
+    assert pool("p99_ms = 500\nidempotent = false") == (2.5, False)
+    assert pool("p99_ms = 500\nslowest_ms = 700") == (0.7, True)
+
+
+def test_machine_without_room_is_refused(tmp_path: Path) -> None:
+    def one(cpus: float, gpus: float = 0.0, node: str | None = None) -> Replica:
+        return Replica(name="a-1", deployment="a", settings=Settings(models=("m",)), cpus=cpus, gpus=gpus, node=node)
+
+    engine = LocalEngine(logs=tmp_path)
+    engine.check([one(0.0)] * 500)
+    with pytest.raises(Mistake, match="2 replicas take 10000 cpus, and this machine has"):
+        engine.check([one(5000.0)] * 2)
+    with pytest.raises(Mistake, match="1 replicas take 500 gpus, and this machine has"):
+        engine.check([one(0.0, gpus=500.0)])
+    with pytest.raises(Mistake, match="a-1 is to run on the node far"):
+        engine.check([one(0.0, node="far")])
+
+
+def test_nodes_are_taken_in_turn(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(HEAD + DEPLOYMENT + "nodes = ['x', 'y']")
+    plan = plan_file.read(path)
+    nodes = [replica(plan.deployment[0], number, None, plan.repository).node for number in range(4)]
+    assert nodes == ["x", "y", "x", "y"]

@@ -1,0 +1,75 @@
+"""Which replicas are started and drained: few cases by hand, and random histories of a deployment."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serve.cluster.reconcile import Member, Step, step
+
+MOST_STEPS = 60
+
+
+def member(number: int, *, current: bool = True, ready: bool = True) -> Member:
+    return Member(name=f"a-{number}", number=number, is_current=current, is_ready=ready)
+
+
+def test_missing_replicas_are_started() -> None:
+    assert step([], 3) == Step(start=3)
+    assert step([member(1), member(2, ready=False)], 3) == Step(start=1)
+
+
+def test_one_that_starts_goes_before_one_that_serves_and_the_youngest_first() -> None:
+    members = [member(1), member(2), member(3, ready=False), member(4)]
+    assert step(members, 3) == Step(drain=("a-3",))
+    assert step(members, 2) == Step(drain=("a-3", "a-4"))
+    assert step(members, 0) == Step(drain=("a-3", "a-4", "a-2", "a-1"))
+
+
+def test_update_starts_one_more_and_drains_an_old_one_when_it_is_ready() -> None:
+    old = [member(1, current=False), member(2, current=False)]
+    assert step(old, 2) == Step(start=1)
+    assert step([*old, member(3, ready=False)], 2) == Step()
+    assert step([*old, member(3)], 2) == Step(drain=("a-1",))
+    assert step([old[1], member(3)], 2) == Step(start=1)
+
+
+def test_old_one_that_still_starts_is_dropped_at_once() -> None:
+    assert step([member(1, current=False, ready=False)], 1) == Step(start=1, drain=("a-1",))
+
+
+@given(
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.lists(st.booleans(), min_size=4, max_size=4),
+    st.data(),
+)
+def test_update_keeps_the_wanted_number_ready_and_ends(
+    desired: int, more: int, ready: list[bool], data: st.DataObject
+) -> None:
+    """From any old replicas: while nothing dies, never fewer are ready than before, up to the wanted number."""
+    members = [
+        member(number, current=False, ready=ready[number - 1]) for number in range(1, 1 + min(desired + more, 4))
+    ]
+    number = len(members)
+    least = min(desired, sum(each.is_ready for each in members))
+    for _ in range(MOST_STEPS):
+        done = step(members, desired)
+        members = [each for each in members if each.name not in done.drain]
+        for _ in range(done.start):
+            number += 1
+            members.append(member(number, ready=False))
+        assert sum(each.is_ready for each in members) >= least
+        assert len(members) <= max(desired + 1, desired + more)
+        starting = [each for each in members if not each.is_ready]
+        if starting and data.draw(st.booleans()):
+            members = [replace(each, is_ready=True) if each == starting[0] else each for each in members]
+    members = [replace(each, is_ready=True) for each in members]
+    for _ in range(2 * MOST_STEPS):
+        done = step(members, desired)
+        members = [each for each in members if each.name not in done.drain]
+        members += [member(number + 1 + index) for index in range(done.start)]
+        number += done.start
+    assert len(members) == desired
+    assert all(each.is_current for each in members)
+    assert step(members, desired) == Step()

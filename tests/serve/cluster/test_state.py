@@ -1,0 +1,93 @@
+"""What a cluster remembers, where it keeps it, and who may talk to it."""
+
+import queue
+import stat
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from serve.cluster import place, state
+from serve.cluster.control import Answer, Call, Drain, Look, Scale, ask, listening
+from serve.cluster.place import Place, RunningError
+from serve.cluster.plan import Deployment, ScalingTable
+from serve.cluster.state import Remembered
+from triton_batching.terminal import Mistake
+
+
+def entry(replicas: int, config_name: str | None = "dynamic", scaling: ScalingTable | None = None) -> Deployment:
+    return Deployment(name="a", models=("m",), replicas=replicas, config_name=config_name, scaling=scaling)
+
+
+FOUND = Remembered(replicas=5, config_name="tuned", planned_replicas=2, planned_config_name="dynamic", number=17)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Place]:
+    found = place.of_plan(tmp_path / "plan.toml")
+    yield found
+    place.forget(found)
+    assert not found.folder.exists()
+
+
+def test_up_continues_except_where_the_plan_has_changed() -> None:
+    same = state.start_of(entry(2), FOUND)
+    assert (same.replicas, same.config_name, same.number) == (5, "tuned", 17)
+    other_count = state.start_of(entry(3), FOUND)
+    assert (other_count.replicas, other_count.config_name, other_count.number) == (3, "tuned", 17)
+    other_config = state.start_of(entry(2, None), FOUND)
+    assert (other_config.replicas, other_config.config_name) == (5, None)
+    scaled = state.start_of(entry(2, scaling=ScalingTable(min=2, max=4, target_pending=8)), FOUND)
+    assert scaled.replicas == 4
+    new = state.start_of(entry(2), None)
+    assert (new.replicas, new.config_name, new.number) == (2, "dynamic", 0)
+
+
+def test_state_is_read_as_it_was_written(here: Place) -> None:
+    assert state.read(here.state) == {}
+    here.folder.mkdir(mode=0o700)
+    state.write(here.state, {"a": FOUND})
+    assert state.read(here.state) == {"a": FOUND}
+    here.state.write_text('{"version": 99, "deployments": {}}')
+    assert state.read(here.state) == {}
+    here.state.write_text("{")
+    assert state.read(here.state) == {}
+
+
+def test_place_is_private_and_taken_by_one(here: Place) -> None:
+    assert not place.is_taken(here)
+    with place.taken(here):
+        assert stat.S_IMODE(here.folder.stat().st_mode) == 0o700
+        assert place.is_taken(here)
+        assert here.name in [each.name for each in place.running()]
+        with pytest.raises(RunningError, match="its cluster runs already"), place.taken(here):
+            pass
+        assert place.is_taken(here)
+    assert not place.is_taken(here)
+    assert not here.folder.exists()
+
+
+def test_requests_are_answered_over_a_socket_of_the_user_alone(here: Place) -> None:
+    calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    commands = []
+
+    def cluster() -> None:
+        for answer in (Answer(text="begun"), Answer(mistake="no such replica")):
+            call = calls.get(timeout=10)
+            commands.append(call.command)
+            call.answer(answer)
+
+    thread = threading.Thread(target=cluster)
+    with place.taken(here), listening(here.socket, calls):
+        assert stat.S_IMODE(here.socket.stat().st_mode) == 0o600
+        thread.start()
+        assert ask(here, Scale(deployment="a", replicas=3)).text == "begun"
+        with pytest.raises(Mistake, match=r"^no such replica$"):
+            ask(here, Drain(replica="a-9"))
+        thread.join()
+        with pytest.raises(Mistake, match=r"speaks version 1, this request is of version 2"):
+            ask(here, Look(version=2))
+    assert commands == [Scale(deployment="a", replicas=3), Drain(replica="a-9")]
+    with pytest.raises(Mistake, match="its cluster does not run"):
+        ask(here, Look())
