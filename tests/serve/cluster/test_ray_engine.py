@@ -12,8 +12,9 @@ from typing import Any
 import psutil
 import pytest
 
-ray: Any = pytest.importorskip("ray", reason="ray is not installed: pip install 'triton-batching[ray]'")
+pytest.importorskip("ray", reason="ray is not installed: pip install 'triton-batching[ray]'")
 
+import ray
 import ray_nodes
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
