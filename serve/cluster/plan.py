@@ -35,6 +35,7 @@ class ScalingTable(Table, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A deployment has as many replicas as its requests need, from `min` to `max` (see scaling.py).
 
     target_pending: the requests in flight at a replica that works at its capacity (`python -m perf.scale` finds it).
+    steepness: requests in flight grow as the load to this power (`perf.scale` finds it, too).
     tolerance: a load this close to the target, as a share of it, changes nothing.
     down_after_s: the time for which fewer replicas must do before one goes.
     """
@@ -42,6 +43,7 @@ class ScalingTable(Table, frozen=True, kw_only=True, forbid_unknown_fields=True)
     min: Annotated[int, Meta(ge=1, le=MOST_REPLICAS)] = 1
     max: Annotated[int, Meta(ge=1, le=MOST_REPLICAS)]
     target_pending: Positive
+    steepness: Annotated[float, Meta(ge=1.0, le=100.0)] = 1.0
     tolerance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     down_after_s: NotNegative = 300.0
 
