@@ -4,10 +4,25 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import certificates
 import pytest
 from doors import RANKER, SIMULATED, start
 
+from serve.front.checks import KINDS, Kind
 from serve.launcher import Server
+
+
+@pytest.fixture(scope="package", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Kind:
+    """Each proxy in turn."""
+    chosen: Kind = request.param
+    return chosen
+
+
+@pytest.fixture(scope="package")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of certificates."""
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="package")
