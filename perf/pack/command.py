@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from export.repository import models
-from perf.pack import manifests, packed_config, picture, plan_file
+from perf.pack import cluster_plan, manifests, packed_config, picture, plan_file
 from perf.pack.algorithms import plan
 from perf.pack.exact import TIME_LIMIT_S
 from perf.pack.placement import Placement
@@ -106,8 +106,18 @@ def _write(
     files.append(placement.write(out))
     files += manifests.write(all_servers, workload.devices, out, command)
     files.append(picture.write(workload, placement, out))
+    if split := cluster_plan.split(all_servers):
+        (out / manifests.CLUSTER).unlink(missing_ok=True)
+    else:
+        files.append(cluster_plan.write(all_servers, workload, repository, out, command))
     for path in files:
         console.print(f"written: {path}", markup=False)
+    if split:
+        console.print(
+            f"no {manifests.CLUSTER}: {', '.join(split)} on unequal devices, and the front door of serve.cluster "
+            "sends a model's requests to equal replicas",
+            markup=False,
+        )
     if len(present) < len(all_servers):
         names = {name for server in all_servers for name in server.node.models}
         missing = sorted(name for name in names if not (repository / name).is_dir())

@@ -40,7 +40,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 SHOWN = 40
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -74,6 +74,9 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),
     "estimate": ("a checked memory estimate", "python -m perf.studies.memory_estimate --results {folder}"),
     "memory lab": ("a comparison of allocators on a trace", "python -m perf.studies.memory_lab"),
+    "scale": ("simulated days of a deployment that scales", "python -m perf.scale PLAN"),
+    "scaling_study": ("a comparison of scaling rules", "python -m perf.studies.scaling --results {folder}"),
+    "scaling_live": ("a cluster that scales beside its simulation", "python -m perf.studies.scaling.live"),
     "packing_study": ("the experiment of packing", "python -m perf.studies.packing --results {folder}"),
     "compared predictions": (
         "predictions compared with measurements",

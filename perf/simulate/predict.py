@@ -58,6 +58,24 @@ def predict(
 
     Raises `Mistake` for threads without a ramp, `RulesError` for another scheduler than the dynamic batcher.
     """
+    simulated = simulated_run(
+        candidate, config, traffic, profile, requests=requests, seed=seed, overhead_us=overhead_us, stretch=stretch
+    )
+    return simulated.prediction(candidate, target, traffic.rows)
+
+
+def simulated_run(
+    candidate: Candidate,
+    config: ModelConfig,
+    traffic: Traffic,
+    profile: Profile,
+    *,
+    requests: int,
+    seed: int = 0,
+    overhead_us: float = 0.0,
+    stretch: float = 1.0,
+) -> "SimulatedRun":
+    """The requests behind the prediction of `predict`, with the same arguments."""
     costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
     rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
@@ -80,7 +98,7 @@ def predict(
         )
         warm_up = 0.0 if traffic.times_s else WARM_UP
         runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
-    return SimulatedRun.pooled(runs).prediction(candidate, target, traffic.rows)
+    return SimulatedRun.pooled(runs)
 
 
 def _times(traffic: Traffic, requests: int) -> int:

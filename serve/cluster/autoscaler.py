@@ -16,6 +16,7 @@ def rules(table: ScalingTable) -> Scaling:
         least=table.min,
         most=table.max,
         target=table.target_pending,
+        steepness=table.steepness,
         up=replace(UP, tolerance=table.tolerance),
         down=replace(DOWN, tolerance=table.tolerance, stabilisation_s=table.down_after_s),
     )

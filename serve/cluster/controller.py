@@ -5,6 +5,7 @@ import dataclasses
 import queue
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 
@@ -29,6 +30,18 @@ TRAFFIC_S = 0.5
 CLOSE_S = 5.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What a cluster is made of: a checked plan, its front door, and what each deployment starts with."""
+
+    plan: Plan
+    name: str
+    engine: str
+    door: FrontDoor
+    metrics_port: int | None
+    starts: Mapping[str, Remembered]
+
+
 class Controller:
     """One cluster: `run` keeps it until it is told to end.
 
@@ -37,26 +50,22 @@ class Controller:
 
     def __init__(
         self,
-        plan: Plan,
-        *,
-        name: str,
-        engine_name: str,
+        setup: Setup,
         engine: Engine,
-        door: FrontDoor,
-        metrics_port: int | None,
         proxy: Proxy,
-        starts: Mapping[str, Remembered],
         events: Events,
+        *,
         remember: Callable[[Mapping[str, Remembered]], None],
         ready: Callable[[], None],
     ) -> None:
         self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
-        self._plan, self._name, self._engine_name, self._engine = plan, name, engine_name, engine
-        self._door, self._metrics_port, self._proxy, self._events = door, metrics_port, proxy, events
+        self._setup, self._plan = setup, setup.plan
+        self._engine, self._proxy, self._events = engine, proxy, events
         self._remember, self._announce = remember, ready
+        limits, repository = self._plan.limits, self._plan.repository
         self.groups = {
-            entry.name: Group(entry, starts[entry.name], engine, events, limits=plan.limits, repository=plan.repository)
-            for entry in plan.deployment
+            entry.name: Group(entry, setup.starts[entry.name], engine, events, limits=limits, repository=repository)
+            for entry in self._plan.deployment
         }
         self._scalers = {
             name: Autoscaler(group.entry.scaling) for name, group in self.groups.items() if group.entry.scaling
@@ -96,13 +105,13 @@ class Controller:
         """How the cluster is."""
         occupants = [each for group in self.groups.values() for each in group.occupants.values()]
         return Status(
-            name=self._name,
-            engine=self._engine_name,
+            name=self._setup.name,
+            engine=self._setup.engine,
             proxy=self._plan.proxy,
-            host=self._door.host,
-            http_port=self._door.http_port,
-            grpc_port=self._door.grpc_port,
-            metrics_port=self._metrics_port,
+            host=self._setup.door.host,
+            http_port=self._setup.door.http_port,
+            grpc_port=self._setup.door.grpc_port,
+            metrics_port=self._setup.metrics_port,
             is_ready=self._is_ready,
             proxy_restarts=self._proxy.restarts,
             deployments=tuple(group.status() for group in self.groups.values()),

@@ -21,6 +21,7 @@ FIRST_WAIT_S, LONGEST_WAIT_S, WINDOW_S = 0.5, 15.0, 60.0
 MOST_FAILED, MOST_FAILED_UPDATE = 4, 2
 # A replica without requests is stopped after this time even if the door was not told to forget it.
 FORGET_S = 5.0
+REASON = "reason: "
 NO_TRAFFIC = Traffic(in_flight=0, requests=0, failures=0)
 
 
@@ -61,7 +62,7 @@ class Group:
             elif occupant.state.phase is Phase.READY and occupant.ready_at is None:
                 self._welcome(occupant)
             elif occupant.is_ending:
-                self._replace(occupant, "ends: its ports are closed")
+                self._replace(occupant, "takes no new connections, as a server does that ends")
             elif occupant.hangs(self._limits.hung_s):
                 self._replace(occupant, f"hangs: not ready for {self._limits.hung_s:g} s")
                 occupant.done_at = time.monotonic()
@@ -210,6 +211,10 @@ class Group:
         was_ready, problem = occupant.ready_at is not None, occupant.state.problem or "it ended"
         first, _, details = problem.partition("\n")
         first = first.rstrip(".")
+        # What the log of a server that did not start says (serve/failure_log.py).
+        if details.startswith(REASON):
+            reason, _, details = details.partition("\n")
+            first = f"{first} ({reason.removeprefix(REASON)})"
         text = f"{'died' if was_ready else 'did not start'}: {first}{self._delay()}"
         self._events.add(occupant.name, f"{text}\n{details}" if details else text)
         self._failed += not was_ready

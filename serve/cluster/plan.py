@@ -19,6 +19,9 @@ SLOWEST_MS = 10_000.0
 # A try may take this many times the latency target, and never less than a second.
 TARGETS, LEAST_SLOWEST_MS = 5.0, 1000.0
 
+# The largest request and the buffer for a second try; HAProxy copies its whole buffer for each request.
+SIZES_MIB = {"envoy": (16.0, 17.0), "haproxy": (1.0, 2.0)}
+
 Name = Annotated[str, Meta(pattern=NAME, max_length=63)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Replicas = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
@@ -35,6 +38,7 @@ class ScalingTable(Table, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """A deployment has as many replicas as its requests need, from `min` to `max` (see scaling.py).
 
     target_pending: the requests in flight at a replica that works at its capacity (`python -m perf.scale` finds it).
+    steepness: requests in flight grow as the load to this power (`perf.scale` finds it, too).
     tolerance: a load this close to the target, as a share of it, changes nothing.
     down_after_s: the time for which fewer replicas must do before one goes.
     """
@@ -42,6 +46,7 @@ class ScalingTable(Table, frozen=True, kw_only=True, forbid_unknown_fields=True)
     min: Annotated[int, Meta(ge=1, le=MOST_REPLICAS)] = 1
     max: Annotated[int, Meta(ge=1, le=MOST_REPLICAS)]
     target_pending: Positive
+    steepness: Annotated[float, Meta(ge=1.0, le=100.0)] = 1.0
     tolerance: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.1
     down_after_s: NotNegative = 300.0
 
@@ -89,12 +94,13 @@ class Deployment(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Limits(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the door lets in, and how long the cluster waits.
 
+    largest_request_mib, retry_buffer_mib: the defaults depend on the proxy (SIZES_MIB).
     drain_s: the longest time in which a replica that leaves answers its requests.
     hung_s: a replica that is not ready for that long is replaced.
     """
 
-    largest_request_mib: Positive = 16.0
-    retry_buffer_mib: Positive = 17.0
+    largest_request_mib: Positive | None = None
+    retry_buffer_mib: Positive | None = None
     most_depth: Annotated[int, Meta(ge=1, le=1000)] = 64
     most_connections: Count = 4096
     idle_s: Positive = 300.0
@@ -138,6 +144,12 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     limits: Limits = Limits()
     tls: TlsFiles | None = None
     tenant: tuple[TenantEntry, ...] = ()
+
+    @property
+    def sizes_mib(self) -> tuple[float, float]:
+        """The largest request, and the buffer in which it waits for a second try."""
+        largest, buffer = SIZES_MIB[self.proxy]
+        return self.limits.largest_request_mib or largest, self.limits.retry_buffer_mib or buffer
 
     def find(self, name: str) -> Deployment | None:
         """The deployment with this name, or the only one that serves a model of this name."""

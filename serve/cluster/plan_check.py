@@ -29,10 +29,11 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
             raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge the entries.")
     pools = tuple(_pool(entry, plan, f"{where}: deployment {entry.name}") for entry in plan.deployment)
     limits = plan.limits
-    if limits.retry_buffer_mib <= limits.largest_request_mib:
+    largest_mib, buffer_mib = plan.sizes_mib
+    if buffer_mib <= largest_mib:
         raise Mistake(
-            f"{where}: [limits] largest_request_mib {limits.largest_request_mib:g} is not below retry_buffer_mib "
-            f"{limits.retry_buffer_mib:g}, so the largest request could not be sent a second time. Raise the buffer."
+            f"{where}: [limits] largest_request_mib {largest_mib:g} is not below retry_buffer_mib {buffer_mib:g}, so "
+            "the largest request could not be sent a second time. Raise the buffer."
         )
     tenants = tuple(_tenant(entry, f"{where}: tenant {entry.name}") for entry in plan.tenant)
     try:
@@ -47,8 +48,8 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         tenants=tenants,
         is_open=plan.is_open,
         tls=Tls(certificate=plan.tls.certificate, key=plan.tls.key) if plan.tls else None,
-        largest_request_bytes=int(limits.largest_request_mib * MIB),
-        retry_buffer_bytes=int(limits.retry_buffer_mib * MIB),
+        largest_request_bytes=int(largest_mib * MIB),
+        retry_buffer_bytes=int(buffer_mib * MIB),
         most_depth=limits.most_depth,
         most_connections=limits.most_connections,
         idle_s=limits.idle_s,

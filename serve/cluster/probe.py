@@ -5,13 +5,13 @@ import time
 
 from serve.cluster.engine import ReplicaState
 from serve.management import api
-from serve.management.api import ServerError
+from serve.management.api import RefusedError, ServerError, TimedOutError
 from serve.management.metrics import Metrics, MetricsError
 
 POLL_S, DRAIN_POLL_S = 1.0, 0.1
 TIMEOUT_S = 1.0
-# A server that ends closes its ports first, and may then take 10 s for its last requests. The engine says of one that
-# was killed why it died, a little later.
+# A server that gets SIGTERM closes new HTTP connections at once. It says over gRPC that it is ready for 10 s more, and
+# then fails what comes (NOT_FOUND). The engine says of one that was killed why it died, sooner than this.
 MOST_REFUSED = 8
 
 
@@ -37,7 +37,7 @@ class Probe:
         return time.monotonic() - self._ready_at
 
     def is_closed(self) -> bool:
-        """Whether nothing listens on the replica's port any more."""
+        """Whether the replica takes no new HTTP connections any more."""
         return self._refused >= MOST_REFUSED
 
     def drain(self) -> None:
@@ -64,9 +64,10 @@ class Probe:
     def _look_at_readiness(self) -> None:
         try:
             api.text(f"{api.base(self._http)}/v2/health/ready", timeout_s=TIMEOUT_S)
-        except ServerError as error:
-            is_refused = isinstance(getattr(error.__cause__, "reason", None), ConnectionRefusedError)
-            self._refused = self._refused + 1 if is_refused else 0
+        except (TimedOutError, RefusedError):
+            self._refused = 0
+        except ServerError:
+            self._refused += 1
         else:
             self._ready_at, self._refused = time.monotonic(), 0
 

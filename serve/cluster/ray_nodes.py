@@ -95,16 +95,17 @@ def choose(replica: Replica, present: Sequence[Node], placed: Sequence[Placed], 
 
 def check_room(replicas: Sequence[Replica], present: Sequence[Node]) -> None:
     """Raise `Mistake` if the nodes have no room for all of these replicas now."""
+    left = {node.node_id: node for node in present}
     placed: list[Placed] = []
     for replica in replicas:
-        node = choose(replica, present, placed)
-        here = [other.replica for other in placed if other.node.node_id == node.node_id]
-        if not _left(node, here).has_room(replica):
+        node = choose(replica, list(left.values()), placed)
+        if not node.has_room(replica):
             raise Mistake(
                 f"the plan's {len(replicas)} replicas take {_size(replicas)}, and the nodes have too little room "
                 f"({_list(present)}). Plan fewer replicas or smaller ones, {ADD}."
             )
         placed.append(Placed(replica=replica, node=node))
+        left[node.node_id] = node.without(replica)
 
 
 def _node(entry: Mapping[str, Any], free: Mapping[str, float], is_unique: bool) -> Node:
@@ -122,7 +123,7 @@ def _node(entry: Mapping[str, Any], free: Mapping[str, float], is_unique: bool) 
 
 
 def _left(node: Node, here: Iterable[Replica]) -> Node:
-    """The node with what is free beside these replicas; Ray's own figure may count them or not, it comes late."""
+    """The node with what is free beside these replicas; Ray's figure of what is free may not count them yet."""
     left = replace(node, free_cpus=node.cpus, free_gpus=node.gpus)
     for replica in here:
         left = left.without(replica)

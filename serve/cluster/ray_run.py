@@ -128,6 +128,6 @@ def _why(error: RayError, node: Node) -> str:
             f"node {node.name} cannot import this project as it is here. Install the same version on each node, in the "
             "same folder, with its extra ray, and start Ray there from its environment"
         )
-    if isinstance(error, ActorDiedError):
+    if isinstance(error, ActorDiedError) and "creation task" not in text:
         return f"its process in Ray on node {node.name} died"
     return f"Ray on node {node.name}: {text.strip().splitlines()[-1]}"

@@ -1,10 +1,12 @@
 """How many replicas a deployment needs, by the rules of Kubernetes' horizontal pod autoscaler, as one pure function.
 
-    desired = ceil(ready x signal / target)
+    desired = ceil(ready x (signal / target) ^ (1 / steepness))
 
 The signal is a mean over the ready replicas. Ours is pending requests, those that wait and those that run, and its
-target is the pending count of one replica at its capacity (`python -m perf.scale` finds it). Any other signal that
-grows with the load works as well.
+target is the pending count of one replica at its capacity. With a steepness of 1 this is Kubernetes' own formula, which
+takes the signal as proportional to the load. Pending requests grow faster than the load near the capacity: with four
+times the target, a replica may have 1.4 times the load it can take. The steepness says how fast; `python -m perf.scale`
+finds it and the target.
 
 Source: kubernetes 1.33, pkg/controller/podautoscaler, `calcPlainMetricReplicas` in replica_calculator.go and
 `normalizeDesiredReplicasWithBehaviors` in horizontal.go; described in
@@ -76,11 +78,13 @@ class Scaling:
     """The rules of one deployment: from `least` to `most` replicas, and the signal per ready replica to hold.
 
     `least` is 1 or more, `most` not below it, and `target` above 0.
+    steepness: the signal grows as the load to this power; 1 or more.
     """
 
     least: int
     most: int
     target: float
+    steepness: float = 1.0
     up: Pace = UP
     down: Pace = DOWN
 
@@ -136,7 +140,7 @@ def recommendation(scaling: Scaling, reading: Reading) -> int:
     current = reading.replicas
     if not reading.ready:
         return current
-    ratio = reading.signal / scaling.target
+    ratio = (reading.signal / scaling.target) ** (1 / scaling.steepness)
     with_starting = reading.starting > 0 and ratio > 1.0
     if not with_starting and not reading.missing:
         return current if _tolerated(scaling, ratio) else _rounded_up(ratio * reading.ready)

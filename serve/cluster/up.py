@@ -3,11 +3,12 @@
 import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from serve.cluster import metrics_page, place, plan_check, state
 from serve.cluster.control import Call, Look, listening
-from serve.cluster.controller import Controller
+from serve.cluster.controller import Controller, Setup
 from serve.cluster.engine import Engine
 from serve.cluster.events import Events
 from serve.cluster.local_engine import LocalEngine
@@ -15,8 +16,8 @@ from serve.cluster.place import Place
 from serve.cluster.plan import Plan
 from serve.cluster.probe import address
 from serve.cluster.state import Remembered
-from serve.front.door import FrontDoor
 from serve.front.opening import open_door
+from serve.front.proxy import Proxy
 from triton_batching.terminal import Mistake, terminal
 
 
@@ -39,57 +40,47 @@ def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, 
         starts = {entry.name: state.start_of(entry, found.get(entry.name)) for entry in plan.deployment}
         if differences := state.differences(plan, starts):
             tell(f"continues with {'; '.join(differences)}. --fresh starts as planned.")
-        _keep(plan, where, engine, door, metrics_port, starts, tell, remembers=remembers)
+        setup = Setup(plan=plan, name=where.name, engine=engine, door=door, metrics_port=metrics_port, starts=starts)
+        remember = partial(state.write, where.state) if remembers else _forget
+        with _controller(setup, tell, remember) as running, listening(where.socket, running.calls):
+            running.run()
+        where.state.unlink(missing_ok=True)
+        tell("the cluster has ended.")
 
 
-def _keep(
-    plan: Plan,
-    where: Place,
-    engine_name: str,
-    door: FrontDoor,
-    metrics_port: int | None,
-    starts: Mapping[str, Remembered],
-    tell: Callable[[str], None],
-    *,
-    remembers: bool,
-) -> None:
-    events = Events(tell)
+def _forget(_: Mapping[str, Remembered]) -> None:
+    """Keep nothing for the next `up`."""
+
+
+@contextlib.contextmanager
+def _controller(
+    setup: Setup, tell: Callable[[str], None], remember: Callable[[Mapping[str, Remembered]], None]
+) -> Iterator[Controller]:
+    """The cluster's engine, front door and metrics, and what keeps them; at the end all have ended."""
+    events, kind = Events(tell), setup.plan.proxy
     with contextlib.ExitStack() as stack:
-        engine = stack.enter_context(_engine(engine_name, events))
-        _check_room(plan, starts, engine, where.name)
-        proxy = stack.enter_context(open_door(door, kind=plan.proxy, report=lambda text: events.add(plan.proxy, text)))
-        controller = Controller(
-            plan,
-            name=where.name,
-            engine_name=engine_name,
-            engine=engine,
-            door=door,
-            metrics_port=metrics_port,
-            proxy=proxy,
-            starts=starts,
-            events=events,
-            remember=lambda found: state.write(where.state, found) if remembers else None,
-            ready=lambda: _announce(door, metrics_port, tell),
-        )
-
-        def page() -> str:
-            call = Call(Look())
-            controller.calls.put(call)
-            status = call.wait().status
-            assert status is not None
-            return metrics_page.page(status, proxy.metrics())
-
-        with listening(where.socket, controller.calls), metrics_page.served(door.host, metrics_port, page):
-            try:
-                controller.run()
-            finally:
-                controller.close()
-    where.state.unlink(missing_ok=True)
-    tell("the cluster has ended.")
+        engine = stack.enter_context(_engine(setup.engine, events))
+        _check_room(setup, engine)
+        proxy = stack.enter_context(open_door(setup.door, kind=kind, report=partial(events.add, kind)))
+        controller = Controller(setup, engine, proxy, events, remember=remember, ready=lambda: _announce(setup, tell))
+        stack.callback(controller.close)
+        page = partial(_page, controller, proxy)
+        stack.enter_context(metrics_page.served(setup.door.host, setup.metrics_port, page))
+        yield controller
 
 
-def _announce(door: FrontDoor, metrics_port: int | None, tell: Callable[[str], None]) -> None:
-    metrics = f", metrics {address(door.host, metrics_port)}" if metrics_port is not None else ""
+def _page(controller: Controller, proxy: Proxy) -> str:
+    """The metrics of the cluster; the controller's own thread says how it is."""
+    call = Call(Look())
+    controller.calls.put(call)
+    status = call.wait().status
+    assert status is not None
+    return metrics_page.page(status, proxy.metrics())
+
+
+def _announce(setup: Setup, tell: Callable[[str], None]) -> None:
+    door = setup.door
+    metrics = "" if setup.metrics_port is None else f", metrics {address(door.host, setup.metrics_port)}"
     http, grpc = address(door.host, door.http_port), address(door.host, door.grpc_port)
     tell(f"ready: HTTP {http}, gRPC {grpc}{metrics}. Ctrl-C stops the cluster.")
 
@@ -119,14 +110,14 @@ def _remove_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def _check_room(plan: Plan, starts: Mapping[str, Remembered], engine: Engine, where: str) -> None:
+def _check_room(setup: Setup, engine: Engine) -> None:
     """Raise `Mistake` if there is no room for all replicas that the plan may ask for."""
     replicas = [
-        plan_check.replica(entry, number, starts[entry.name].config_name, plan.repository)
-        for entry in plan.deployment
-        for number in range(max(entry.most_replicas, starts[entry.name].replicas))
+        plan_check.replica(entry, number, setup.starts[entry.name].config_name, setup.plan.repository)
+        for entry in setup.plan.deployment
+        for number in range(max(entry.most_replicas, setup.starts[entry.name].replicas))
     ]
     try:
         engine.check(replicas)
     except Mistake as mistake:
-        raise Mistake(f"{where}: {mistake}") from mistake
+        raise Mistake(f"{setup.name}: {mistake}") from mistake

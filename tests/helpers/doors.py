@@ -63,7 +63,9 @@ def door(*models: str, is_retried: bool = True, **settings: Any) -> FrontDoor:
     pools = tuple(
         Pool(name=model, models=(model,), slowest_s=1.0, is_retried=is_retried, most_in_flight=256) for model in models
     )
-    return FrontDoor(host="127.0.0.1", http_port=http_port, grpc_port=grpc_port, pools=pools, **settings)
+    sizes = {"largest_request_bytes": 500_000, "retry_buffer_bytes": 600_000}
+    ports = {"http_port": http_port, "grpc_port": grpc_port}
+    return FrontDoor(host="127.0.0.1", pools=pools, **(ports | sizes | settings))
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from perf.studies.archive import ROOT
 from perf.studies.pages import experiments, summary, tools
+from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -41,6 +42,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "interference": tools.interference,
     "memory estimate": tools.memory_estimate,
     "memory lab": tools.memory_lab,
+    "scaling": scaling.rules,
+    "scaling live": scaling.live,
     "soak": experiments.soak,
     "aimd cap": experiments.aimd_cap,
 }

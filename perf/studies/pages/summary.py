@@ -4,6 +4,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from perf.scale.rules import FIELD
 from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
 from perf.studies.goodput import table as goodput_table
@@ -14,6 +15,8 @@ from perf.studies.overload.bound import OWN
 from perf.studies.pages import experiments, tools
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
+from perf.studies.scaling import table as scaling
+from perf.studies.scaling.__main__ import SHARES
 from perf.studies.tables import rows_markdown
 
 
@@ -171,6 +174,24 @@ def _ragged() -> str:
 def _ragged_requests() -> str:
     """Which requests of different length run together?"""
     return "prints the server's own counts; keeps no record"
+
+
+@experiment("scaling", page="../scale/README.md")
+def _scaling() -> str:
+    """How many replica hours does scaling on pending requests save, at the same share in time?"""
+    record = scaling.record()
+    ratios = {
+        rule: [
+            ratio
+            for scenario in record.scenarios
+            for share in SHARES
+            for ratio in record.ratios(scenario.name, share, rule.name)
+            if ratio is not None
+        ]
+        for rule in FIELD
+    }
+    parts = [f"{rule.title}: x {min(found):.2f} to {max(found):.2f}" for rule, found in ratios.items()]
+    return f"the hours of other rules over ours, each at its best target: {'; '.join(parts)}"
 
 
 @experiment("served_share resnet50")

@@ -1,5 +1,6 @@
 """The plan files that are read, the packed.pbtxt, compose and Kubernetes files that are written, and a real server."""
 
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +27,7 @@ from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records.measurement import AnalyzerResult
 from perf.studies.packing import stand_in
 from perf.tune.tuned_file import WriteError
+from serve.cluster.plan_file import read as read_cluster_plan
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters
 from tests.perf.simulate.test_simulate import ramp
@@ -198,8 +200,28 @@ def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys:
     device = compose["device-1"]["deploy"]["resources"]["reservations"]["devices"][0]
     assert device["device_ids"] == ["1"]
     assert (out / "placement.png").read_bytes().startswith(b"\x89PNG")
+    # The front door would send half of the requests to each device.
+    assert "no cluster.packed.toml: simulated_accelerator on unequal devices" in capsys.readouterr().out
+    assert not (out / manifests.CLUSTER).exists()
     assert main([*arguments, "--from", str(out / "placement.json")]) == 0
     assert "0 moves: every model stays." in capsys.readouterr().out
+
+
+def test_a_placement_is_a_plan_of_a_cluster(tmp_path: Path) -> None:
+    two = tmp_path / 'two "models"'
+    shutil.copytree(repository(tmp_path), two, symlinks=True)
+    shutil.copytree(two / "simulated_accelerator", two / "other", symlinks=True)
+    text = PLAN.replace("rate_per_s = 500", "rate_per_s = 10").replace("p99_ms = 60", "p99_ms = 400")
+    extra = text[text.index("[[models]]") :].replace('"simulated_accelerator"', '"other"').replace("400", "500")
+    plan = plan_path(tmp_path, text + extra)
+    out = tmp_path / "out"
+    assert main([str(plan), "--out", str(out), "--repository", str(two)]) == 0
+    found = read_cluster_plan(out / manifests.CLUSTER)
+    assert found.repository == two
+    (deployment,) = found.deployment
+    assert (set(deployment.models), deployment.replicas) == ({"other", "simulated_accelerator"}, 1)
+    assert (deployment.p99_ms, deployment.gpus, deployment.config_name) == (500, 1, "packed")
+    assert deployment.arguments == ("--rate-limit=execution_count",)
 
 
 def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from serve.cluster.reconcile import Member, Step, step
 
 MOST_STEPS = 60
+BOOLEANS: st.SearchStrategy[bool] = st.booleans()
 
 
 def member(number: int, *, current: bool = True, ready: bool = True) -> Member:
@@ -62,7 +63,8 @@ def test_update_keeps_the_wanted_number_ready_and_ends(
         assert sum(each.is_ready for each in members) >= least
         assert len(members) <= max(desired + 1, desired + more)
         starting = [each for each in members if not each.is_ready]
-        if starting and data.draw(st.booleans()):
+        is_ready: bool = data.draw(BOOLEANS)
+        if starting and is_ready:
             members = [replace(each, is_ready=True) if each == starting[0] else each for each in members]
     members = [replace(each, is_ready=True) for each in members]
     for _ in range(2 * MOST_STEPS):

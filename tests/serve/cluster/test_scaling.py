@@ -1,4 +1,4 @@
-"""`serve.cluster.scaling` against examples computed by hand from the documentation of Kubernetes, and its properties."""
+"""`serve.cluster.scaling` against examples of the documentation of Kubernetes, computed by hand, and its properties."""
 
 import itertools
 from collections.abc import Iterable
@@ -58,6 +58,14 @@ def test_the_signal_of_a_moment(reading: Reading, expected: int) -> None:
     assert recommendation(WIDE, reading) == expected
 
 
+def test_a_steep_signal_asks_for_what_its_load_needs() -> None:
+    """16 x the target at steepness 4 is twice the load; 1.4 x is within the tolerance, since 1.4^(1/4) is 1.088."""
+    steep = Scaling(least=1, most=1000, target=100.0, steepness=4.0)
+    assert recommendation(steep, Reading(replicas=5, ready=5, signal=1600.0)) == 10
+    assert recommendation(steep, Reading(replicas=5, ready=5, signal=140.0)) == 5
+    assert recommendation(steep, Reading(replicas=8, ready=8, signal=6.25)) == 4
+
+
 def test_replicas_are_removed_after_five_minutes_below_the_highest_recommendation() -> None:
     # 10 -> 5 is recommended at 0 s; the 10 replicas at the start are a recommendation too, which lasts 300 s.
     counts = driven(WIDE, [50.0] * 21 + [100.0], 10)
@@ -88,7 +96,7 @@ def test_the_documentation_of_policies_for_removing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("select", "up", "down"), [(Select.MAX, 20, 0), (Select.MIN, 14, 6), (Select.DISABLED, 10, 10)]
+    ("select", "up", "down"), [(Select.MAX, 20, 1), (Select.MIN, 14, 6), (Select.DISABLED, 10, 10)]
 )
 def test_which_policy_of_several_holds(select: Select, up: int, down: int) -> None:
     pace = Pace(
@@ -98,7 +106,7 @@ def test_which_policy_of_several_holds(select: Select, up: int, down: int) -> No
     )
     scaling = Scaling(least=1, most=1000, target=100.0, up=pace, down=pace)
     assert driven(scaling, [10_000.0], 10) == [up]
-    assert driven(scaling, [0.0], 10) == [max(1, down)]
+    assert driven(scaling, [0.0], 10) == [down]
 
 
 def test_a_count_outside_the_limits_is_corrected_at_once() -> None:
@@ -126,7 +134,7 @@ HISTORIES = st.lists(st.tuples(st.floats(0.0, 600.0), st.integers(1, 30)), max_s
 def test_more_signal_never_means_fewer_replicas(
     ready: int, starting: int, missing: int, one: float, other: float, history: History
 ) -> None:
-    scaling = Scaling(least=2, most=30, target=100.0)
+    scaling = Scaling(least=2, most=30, target=100.0, steepness=1.0 + starting / 10)
     wanted = [
         scale(
             scaling,

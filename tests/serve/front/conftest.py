@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import certificates
 import pytest
 from doors import RANKER, SIMULATED, start
 
@@ -16,6 +17,12 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     """Each proxy in turn."""
     chosen: Kind = request.param
     return chosen
+
+
+@pytest.fixture(scope="package")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of certificates."""
+    return certificates.make(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="package")

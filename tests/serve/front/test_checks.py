@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import certificates
 import pytest
 
 from serve.front.checks import check
@@ -66,10 +65,18 @@ def test_a_port_in_use_or_given_twice_is_refused() -> None:
         check(good)
 
 
-def test_a_door_for_everybody_is_opened_when_it_is_safe_or_meant(tmp_path: Path) -> None:
-    folder = certificates.make(tmp_path)
-    tls = Tls(certificate=folder / "server.pem", key=folder / "server.key")
+def test_haproxy_is_offered_for_what_it_can_do() -> None:
+    small = replace(door(), largest_request_bytes=1 << 20, retry_buffer_bytes=2 << 20)
+    check(small, "haproxy")
+    with pytest.raises(Mistake, match="one pool, not 2"):
+        check(replace(small, pools=(POOL, replace(POOL, name="b", models=("n",)))), "haproxy")
+    with pytest.raises(Mistake, match="whole retry buffer"):
+        check(door(), "haproxy")
+
+
+def test_a_door_for_everybody_is_opened_when_it_is_safe_or_meant(certificate: Path) -> None:
+    tls = Tls(certificate=certificate / "server.pem", key=certificate / "server.key")
     check(replace(door(tenants=(TENANT,), tls=tls), host="0.0.0.0"))
     check(replace(door(), host="0.0.0.0", is_open=True))
     with pytest.raises(Mistake, match="belongs to the key"):
-        check(door(tls=replace(tls, key=folder / "client.key")))
+        check(door(tls=replace(tls, key=certificate / "client.key")))

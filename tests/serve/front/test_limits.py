@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import certificates
 import grpc
 import pytest
 from doors import GRPC, HTTP, RANKER, SIMULATED, Caller, binary, door, endpoint, endpoints, message, opened
@@ -150,17 +149,16 @@ def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> Non
             assert caller.infer(HTTP, SIMULATED).ok
 
 
-def test_both_ports_speak_tls(kind: Kind, replicas: Sequence[Server], tmp_path: Path) -> None:
-    folder = certificates.make(tmp_path)
-    front = door(SIMULATED, tls=Tls(certificate=folder / "server.pem", key=folder / "server.key"))
+def test_both_ports_speak_tls(kind: Kind, replicas: Sequence[Server], certificate: Path) -> None:
+    front = door(SIMULATED, tls=Tls(certificate=certificate / "server.pem", key=certificate / "server.key"))
     with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
-        context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        context = ssl.create_default_context(cafile=str(certificate / "ca.pem"))
         for port, protocol in ((front.http_port, "http/1.1"), (front.grpc_port, "h2")):
             context.set_alpn_protocols([protocol])
             plain = socket.create_connection(("127.0.0.1", port), timeout=10.0)
             with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
                 assert connection.selected_alpn_protocol() == protocol
-        credentials = grpc.ssl_channel_credentials((folder / "ca.pem").read_bytes())
+        credentials = grpc.ssl_channel_credentials((certificate / "ca.pem").read_bytes())
         with grpc.secure_channel(f"127.0.0.1:{front.grpc_port}", credentials) as channel:
             call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             assert call(message(SIMULATED), timeout=30.0)

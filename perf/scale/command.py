@@ -1,0 +1,210 @@
+"""Simulates the days of a plan's deployments and writes what they need: what `python -m perf.scale` does."""
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+
+from perf.load.variant import read as read_config
+from perf.measure.service_profile import Profile, ServiceTimes, load
+from perf.records import file
+from perf.records.study import LatencyTarget
+from perf.scale import day, objects, planned, table
+from perf.scale.comparison import compare, recommended
+from perf.scale.curve import ReplicaCurve, Values, measure, simulations
+from perf.scale.fleet import Conditions
+from perf.scale.record import ScaleRecord
+from serve.cluster import plan_file
+from serve.cluster.plan import Deployment, Plan
+from triton_batching import whole_file
+from triton_batching.options import DAY_S
+from triton_batching.terminal import Mistake, terminal
+
+MOST_REPLICAS = 1000
+# A week of seconds takes minutes.
+MOST_STEPS = 7 * DAY_S
+
+
+def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
+    """Simulate each deployment, print its table and write the record and the files asked for."""
+    console = terminal()
+    plan = plan_file.read(arguments.plan)
+    _check(arguments)
+    days = _days(arguments, plan)
+    file.check_folder(arguments.out)
+    records = []
+    for entry in _entries(arguments, plan, days):
+        record = _simulated(arguments, plan, entry, days[entry.name], command)
+        records.append(record)
+        table.show(record, console)
+        path = file.write(record, arguments.out / f"{entry.name}.{record.curve.model}.{file.digest(command)}.json")
+        console.print(f"written: {path}", markup=False)
+    _write(arguments, records, console)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise `Mistake` for options that contradict each other or name a file that is there."""
+    if (arguments.trace is None) == (arguments.day is None):
+        raise Mistake("the day is missing or there twice: give --trace DAY.csv, or --day diurnal with --peak.")
+    if (arguments.day is None) != (arguments.peak is None):
+        raise Mistake("--peak belongs to --day diurnal, which needs it. Give both or neither.")
+    if arguments.trace and arguments.days > 1:
+        raise Mistake(f"--days {arguments.days}: a trace has the days that it has. Leave --days out.")
+    for option in ("write", "hpa", "keda"):
+        path = getattr(arguments, option)
+        if path and path.exists():
+            raise Mistake(f"--{option} {path}: is there already, and is not overwritten. Name a new file.")
+
+
+def _days(arguments: argparse.Namespace, plan: Plan) -> Mapping[str, Sequence[Values]]:
+    """The rates of each deployment in steps, one list of days for each."""
+    if arguments.day:
+        entry = _only(plan, arguments.deployment)
+        seeds = range(arguments.seed, arguments.seed + arguments.days)
+        rates = [day.diurnal(arguments.peak, seed=seed) for seed in seeds]
+        return {entry.name: [each.steps(arguments.step_s, DAY_S) for each in rates]}
+    found = day.read(arguments.trace)
+    names = {name: plan.find(name) for name in found}
+    if unknown := [name for name, entry in names.items() if entry is None]:
+        known = ", ".join(entry.name for entry in plan.deployment)
+        raise Mistake(
+            f"{arguments.trace}: {unknown[0]} is no deployment of the plan and no model of one. It has: {known}."
+        )
+    length_s = max(rates.times_s[-1] for rates in found.values()) + _last(found)
+    if (steps := length_s / arguments.step_s) > MOST_STEPS:
+        raise Mistake(
+            f"{arguments.trace}: has {steps:,.0f} steps of {arguments.step_s:g} s, and {MOST_STEPS:,} are the most. "
+            "Give a part of it, or a larger --step-s."
+        )
+    return {entry.name: [found[name].steps(arguments.step_s, length_s)] for name, entry in names.items() if entry}
+
+
+def _last(found: Mapping[str, day.Rates]) -> float:
+    """How long the last rate of a trace holds: as long as the one before it."""
+    times = max((rates.times_s for rates in found.values()), key=lambda times: times[-1])
+    return times[-1] - times[-2] if len(times) > 1 else 60.0
+
+
+def _only(plan: Plan, name: str | None) -> Deployment:
+    if name is None and len(plan.deployment) == 1:
+        return plan.deployment[0]
+    entry = plan.find(name) if name else None
+    if entry is None:
+        known = ", ".join(each.name for each in plan.deployment)
+        raise Mistake(f"--deployment {name or 'is missing'}: the plan has {known}. Name one of them.")
+    return entry
+
+
+def _entries(arguments: argparse.Namespace, plan: Plan, days: Mapping[str, object]) -> list[Deployment]:
+    """The deployments to simulate; raises `Mistake` for one that cannot be."""
+    wanted = [_only(plan, arguments.deployment)] if arguments.deployment else list(plan.deployment)
+    entries = [entry for entry in wanted if entry.name in days]
+    if not entries:
+        raise Mistake(f"--deployment {arguments.deployment}: the trace has {', '.join(days)}. Name one of them.")
+    for entry in entries:
+        where = f"{arguments.plan}: deployment {entry.name}"
+        if len(entry.models) > 1:
+            raise Mistake(
+                f"{where}: has {len(entry.models)} models, and perf.scale simulates replicas of one. Plan a deployment "
+                "for each model."
+            )
+        if entry.p99_ms is None:
+            raise Mistake(f"{where}: has no p99_ms, and a capacity is that at a latency target. Add it.")
+    if arguments.write or arguments.hpa or arguments.keda:
+        if len(entries) > 1:
+            raise Mistake("--write, --hpa and --keda are for one deployment. Name it: --deployment NAME.")
+        if not arguments.max and not entries[0].scaling:
+            raise Mistake("--max: missing; what is written needs the most replicas that your machines hold. Give it.")
+    return entries
+
+
+def _simulated(
+    arguments: argparse.Namespace, plan: Plan, entry: Deployment, days: Sequence[Values], command: tuple[str, ...]
+) -> ScaleRecord:
+    scaling = entry.scaling
+    least = arguments.min or (scaling.min if scaling else 1)
+    most = arguments.max or (scaling.max if scaling else MOST_REPLICAS)
+    if least > most:
+        raise Mistake(f"--min {least} is above --max {most}. Swap them.")
+    conditions = Conditions(
+        start_s=arguments.start_s,
+        start_cv=arguments.start_cv,
+        mtbf_s=arguments.mtbf_h * 3600,
+        sync_s=arguments.decide_s,
+    )
+    steps = round(len(days[0]) * arguments.step_s / arguments.decide_s)
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        curve_task = progress.add_task(f"{entry.name}: one replica", total=simulations())
+        curve = _curve(arguments, plan, entry, tick=lambda: progress.advance(curve_task))
+        if days[0].max() <= 0:
+            raise Mistake(f"{entry.name}: its rate is 0 all day. Give a trace with requests.")
+        days_task = progress.add_task(f"{entry.name}: days", total=steps)
+        tried = compare(
+            curve,
+            days,
+            conditions,
+            least=least,
+            most=most,
+            step_s=arguments.step_s,
+            seed=arguments.seed,
+            tick=lambda: progress.advance(days_task),
+        )
+    return ScaleRecord(
+        command=command,
+        deployment=entry.name,
+        trace=str(arguments.trace or arguments.day),
+        days=len(days),
+        step_s=arguments.step_s,
+        least=least,
+        most=most,
+        share=arguments.share,
+        conditions=conditions,
+        curve=curve,
+        tried=tuple(tried),
+        target_pending=recommended(tried, arguments.share, len(days)),
+    )
+
+
+def _curve(arguments: argparse.Namespace, plan: Plan, entry: Deployment, tick: Callable[[], None]) -> ReplicaCurve:
+    """The curve of one replica, from the service times on record."""
+    model = entry.models[0]
+    config = read_config(model, entry.config_name, plan.repository)
+    ramps = [load(arguments.service_time)] if arguments.service_time else _ramps(model, arguments.records)
+    if ramps[0].model != model:
+        raise Mistake(
+            f"{arguments.service_time}: service times of {ramps[0].model}, not of {model}. Name another record."
+        )
+    assert entry.p99_ms is not None
+    target = LatencyTarget(latency_ms=entry.p99_ms)
+    name = entry.config_name or "default"
+    curve = measure(config, Profile(ramps=tuple(ramps)), target, config_name=name, tick=tick)
+    return curve if arguments.capacity is None else curve.faster(arguments.capacity / curve.capacity.rate_per_s)
+
+
+def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
+    """The ramps of a model, of each count of instances and threads the one with the largest batches."""
+    found: dict[tuple[int, int | None], ServiceTimes] = {}
+    for path in sorted(folder.glob(f"{model}.*.b*.k*.json")):
+        times = load(path)
+        known = found.get((times.instances, times.threads))
+        if times.model == model and (known is None or known.max_batch_size < times.max_batch_size):
+            found[times.instances, times.threads] = times
+    if not found:
+        raise Mistake(
+            f"{folder}: has no service times of {model}. Measure them: python -m perf.measure.service_time {model}. Or "
+            "name a record: --service-time FILE."
+        )
+    return list(found.values())
+
+
+def _write(arguments: argparse.Namespace, records: Sequence[ScaleRecord], console: Console) -> None:
+    texts: Mapping[str, Callable[[ScaleRecord], str]] = {
+        "write": lambda record: planned.text(arguments.plan, arguments.write, record),
+        "hpa": objects.hpa,
+        "keda": lambda record: objects.keda(record, arguments.prometheus),
+    }
+    for option, text in texts.items():
+        if path := getattr(arguments, option):
+            console.print(f"written: {whole_file.write(path, text(records[0]))}", markup=False)

@@ -1,0 +1,212 @@
+"""`python -m perf.scale`: its record, what it writes for the cluster and for Kubernetes, and mistakes."""
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import kubernetes_validate  # type: ignore[import-untyped]
+import pytest
+import yaml
+
+from perf.records import file
+from perf.scale import day, make_trace, planned
+from perf.scale.__main__ import main
+from perf.scale.comparison import matched
+from perf.scale.record import ScaleRecord
+from perf.studies.archive import RESULTS
+from serve.cluster import plan_file
+from serve.cluster.autoscaler import rules
+from triton_batching.terminal import Mistake
+
+PLAN = """\
+# ours
+[[deployment]]
+name = "other"
+models = ["ranker"]
+p99_ms = 75
+
+[[deployment]]
+name = "pictures"  # the stand-in
+models = ["simulated_accelerator"]
+p99_ms = 60
+
+[deployment.scaling]
+# kept
+min = 2
+max = 40
+target_pending = 1
+tolerance = 0.2
+
+[limits]
+drain_s = 30
+"""
+RAMP = RESULTS / "grid" / "simulated_accelerator.default.b32.k1.json"
+
+
+def call(folder: Path, *more: str) -> int:
+    return main([str(folder / "plan.toml"), "--service-time", str(RAMP), "--out", str(folder / "out"), *more])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    trace = tmp_path / "day.csv"
+    assert make_trace.main([str(trace), "--deployment", "pictures", "--peak", "2000", "--length-s", "3600"]) == 0
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder after one run that writes everything."""
+    folder = tmp_path_factory.mktemp("scale")
+    (folder / "plan.toml").write_text(PLAN)
+    (folder / "day.csv").write_text(day.text({"pictures": day.diurnal(2000.0, seed=1, length_s=3600.0)}))
+    options = ("--trace", str(folder / "day.csv"), "--step-s", "3", "--mtbf-h", "1")
+    files = [f"--{name}={folder / name}" for name in ("hpa", "keda")]
+    assert call(folder, *options, f"--write={folder / 'new.toml'}", *files) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def record(simulated: Path) -> ScaleRecord:
+    (path,) = (simulated / "out").glob("*.json")
+    return file.read(path, ScaleRecord)
+
+
+def test_the_target_is_that_of_the_cheapest_day_in_time(record: ScaleRecord) -> None:
+    ours = matched(record.tried, "pending", 0, 0.99)
+    assert ours is not None
+    assert record.target_pending == ours.target
+    enough = [each.outcome for each in record.tried if each.rule == "pending" and each.outcome.share >= 0.99]
+    assert ours.replica_hours <= min(outcome.replica_hours for outcome in enough)
+
+
+def test_the_plan_is_the_same_but_for_what_was_found(simulated: Path, record: ScaleRecord) -> None:
+    new = simulated / "new.toml"
+    assert (simulated / "plan.toml").read_text() == PLAN
+    assert record.target_pending is not None
+    found = {"target_pending": round(record.target_pending, 2), "steepness": round(record.curve.steepness, 2)}
+    before = tomllib.loads(PLAN)
+    before["deployment"][1]["scaling"] |= found
+    assert tomllib.loads(new.read_text()) == before
+    assert "# kept" in new.read_text()
+    scaling = plan_file.read(new).deployment[1].scaling  # the cluster's own reader
+    assert scaling is not None
+    assert (rules(scaling).target, rules(scaling).steepness) == tuple(found.values())
+
+
+def test_kubernetes_gets_the_same_rule(simulated: Path) -> None:
+    hpa, keda = ((simulated / name).read_text() for name in ("hpa", "keda"))
+    kubernetes_validate.validate(yaml.safe_load(hpa), "1.33", strict=True)
+    found = tomllib.loads((simulated / "new.toml").read_text())["deployment"][1]["scaling"]
+    for text in (hpa, keda):
+        assert f"/ {found['target_pending']}) ^ (1 / {found['steepness']})" in text
+        assert 'nv_inference_pending_request_count{model="simulated_accelerator"}' in text
+    spec = yaml.safe_load(keda)["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (2, 40)
+    assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == yaml.safe_load(hpa)["spec"]["behavior"]
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_computes_the_replicas_that_are_needed(simulated: Path, record: ScaleRecord, tmp_path: Path) -> None:
+    """Three replicas, each with 2 requests that wait and 2.5 that run: their times grow by 2.5 s per second."""
+    query = yaml.safe_load((simulated / "keda").read_text())["spec"]["triggers"][0]["metadata"]["query"]
+    found = planned.values(record)
+    series = [("nv_inference_pending_request_count", "2+0x60")]
+    series += [
+        (f"nv_inference_compute_{part}_duration_us", f"0+{us}x60")
+        for part, us in (("input", 2e6), ("infer", 20e6), ("output", 3e6))
+    ]
+    expected = 3 * (4.5 / found["target_pending"]) ** (1 / found["steepness"])
+    test = {
+        "evaluation_interval": "10s",
+        "tests": [
+            {
+                "interval": "10s",
+                "input_series": [
+                    {"series": f'{name}{{model="simulated_accelerator", pod="{pod}"}}', "values": values}
+                    for name, values in series
+                    for pod in range(3)
+                ],
+                "promql_expr_test": [
+                    {"expr": f"round({query}, 1e-6)", "eval_time": "5m", "exp_samples": [{"value": round(expected, 6)}]}
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    ran = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_plan_without_scaling_gets_its_table(folder: Path, record: ScaleRecord) -> None:
+    plan = folder / "plan.toml"
+    plan.write_text(re.sub(r"\[deployment.scaling\].*?\n\n", "", PLAN, flags=re.DOTALL))
+    entries = tomllib.loads(planned.text(plan, folder / "new.toml", record))["deployment"]
+    assert "scaling" not in entries[0]
+    assert (entries[1]["scaling"]["min"], entries[1]["scaling"]["max"]) == (2, 40)
+
+
+def test_a_plan_that_cannot_be_changed_as_text_is_refused(folder: Path, record: ScaleRecord) -> None:
+    plan = folder / "plan.toml"
+    inline = "scaling = { min = 2, max = 40, target_pending = 1 }\n\n"
+    plan.write_text(re.sub(r"\[deployment.scaling\].*?\n\n", inline, PLAN, flags=re.DOTALL))
+    with pytest.raises(Mistake, match="write scaling as a table"):
+        planned.text(plan, folder / "new.toml", record)
+    with pytest.raises(Mistake, match="relative to its folder"):
+        planned.text(plan, folder / "elsewhere" / "new.toml", record)
+
+
+def test_a_seed_makes_the_same_day() -> None:
+    assert day.diurnal(100.0, seed=3) == day.diurnal(100.0, seed=3)
+    assert day.diurnal(100.0, seed=3) != day.diurnal(100.0, seed=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ((), "give --trace DAY.csv, or --day diurnal"),
+        (("--day", "diurnal"), "--peak belongs to --day diurnal"),
+        (("--day", "diurnal", "--peak", "100"), "--deployment is missing: the plan has other, pictures"),
+        (("--trace", "{day}", "--min", "9", "--max", "3"), "--min 9 is above --max 3"),
+        (("--trace", "{day}", "--write", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{day}", "--step-s", "0.1", "--hpa", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{long}"), "steps of 1 s, and 604,800 are the most"),
+        (("--trace", "{none}"), "cannot be read (No such file or directory)"),
+        (("--trace", "{plan}"), "its first line must be time_s,deployment,rate_per_s"),
+        (("--trace", "{day}", "--deployment", "other"), "the trace has pictures"),
+    ],
+)
+def test_mistakes_are_one_line(
+    folder: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "long.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n1000000,pictures,2\n")
+    names = {
+        "long": folder / "long.csv",
+        "day": folder / "day.csv",
+        "plan": folder / "plan.toml",
+        "none": folder / "none.csv",
+    }
+    assert call(folder, *(option.format(**names) for option in options)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("0,a,5\n0,a,6", "line 3: 0 s is not after 0 s"),
+        ("5,a,5", "a begins at 5 s"),
+        ("0,a,x", "line 2: '0,a,x' is not a time, a name and a rate"),
+        ("0,a,-1", "line 2: a time is 0 to a year"),
+        ("", "has no rates"),
+    ],
+)
+def test_a_wrong_trace_names_its_line(tmp_path: Path, lines: str, said: str) -> None:
+    path = tmp_path / "day.csv"
+    path.write_text(f"time_s,deployment,rate_per_s\n{lines}\n")
+    with pytest.raises(Mistake, match=re.escape(said)):
+        day.read(path)

@@ -1,0 +1,119 @@
+"""How a cluster ends: nothing of it is left, and the next `up` continues from where it was."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster_load import Load
+from cluster_program import PLAN, Cluster, Remains
+
+pytestmark = pytest.mark.server
+OWN = """
+repository = "models"
+[[deployment]]
+name = "own"
+models = ["identity"]
+replicas = 1
+"""
+# A model that starts unless its configuration is the variant `broken`.
+MODEL = """
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        if "broken" in args["model_config"]:
+            raise pb_utils.TritonModelException("this variant is broken")
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+"""
+CONFIG = """
+name: "identity" backend: "python" max_batch_size: 4
+input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]
+"""
+
+
+def own_model(folder: Path) -> None:
+    """A repository with the model and its variants."""
+    model = folder / "models" / "identity"
+    for path, text in {
+        "1/model.py": MODEL,
+        "config.pbtxt": CONFIG,
+        "configs/broken.pbtxt": CONFIG + 'parameters { key: "broken" value { string_value: "1" } }',
+    }.items():
+        (model / path).parent.mkdir(parents=True, exist_ok=True)
+        (model / path).write_text(text)
+
+
+@contextlib.contextmanager
+def ended(cluster: Cluster) -> Iterator[Cluster]:
+    """End the cluster at the end, whatever happens, and forget its state."""
+    try:
+        yield cluster
+    finally:
+        cluster.end(signal.SIGTERM)
+        cluster.do("down")
+
+
+def test_cluster_leaves_nothing_and_continues(tmp_path: Path) -> None:
+    """Ctrl-C, then kill -9 of `up`, then `down`: one cluster after another, because each start takes seconds."""
+    with ended(Cluster(tmp_path / "plan.toml", PLAN.format(replicas=1))) as cluster:
+        cluster.up()
+        cluster.do("scale", "accelerator", "2")
+        names = {replica.name for replica in cluster.ready()}
+        remains = Remains(cluster)
+        assert cluster.end(signal.SIGINT) == 130
+        assert remains.are_gone()
+
+        cluster.up()
+        assert "continues with 2 replicas of accelerator (the plan says 1)" in cluster.printed()
+        replicas = cluster.ready()
+        assert len(replicas) == 2
+        assert not names & {replica.name for replica in replicas}
+        remains = Remains(cluster)
+        assert cluster.end(signal.SIGKILL) == -signal.SIGKILL
+        assert remains.are_gone()
+
+        cluster.up("--fresh")
+        assert "continues" not in cluster.printed()
+        assert len(cluster.ready()) == 1
+        remains = Remains(cluster)
+        cluster.do("down")
+        assert cluster.ended() == 0
+        assert remains.are_gone()
+
+
+def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) -> None:
+    own_model(tmp_path)
+    with ended(Cluster(tmp_path / "plan.toml", OWN)) as cluster:
+        cluster.up()
+        served = cluster.ready()
+        done = cluster.tell("update", "own", "--config-name", "broken")
+        assert done.returncode == 1
+        assert "the update went back to config.pbtxt, because broken failed: " in done.stderr
+        assert "this variant is broken" in done.stderr
+        cluster.wait_for(cluster.has(1))
+        assert cluster.ready()[0].name == served[0].name
+        assert "has 0 replicas" in cluster.do("scale", "identity", "0")
+    with ended(Cluster(tmp_path / "plan.toml", OWN + 'config_name = "broken"')) as cluster:
+        cluster.begin()
+        assert cluster.ended() == 1
+        assert "deployment own: 4 starts failed in a row; the last: " in cluster.printed()
+
+
+def test_scales_with_its_requests(tmp_path: Path) -> None:
+    plan = PLAN.format(replicas=1) + "[deployment.scaling]\nmax = 2\ntarget_pending = 2\ndown_after_s = 2\n"
+    with ended(Cluster(tmp_path / "plan.toml", plan)) as cluster:
+        cluster.up()
+        assert "scales by itself" in cluster.tell("scale", "accelerator", "2").stderr
+        status = cluster.status()
+        with Load(status.http_port, status.grpc_port, clients=6) as load:
+            cluster.wait_for(cluster.has(2))
+            load.wait_for(100)
+            load.assert_clean()
+        cluster.wait_for(cluster.has(1))
+        load.assert_clean()
+        assert "accelerator: scales 1 -> 2 replicas" in cluster.printed()
+        assert "accelerator: scales 2 -> 1 replicas" in cluster.printed()

@@ -1,0 +1,235 @@
+"""Replicas on a Ray of three nodes: spread, replaced elsewhere after each kind of death, and gone at the end."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+pytest.importorskip("ray", reason="ray is not installed: pip install 'triton-batching[ray]'")
+
+import ray
+import ray_nodes
+from processes import alive, descendants, leftovers, wait_until
+from server_processes import prefix, tritonserver
+
+from export.repository import REPOSITORY
+from serve.cluster.engine import Phase, Replica, ReplicaState
+from serve.cluster.ray_engine import RayEngine
+from serve.cluster.ray_nodes import Node, Placed, check_room, choose
+from serve.cluster.ray_session import connected
+from serve.launcher import Settings
+from serve.management import api
+from triton_batching.terminal import Mistake
+
+SECONDS = 90
+READY = """
+    import sys, time
+    from serve.cluster.engine import Phase, Replica
+    from serve.cluster.ray_session import connected
+    from serve.launcher import Settings
+
+    address = sys.argv[1] if len(sys.argv) > 1 else None
+    with connected(address):
+        from serve.cluster.ray_engine import RayEngine
+
+        engine = RayEngine()
+        engine.start(Replica(name="it-1", deployment="it", cpus=0.5, settings=Settings(models=("ranker",))))
+        while (state := engine.states()["it-1"]).phase is Phase.STARTING:
+            time.sleep(0.05)
+        print(state.problem or state.pid, flush=True)
+        sys.stdin.read()
+        engine.close()
+"""
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def nodes(ranker: Path) -> Iterator[Any]:
+    """Three nodes with one cpu and one GPU (by name) each."""
+    with ray_nodes.cluster("a", "b", "c", cpus=1, gpus=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def engine(nodes: Any) -> Iterator[RayEngine]:
+    with connected(nodes.address):
+        engine = RayEngine()
+        yield engine
+        engine.close()
+
+
+def replica(name: str, *, cpus: float = 0.5, gpus: float = 0.0, node: str | None = None) -> Replica:
+    settings = Settings(models=("ranker",))
+    return Replica(name=name, deployment=name.partition("-")[0], settings=settings, cpus=cpus, gpus=gpus, node=node)
+
+
+def ready(engine: RayEngine, *names: str) -> list[ReplicaState]:
+    assert wait_until(lambda: all(engine.states()[name].phase is not Phase.STARTING for name in names), seconds=SECONDS)
+    states = [engine.states()[name] for name in names]
+    assert [state.problem for state in states] == ["" for _ in names]
+    assert all(api.is_ready(f"{state.host}:{state.http_port}") for state in states)
+    return states
+
+
+def ended(engine: RayEngine, name: str) -> ReplicaState:
+    assert wait_until(lambda: engine.states()[name].phase is Phase.ENDED, seconds=SECONDS)
+    return engine.states()[name]
+
+
+def environment(pid: int) -> dict[str, str]:
+    return psutil.Process(pid).environ()
+
+
+def blocked_signals(pid: int) -> int:
+    """The mask of the signals that the process does not get."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigBlk:")[2].split()[0], 16)
+
+
+def test_replicas_are_spread_with_their_gpus_and_leave_nothing(engine: RayEngine) -> None:
+    engine.start(replica("it-1"))
+    engine.start(replica("it-2"))
+    engine.start(replica("gpu-1", cpus=0.0, gpus=1.0, node="c"))
+    states = ready(engine, "it-1", "it-2", "gpu-1")
+    assert [state.node for state in states] == ["a", "b", "c"]
+    servers = [tritonserver(state.pid) for state in states]
+    assert [environment(server)["CUDA_VISIBLE_DEVICES"] for server in servers] == ["", "", "0"]
+    assert "OMP_NUM_THREADS" not in environment(servers[0])
+    # The guard stops its server with SIGINT.
+    assert not any(blocked_signals(server) & 1 << (signal.SIGINT - 1) for server in servers)
+    prefixes, below = [prefix(server) for server in servers], set().union(*(descendants(s.pid) for s in states))
+    assert below
+    engine.stop("it-1")
+    assert ended(engine, "it-1").problem == ""
+    # Ray kills the children of an actor's process that it ends, and then nobody would clean up after the server.
+    ray.kill(ray.get_actor("it-2"))
+    assert "it-2" in engine.states()
+    engine.close()
+    assert not engine.states()
+    assert not alive(below | {state.pid for state in states})
+    assert [leftovers(shared) for shared in prefixes] == [[], [], []]
+
+
+def test_a_replica_whose_process_dies_ends_with_a_problem_and_a_new_one_starts(engine: RayEngine) -> None:
+    for name in ("it-1", "it-2"):
+        engine.start(replica(name))
+    first, second = ready(engine, "it-1", "it-2")
+    server = tritonserver(first.pid)
+    shared = prefix(server)
+    os.kill(psutil.Process(first.pid).ppid(), signal.SIGKILL)
+    os.kill(tritonserver(second.pid), signal.SIGKILL)
+    assert ended(engine, "it-1").problem == f"its process in Ray on node {first.node} died"
+    assert ended(engine, "it-2").problem == "tritonserver was killed by SIGKILL"
+    engine.start(replica("it-3"))
+    (third,) = ready(engine, "it-3")
+    assert third.pid not in (first.pid, second.pid)
+    engine.close()
+    # The guard has ended the server of the dead actor, too.
+    assert not alive({server, first.pid, second.pid, third.pid})
+    assert leftovers(shared) == []
+
+
+def test_the_replica_of_a_lost_node_starts_on_another(nodes: Any) -> None:
+    extra = ray_nodes.add(nodes, "d", cpus=1)
+    with connected(nodes.address):
+        engine = RayEngine()
+        engine.start(replica("it-1", node="d"))
+        (first,) = ready(engine, "it-1")
+        below, shared = descendants(first.pid), prefix(tritonserver(first.pid))
+        nodes.remove_node(extra, allow_graceful=False)
+        assert ended(engine, "it-1").problem.startswith("its process in Ray on node d does not answer any more")
+        engine.start(replica("it-2"))
+        (second,) = ready(engine, "it-2")
+        assert second.node in ("a", "b", "c")
+        engine.close()
+        assert not alive(below | {first.pid})
+        assert leftovers(shared) == []
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_nothing_outlives_a_killed_program(nodes: Any, tmp_path: Path, own: bool) -> None:
+    """`own`: the program starts Ray itself."""
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(READY))
+    arguments = [] if own else [nodes.address]
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"}
+    program = subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        env=environment | {"PYTHONPATH": str(REPOSITORY.parent)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    guard = int(program.stdout.readline())
+    actor = psutil.Process(guard).ppid()
+    below, shared = descendants(guard), prefix(tritonserver(guard))
+    program.kill()
+    program.wait()
+    assert wait_until(lambda: not alive(below | {guard, actor}), seconds=30)
+    assert leftovers(shared) == []
+
+
+def test_the_end_of_a_program_ends_its_own_ray(ranker: Path, tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(textwrap.dedent(READY))
+    program = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY.parent), "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stdout is not None
+    assert program.stdout.readline().strip().isdigit()
+    below = descendants(program.pid)
+    listeners = {
+        connection.laddr.ip
+        for pid in below
+        for connection in psutil.Process(pid).net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert {address.rpartition(":")[2] for address in listeners} == {ray_nodes.LOOPBACK}
+    output, errors = program.communicate("", timeout=SECONDS)
+    assert (program.returncode, output, errors) == (0, "", "")
+    assert not alive(below)
+    assert list(tmp_path.glob("triton-batching-*")) == []
+
+
+def node(name: str, cpus: float, free: float, gpus: float = 0.0) -> Node:
+    return Node(name=name, node_id=f"{name}-id", address=name, cpus=cpus, gpus=gpus, free_cpus=free, free_gpus=gpus)
+
+
+def test_a_replica_goes_where_its_deployment_is_not_yet_and_room_is() -> None:
+    present = [node("a", 2, 2), node("b", 2, 2), node("c", 2, 0)]
+    on_a = Placed(replica=replica("it-1", cpus=1), node=present[0])
+    other = Placed(replica=replica("other-1", cpus=1), node=present[1])
+    assert choose(replica("it-2", cpus=1), present, [on_a, other]).name == "b"
+    assert choose(replica("it-2", cpus=1), present, [on_a, other], lost=["b-id"]).name == "a"
+    # Both have too little room for two cpus, and so has c: the replica waits where its deployment is not.
+    assert choose(replica("it-2", cpus=2), present, [on_a, other]).name == "c"
+    assert choose(replica("it-2", cpus=1, node="c"), present, []).name == "c"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ([replica("it-1", cpus=4)], "no node has room for a replica that takes 4 cpus .a: 2 of 2 cpus free; b: 1 of 2"),
+        ([replica("it-1", gpus=1)], "no node has room for a replica that takes 0.5 cpus and 1 gpus"),
+        ([replica("it-1", node="z")], "no node z. Ray has a, b"),
+        ([replica(f"it-{n}", cpus=1) for n in range(4)], "the plan's 4 replicas take 4 cpus, and the nodes have too"),
+    ],
+)
+def test_a_plan_without_room_is_refused(asked: list[Replica], said: str) -> None:
+    present = [node("a", 2, 2), node("b", 2, 1)]
+    check_room([replica(f"it-{n}", cpus=1) for n in range(3)], present)
+    with pytest.raises(Mistake, match=said):
+        check_room(asked, present)
