@@ -33,6 +33,7 @@ RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     --mount=type=secret,id=certificates,target=/etc/ssl/certs/ca-certificates.crt \
     python -m pip install --no-cache-dir --constraint requirements.lock --editable ".[cpu]" \
     && python -m serve.vendor \
+    && python -m compileall -q export model_repository serve triton_batching \
     && chmod -R a+rX .
 
 COPY docker/serve-debian.sh /opt/serve.sh
