@@ -30,7 +30,8 @@ class Pool:
     slowest_s: the longest time of an honest request; a try that takes longer goes to another replica.
     is_retried: whether a request may run twice (at least once); False for sequence models and for models that are not
         idempotent.
-    most_in_flight: requests that the door lets in at a time; it answers more with UNAVAILABLE or 503.
+    most_in_flight: requests that the door lets in at a time, of each protocol and worker; it answers more with
+        UNAVAILABLE or 503.
     """
 
     name: str
@@ -62,7 +63,8 @@ class Tls:
 class FrontDoor:
     """A front door on `http_port` and `grpc_port` of `host`.
 
-    tenants: without any, everybody who reaches the ports may call.
+    tenants: without any, everybody who reaches the ports may call. is_open: whether the door may listen beyond loopback
+        without tenants or without TLS, as in a network of containers.
     largest_request_bytes: a larger request is refused. retry_buffer_bytes must be above it, or a retry fails.
     most_depth: the deepest nesting of a JSON request.
     idle_s: a connection without requests is closed after this time; headers_s, request_s: the longest time in which a
@@ -75,6 +77,7 @@ class FrontDoor:
     pools: tuple[Pool, ...]
     tenants: tuple[Tenant, ...] = ()
     tls: Tls | None = None
+    is_open: bool = False
     largest_request_bytes: int = 16 << 20
     retry_buffer_bytes: int = 17 << 20
     most_depth: int = 64

@@ -1,0 +1,165 @@
+"""What a request through a front door may be: the requests that end a bare server, sizes, time, tenants and TLS."""
+
+import os
+import re
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import certificates
+import grpc
+import pytest
+from doors import GRPC, HTTP, RANKER, SIMULATED, Caller, binary, door, endpoint, endpoints, message, opened
+from tritonclient.grpc import service_pb2
+
+from serve.front.door import FrontDoor, Tenant, Tls
+from serve.launcher import Server
+
+pytestmark = pytest.mark.server
+PAGE = Path(__file__).parents[3] / "serve" / "FRONT.md"
+COMMANDS = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
+LARGEST = 20_000
+INFER = "/v2/models/ranker/infer"
+TENSOR = '{"inputs":[{"name":"features","datatype":"FP32","shape":%s,"data":[1]}]}'
+
+
+@pytest.fixture(scope="module")
+def front(replicas: Sequence[Server]) -> Iterator[FrontDoor]:
+    """A door before the ranker, with a small limit on requests."""
+    front = door(RANKER, largest_request_bytes=LARGEST, retry_buffer_bytes=2 * LARGEST)
+    with opened(front, ranker=[endpoint(replicas[3], "ranker-0")]):
+        yield front
+
+
+@pytest.mark.parametrize(("number", "status"), [(0, 400), (1, 400), (2, 413)], ids=["shape", "nested", "endless"])
+def test_the_requests_that_end_a_bare_server_are_refused(replicas: Sequence[Server], number: int, status: int) -> None:
+    front = door(RANKER)
+    with opened(front, ranker=[endpoint(replicas[3], "ranker-0")]):
+        command = COMMANDS[number].replace("curl", "curl --silent --write-out ' %{http_code}'")
+        environment = os.environ | {"URL": f"127.0.0.1:{front.http_port}"}
+        done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
+        assert done.stdout.endswith(str(status).encode()), done
+    assert replicas[3].running()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (TENSOR % "[4611686018427387904,4,256]", "more values"),
+        (TENSOR % "[0,4611686018427387904,4]", "more values"),
+        (TENSOR % "[-1,2,256]", "whole numbers"),
+        (TENSOR % "[1e11,2,256]", "whole numbers"),
+        (TENSOR % "[1,[2],256]", "whole numbers"),
+        ((TENSOR % "[100000000000,2,256]").replace("shape", r"sh\u0061pe"), "backslash"),
+        ((TENSOR % "[100000000000,2,256]").replace('shape":', 'shape" \n:\t'), "more values"),
+        (TENSOR % ("[" + "1," * 16 + "1]"), "dimensions"),
+        ('{"x":"' + '\\"' * 9 + '","y":' + '{"a":' * 70, "deeper"),
+        ("[" * 65, "deeper"),
+    ],
+)
+def test_json_that_triton_must_not_parse_is_refused(front: FrontDoor, body: str, reason: str) -> None:
+    with Caller(front) as caller:
+        for tail, headers in ((b"", {}), (b"\0" * 64, {"Inference-Header-Content-Length": str(len(body))})):
+            answer = caller.http("POST", INFER, body.encode() + tail, **headers)
+            assert (answer.code, reason in answer.body.decode()) == ("400", True), answer
+
+
+def test_what_looks_like_brackets_is_let_through(front: FrontDoor, replicas: Sequence[Server]) -> None:
+    body, headers = binary(RANKER)
+    text = body.replace(b'{"inputs"', b'{"id":"' + b"[{" * 100 + b'\\"\\\\","inputs"')
+    length = str(int(headers["Inference-Header-Content-Length"]) + len(text) - len(body))
+    with Caller(front) as caller, Caller(replicas[3]) as direct:
+        expected = direct.infer(HTTP, RANKER)
+        # Brackets in a string, and in the binary tensor.
+        assert caller.http("POST", INFER, text, Inference_Header_Content_Length=length) == expected
+        tensor = len(body) - int(headers["Inference-Header-Content-Length"])
+        brackets = body[:-tensor] + b"[" * tensor
+        assert caller.http("POST", INFER, brackets, **headers).ok
+
+
+def test_packed_bodies_and_false_lengths_are_refused(front: FrontDoor) -> None:
+    body, _ = binary(RANKER)
+    with Caller(front) as caller:
+        assert caller.http("POST", INFER, body, Content_Encoding="gzip").code == "415"
+        for length in (str(len(body) + 1), "-1", "0x10", "9" * 30):
+            assert caller.http("POST", INFER, body, Inference_Header_Content_Length=length).code == "400", length
+        packed = caller.grpc("ModelInfer", message(RANKER), compression=grpc.Compression.Gzip)
+        assert packed.code == "UNIMPLEMENTED"
+
+
+def test_shapes_over_grpc_end_no_server(front: FrontDoor, replicas: Sequence[Server]) -> None:
+    with Caller(front) as caller:
+        for shape in ([10**11, 2, 256], [2**62, 4, 256], [-1, 2, 256], [0, 2**62, 4]):
+            request = service_pb2.ModelInferRequest.FromString(message(RANKER))
+            del request.inputs[0].shape[:]
+            request.inputs[0].shape.extend(shape)
+            assert caller.grpc("ModelInfer", request.SerializeToString()).code == "INVALID_ARGUMENT", shape
+    assert replicas[3].running()
+
+
+def test_the_largest_request_passes_and_one_byte_more_does_not(front: FrontDoor) -> None:
+    body, headers = binary(RANKER)
+    # A frame of gRPC has five bytes before the message.
+    room = LARGEST - 5 - len(message(RANKER, padding=17_000)) + 17_000
+    with Caller(front) as caller:
+        for more, status in ((0, "200"), (1, "413")):
+            length = str(int(headers["Inference-Header-Content-Length"]) + LARGEST - len(body) + more)
+            head = body[:1] + b" " * (LARGEST - len(body) + more) + body[1:]
+            assert caller.http("POST", INFER, head, Inference_Header_Content_Length=length).code == status
+            grown = message(RANKER, padding=room + more)
+            assert len(grown) + 5 == LARGEST + more
+            assert caller.grpc("ModelInfer", grown).code == {"200": "OK", "413": "RESOURCE_EXHAUSTED"}[status]
+
+
+def test_tenants_have_tokens_and_a_rate_over_both_protocols(replicas: Sequence[Server]) -> None:
+    tenants = (
+        Tenant(name="anna", token="a" * 32, requests_per_s=1000.0, burst=1000),
+        Tenant(name="bert", token="b" * 32, requests_per_s=0.001, burst=4),
+    )
+    front = door(SIMULATED, tenants=tenants)
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-door-tenant": "anna"}, {"Authorization": "a" * 31}):
+            with Caller(front, headers) as stranger:
+                assert stranger.infer(HTTP, SIMULATED).code == "401"
+                assert stranger.infer(GRPC, SIMULATED).code == "UNAUTHENTICATED"
+                assert stranger.http("GET", "/v2/health/ready").ok
+                assert stranger.grpc("/grpc.health.v1.Health/Check").ok
+        bert = {"Authorization": f"Bearer {'b' * 32}", "x-door-tenant": "anna"}
+        with Caller(front, bert) as slow, Caller(front, {"Authorization": f"Bearer {'a' * 32}"}) as other:
+            codes = [slow.infer(protocol, SIMULATED).code for protocol in (GRPC, HTTP) * 3]
+            assert codes == ["OK", "200", "OK", "200", "RESOURCE_EXHAUSTED", "429"]
+            assert other.infer(GRPC, SIMULATED).ok
+            assert other.infer(HTTP, SIMULATED).ok
+
+
+def test_slow_clients_are_cut_off(replicas: Sequence[Server]) -> None:
+    front = door(SIMULATED, headers_s=0.5, request_s=1.0, idle_s=1.5)
+    half_body = b"POST /v2/models/simulated_accelerator/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
+        for sent, status in ((b"", b""), (b"GET /v2 HTTP/1.1\r\nHo", b"408"), (half_body, b"408")):
+            with socket.create_connection(("127.0.0.1", front.http_port), timeout=10.0) as slow:
+                slow.sendall(sent)
+                answer = b"".join(iter(lambda: slow.recv(4096), b""))
+                assert status in answer.partition(b"\r\n")[0]
+        with Caller(front) as caller:
+            assert caller.infer(HTTP, SIMULATED).ok
+
+
+def test_both_ports_speak_tls(replicas: Sequence[Server], tmp_path: Path) -> None:
+    folder = certificates.make(tmp_path)
+    front = door(SIMULATED, tls=Tls(certificate=folder / "server.pem", key=folder / "server.key"))
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
+        context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+        for port, protocol in ((front.http_port, "http/1.1"), (front.grpc_port, "h2")):
+            context.set_alpn_protocols([protocol])
+            plain = socket.create_connection(("127.0.0.1", port), timeout=10.0)
+            with plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                assert connection.selected_alpn_protocol() == protocol
+        credentials = grpc.ssl_channel_credentials((folder / "ca.pem").read_bytes())
+        with grpc.secure_channel(f"127.0.0.1:{front.grpc_port}", credentials) as channel:
+            call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+            assert call(message(SIMULATED), timeout=30.0)
+        with Caller(front) as caller:
+            assert caller.infer(GRPC, SIMULATED).code == "UNAVAILABLE"
