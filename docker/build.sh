@@ -4,7 +4,7 @@
 # With a Docker engine on top of debian:bookworm-slim. Else with buildah, as root, on a Debian that mmdebstrap makes from
 # packages, so no registry of images is needed: apt-get install buildah mmdebstrap
 #   BASE=IMAGE    another image to start from
-#   STORE=FOLDER  where buildah keeps images and layers; else in its usual place
+#   STORE=FOLDER  buildah even where Docker is, with its images and layers in this folder
 # Of this machine, pip may read /etc/pip.conf and the certificates. Neither gets into the image.
 set -eu
 cd "$(dirname "$0")/.."
@@ -15,10 +15,11 @@ if [ -f /etc/pip.conf ]; then
     set -- "$@" --secret id=pip.conf,src=/etc/pip.conf
 fi
 if [ -f /etc/ssl/certs/ca-certificates.crt ]; then
-    set -- "$@" --secret id=certificates,src=/etc/ssl/certs/ca-certificates.crt
+    set -- "$@" --secret id=certificates,src=/etc/ssl/certs/ca-certificates.crt \
+        --build-arg PIP_CERT=/run/secrets/certificates
 fi
 
-if docker info > /dev/null 2>&1; then
+if [ -z "${STORE:-}" ] && docker info > /dev/null 2>&1; then
     exec docker build "$@" --build-arg "BASE=${BASE:-debian:bookworm-slim}" .
 fi
 if ! command -v buildah > /dev/null; then

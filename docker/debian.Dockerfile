@@ -13,28 +13,26 @@ RUN apt-get update \
 ENV PATH=/opt/venv/bin:$PATH
 
 WORKDIR /opt/triton-batching
-# The largest part first, so that a changed source leaves its layer alone. Of the machine that builds, pip may need the
-# index and the certificates; as secrets they get into no layer.
-COPY requirements.lock ./
-RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    --mount=type=secret,id=certificates,target=/etc/ssl/certs/ca-certificates.crt \
+# The largest part first, so that a changed source leaves its layer alone. pip may need the configuration and the
+# certificates of the machine that builds; as secrets they get into no layer.
+ARG PIP_CERT
+COPY --chown=1000:1000 requirements.lock ./
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=secret,id=certificates \
     python -m pip install --no-cache-dir --no-compile --constraint requirements.lock --no-deps nvidia-pytriton
 
-COPY pyproject.toml README.md ./
-COPY triton_batching/ triton_batching/
-COPY export/ export/
-COPY serve/ serve/
-COPY clients/ clients/
-COPY perf/ perf/
-COPY model_repository/ model_repository/
+COPY --chown=1000:1000 pyproject.toml README.md ./
+COPY --chown=1000:1000 triton_batching/ triton_batching/
+COPY --chown=1000:1000 export/ export/
+COPY --chown=1000:1000 serve/ serve/
+COPY --chown=1000:1000 clients/ clients/
+COPY --chown=1000:1000 perf/ perf/
+COPY --chown=1000:1000 model_repository/ model_repository/
 # Editable, because programs find their files beside their modules. The modules that the models share go beside each
-# model.py. All of it can be read by the user below, whatever the rights of the files were here.
-RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
-    --mount=type=secret,id=certificates,target=/etc/ssl/certs/ca-certificates.crt \
+# model.py. What the server imports is compiled here, where it can be written.
+RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=secret,id=certificates \
     python -m pip install --no-cache-dir --constraint requirements.lock --editable ".[cpu]" \
     && python -m serve.vendor \
-    && python -m compileall -q export model_repository serve triton_batching \
-    && chmod -R a+rX .
+    && python -m compileall -q export model_repository serve triton_batching
 
 COPY docker/serve-debian.sh /opt/serve.sh
 USER 1000:1000

@@ -19,8 +19,8 @@ MODEL = "text_recognition"
 REPLICAS, PORTS = "triton-replicas", {"http": 8000, "grpc": 8001}
 STATS_PORT, STATS_PATHS = 9901, ("/ready", "/stats/prometheus")
 FOLDER = Path("/tmp")
-# A connection is told to end after this time. When a pod of the door goes, no new ones come, and the old ones have ended
-# before its wait of preStop is over.
+# A connection is told to end after this time. When a pod of the door goes, no new ones come, and the old ones have
+# ended before its wait of preStop is over.
 CONNECTION_S = 20
 MIB = 1 << 20
 

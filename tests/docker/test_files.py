@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILES = {path.name: path for path in sorted(DOCKER.glob("*.Dockerfile"))}
 COMPOSE = [DOCKER / "compose.yaml", DOCKER / "compose.gpu.yaml"]
-TOOLS = {"pip", "venv"}  # `python -m` of Python itself
-YAMLLINT = "{extends: default, rules: {line-length: {max: 110}, document-start: disable}}"
+TOOLS = {"compileall", "pip", "venv"}  # `python -m` of Python itself
+YAMLLINT = "{extends: default, rules: {line-length: {max: 120}, document-start: disable}}"
 # What the image's onnxruntime 1.19 can read.
 OPSET, IR_VERSION = 21, 10
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jsonschema
-import kubernetes_validate
+import jsonschema  # type: ignore[import-untyped]
+import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from kubernetes_validate import ValidationError
@@ -80,9 +80,17 @@ def changed(kind: str, change: Change) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("kind", "change", "named"),
     [
-        ("Deployment", lambda spec: spec["template"]["spec"].update(terminationGracePeriod=60), "terminationGracePeriod"),
+        (
+            "Deployment",
+            lambda spec: spec["template"]["spec"].update(terminationGracePeriod=60),
+            "terminationGracePeriod",
+        ),
         ("Deployment", lambda spec: spec.update(replicas="3"), "'3'"),
-        ("HorizontalPodAutoscaler", lambda spec: spec.update(targetCPUUtilizationPercentage=70), "targetCPUUtilization"),
+        (
+            "HorizontalPodAutoscaler",
+            lambda spec: spec.update(targetCPUUtilizationPercentage=70),
+            "targetCPUUtilization",
+        ),
         ("NetworkPolicy", lambda spec: spec["ingress"][0].update(port=8000), "port"),
         ("PodDisruptionBudget", lambda spec: spec.update(minUnavailable=1), "minUnavailable"),
         ("Pod", lambda spec: spec["containers"][0]["livenessProbe"].update(failures=3), "failures"),

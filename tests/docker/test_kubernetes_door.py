@@ -77,7 +77,7 @@ def door(server: Server) -> Iterator[Door]:
     file = folder / "envoy.yaml"
     file.write_text(json.dumps(here(config, server, running, folder)))
     command = [envoy, "--config-path", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "error"]
-    process = subprocess.Popen(command)
+    process = subprocess.Popen([str(word) for word in command])
     try:
         wait_until_ready(running)
         yield running
