@@ -19,7 +19,7 @@ import manifests
 import numpy as np
 import onnxruntime
 import pytest
-import tritonclient.http as triton
+import tritonclient.grpc as triton
 import yaml
 from processes import wait_until
 
@@ -108,6 +108,7 @@ class Running:
     engine: Engine
     container: str
     url: str
+    grpc_url: str
 
     def is_ready(self) -> bool:
         return api.is_ready(self.url)
@@ -122,7 +123,7 @@ class Running:
         return pid
 
     def answer(self, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        client = triton.InferenceServerClient(self.url)
+        client = triton.InferenceServerClient(self.grpc_url)
         tensor = triton.InferInput("input.1", list(rows.shape), "FP32")
         tensor.set_data_from_numpy(rows)
         answer: np.ndarray[Any, Any] = client.infer(MODEL, [tensor]).as_numpy("308")
@@ -159,7 +160,8 @@ def pod(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Running:
     file.write_text(manifest(*ports))
     engine.podman("play", "kube", "--network", "host", str(file))
     (container,) = [name for name in engine.podman("ps", "--format", "{{.Names}}").split() if "tritonserver" in name]
-    running = Running(engine=engine, container=container, url=f"127.0.0.1:{ports[0]}")
+    http_url, grpc_url = (f"127.0.0.1:{port}" for port in ports[:2])
+    running = Running(engine=engine, container=container, url=http_url, grpc_url=grpc_url)
     assert wait_until(running.is_ready, seconds=READY_S), engine.podman("logs", container)
     return running
 
