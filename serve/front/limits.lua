@@ -36,7 +36,7 @@ end
 local function product(text, at)
   local found = string.match(string.sub(text, at, at + LONGEST_SHAPE), "^%[([%d%s,]*)%]")
   if not found then return nil, "a shape is not a short list of whole numbers from 0" end
-  local values, dimensions = 1, 0
+  local values, dimensions = 1.0, 0 -- whole numbers of Lua 5.4 would overflow
   for number in string.gmatch(found, "%d+") do
     values = values * math.max(tonumber(number), 1)
     dimensions = dimensions + 1
@@ -81,19 +81,28 @@ local function problem(text, most_depth, binary)
   return nil
 end
 
--- What is wrong with the request; nil if nothing is.
+-- How many bytes of a body are JSON, by the header that says so; nil and a reason if the header is wrong.
+local function json_length(stated, length)
+  if not stated then return length end
+  if not string.match(stated, "^%d+$") or tonumber(stated) > length then
+    return nil, "Inference-Header-Content-Length is not a length within the body"
+  end
+  return tonumber(stated)
+end
+
+-- What is wrong with a body; nil if nothing is. HAProxy calls this.
+function problem_of(body, stated, most_depth)
+  local json, reason = json_length(stated, #body)
+  if not json then return reason end
+  return problem(string.sub(body, 1, json), most_depth, #body - json)
+end
+
+-- The same with Envoy's buffer, of which only the JSON is copied.
 local function examine(handle)
-  local stated = handle:headers():get("inference-header-content-length")
   local body = handle:body(true)
   local length = body:length()
-  local json = length
-  if stated then
-    if not string.match(stated, "^%d+$") or tonumber(stated) > length then
-      return "Inference-Header-Content-Length is not a length within the body"
-    end
-    json = tonumber(stated)
-  end
-  if json == 0 then return nil end
+  local json, reason = json_length(handle:headers():get("inference-header-content-length"), length)
+  if not json or json == 0 then return reason end
   return problem(body:getBytes(0, json), handle:filterContext():get("most_depth"), length - json)
 end
 

@@ -7,9 +7,10 @@ with open_door(door) as proxy:
 import contextlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
-from serve.front import envoy
+from serve.front import envoy, haproxy
 from serve.front.checks import Kind, check, find
 from serve.front.door import FrontDoor
 from serve.front.proxy import Proxy
@@ -36,7 +37,8 @@ def open_door(
     check(door, kind)
     binary = find(kind)
     threads = workers or _workers()
-    with envoy.run(door, binary, workers=threads, log=log, report=report) as proxy:
+    open_proxy: Callable[..., AbstractContextManager[Proxy]] = envoy.run if kind == "envoy" else haproxy.run
+    with open_proxy(door, binary, workers=threads, log=log, report=report) as proxy:
         yield proxy
 
 

@@ -14,8 +14,10 @@ import pytest
 from doors import GRPC, HTTP, SIMULATED, Answer, Caller, door, endpoint, endpoints, is_right, opened, start
 from processes import descendants, wait_until
 
+from serve.front.checks import Kind
 from serve.front.door import FrontDoor
 from serve.front.envoy import Envoy
+from serve.front.haproxy import HAProxy
 from serve.launcher import Server
 from serve.management.statistics import Counters
 from triton_batching.processes import is_running, name
@@ -55,11 +57,11 @@ def triton(server: Server) -> int:
     return next(pid for pid in descendants(server.pid) if name(pid) == "tritonserver")
 
 
-def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(replicas: Sequence[Server]) -> None:
+def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
     with contextlib.ExitStack() as stack:
         victim, sleeper = start(stack, SIMULATED, SIMULATED)
         front = door(SIMULATED)
-        with opened(front, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
+        with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
 
             def harm() -> None:
                 os.kill(triton(victim), signal.SIGKILL)
@@ -74,10 +76,10 @@ def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(replicas: Sequence[Serv
             assert sum(replica.requests for replica in traffic.values()) >= CLIENTS * 60
 
 
-def test_a_draining_replica_gets_nothing_new(replicas: Sequence[Server]) -> None:
+def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
     ready = endpoints(replicas[:3])
-    with opened(front, simulated_accelerator=ready) as proxy:
+    with opened(front, kind=kind, simulated_accelerator=ready) as proxy:
         before: list[int] = []
 
         def drain() -> None:
@@ -94,9 +96,9 @@ def test_a_draining_replica_gets_nothing_new(replicas: Sequence[Server]) -> None
             assert caller.infer(GRPC, SIMULATED).ok
 
 
-def test_the_door_is_ready_when_each_pool_has_a_replica(replicas: Sequence[Server]) -> None:
+def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
-    with opened(front) as proxy, Caller(front) as caller:
+    with opened(front, kind=kind) as proxy, Caller(front) as caller:
         assert caller.http("GET", "/v2/health/ready").code == "503"
         assert caller.infer(GRPC, SIMULATED).code == "UNAVAILABLE"
         assert caller.infer(HTTP, SIMULATED).code == "503"
@@ -107,7 +109,7 @@ def test_the_door_is_ready_when_each_pool_has_a_replica(replicas: Sequence[Serve
 
 
 @pytest.mark.parametrize("is_retried", [True, False], ids=["retried", "not retried"])
-def test_a_request_that_must_not_run_twice_does_not(replicas: Sequence[Server], is_retried: bool) -> None:
+def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequence[Server], is_retried: bool) -> None:
     def executed() -> int:
         return Counters.read(f"http://{replicas[0].http_url}", SIMULATED).requests
 
@@ -131,10 +133,10 @@ def test_a_request_that_must_not_run_twice_does_not(replicas: Sequence[Server], 
 
 
 @pytest.mark.parametrize("victim", ["the proxy", "its parent"])
-def test_a_killed_proxy_comes_back_with_its_endpoints(replicas: Sequence[Server], victim: str) -> None:
+def test_a_killed_proxy_comes_back_with_its_endpoints(kind: Kind, replicas: Sequence[Server], victim: str) -> None:
     front = door(SIMULATED)
-    with opened(front, simulated_accelerator=endpoints(replicas[:2])) as proxy, Caller(front) as caller:
-        assert isinstance(proxy, Envoy)
+    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:2])) as proxy, Caller(front) as caller:
+        assert isinstance(proxy, Envoy | HAProxy)
         assert caller.infer(HTTP, SIMULATED).ok
         parent, process = proxy.pids()
         os.kill(process if victim == "the proxy" else parent, signal.SIGKILL)
@@ -147,6 +149,7 @@ def test_a_killed_proxy_comes_back_with_its_endpoints(replicas: Sequence[Server]
 
 PROGRAM = """
 import sys, time
+from serve.front.checks import Kind
 from serve.front.door import FrontDoor, Pool
 from serve.front.opening import open_door
 pool = Pool(name="a", models=("a",), slowest_s=1.0, is_retried=True, most_in_flight=1)

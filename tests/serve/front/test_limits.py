@@ -14,6 +14,7 @@ import pytest
 from doors import GRPC, HTTP, RANKER, SIMULATED, Caller, binary, door, endpoint, endpoints, message, opened
 from tritonclient.grpc import service_pb2
 
+from serve.front.checks import Kind
 from serve.front.door import FrontDoor, Tenant, Tls
 from serve.launcher import Server
 
@@ -26,17 +27,19 @@ TENSOR = '{"inputs":[{"name":"features","datatype":"FP32","shape":%s,"data":[1]}
 
 
 @pytest.fixture(scope="module")
-def front(replicas: Sequence[Server]) -> Iterator[FrontDoor]:
+def front(kind: Kind, replicas: Sequence[Server]) -> Iterator[FrontDoor]:
     """A door before the ranker, with a small limit on requests."""
     front = door(RANKER, largest_request_bytes=LARGEST, retry_buffer_bytes=2 * LARGEST)
-    with opened(front, ranker=[endpoint(replicas[3], "ranker-0")]):
+    with opened(front, kind=kind, ranker=[endpoint(replicas[3], "ranker-0")]):
         yield front
 
 
 @pytest.mark.parametrize(("number", "status"), [(0, 400), (1, 400), (2, 413)], ids=["shape", "nested", "endless"])
-def test_the_requests_that_end_a_bare_server_are_refused(replicas: Sequence[Server], number: int, status: int) -> None:
+def test_the_requests_that_end_a_bare_server_are_refused(
+    kind: Kind, replicas: Sequence[Server], number: int, status: int
+) -> None:
     front = door(RANKER)
-    with opened(front, ranker=[endpoint(replicas[3], "ranker-0")]):
+    with opened(front, kind=kind, ranker=[endpoint(replicas[3], "ranker-0")]):
         command = COMMANDS[number].replace("curl", "curl --silent --write-out ' %{http_code}'")
         environment = os.environ | {"URL": f"127.0.0.1:{front.http_port}"}
         done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
@@ -66,7 +69,7 @@ def test_json_that_triton_must_not_parse_is_refused(front: FrontDoor, body: str,
             assert (answer.code, reason in answer.body.decode()) == ("400", True), answer
 
 
-def test_what_looks_like_brackets_is_let_through(front: FrontDoor, replicas: Sequence[Server]) -> None:
+def test_what_looks_like_brackets_is_let_through(front: FrontDoor, kind: Kind, replicas: Sequence[Server]) -> None:
     body, headers = binary(RANKER)
     text = body.replace(b'{"inputs"', b'{"id":"' + b"[{" * 100 + b'\\"\\\\","inputs"')
     length = str(int(headers["Inference-Header-Content-Length"]) + len(text) - len(body))
@@ -89,7 +92,7 @@ def test_packed_bodies_and_false_lengths_are_refused(front: FrontDoor) -> None:
         assert packed.code == "UNIMPLEMENTED"
 
 
-def test_shapes_over_grpc_end_no_server(front: FrontDoor, replicas: Sequence[Server]) -> None:
+def test_shapes_over_grpc_end_no_server(front: FrontDoor, kind: Kind, replicas: Sequence[Server]) -> None:
     with Caller(front) as caller:
         for shape in ([10**11, 2, 256], [2**62, 4, 256], [-1, 2, 256], [0, 2**62, 4]):
             request = service_pb2.ModelInferRequest.FromString(message(RANKER))
@@ -113,13 +116,13 @@ def test_the_largest_request_passes_and_one_byte_more_does_not(front: FrontDoor)
             assert caller.grpc("ModelInfer", grown).code == {"200": "OK", "413": "RESOURCE_EXHAUSTED"}[status]
 
 
-def test_tenants_have_tokens_and_a_rate_over_both_protocols(replicas: Sequence[Server]) -> None:
+def test_tenants_have_tokens_and_a_rate_over_both_protocols(kind: Kind, replicas: Sequence[Server]) -> None:
     tenants = (
         Tenant(name="anna", token="a" * 32, requests_per_s=1000.0, burst=1000),
         Tenant(name="bert", token="b" * 32, requests_per_s=0.001, burst=4),
     )
     front = door(SIMULATED, tenants=tenants)
-    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
+    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-door-tenant": "anna"}, {"Authorization": "a" * 31}):
             with Caller(front, headers) as stranger:
                 assert stranger.infer(HTTP, SIMULATED).code == "401"
@@ -134,10 +137,10 @@ def test_tenants_have_tokens_and_a_rate_over_both_protocols(replicas: Sequence[S
             assert other.infer(HTTP, SIMULATED).ok
 
 
-def test_slow_clients_are_cut_off(replicas: Sequence[Server]) -> None:
+def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED, headers_s=0.5, request_s=1.0, idle_s=1.5)
     half_body = b"POST /v2/models/simulated_accelerator/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
+    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
         for sent, status in ((b"", b""), (b"GET /v2 HTTP/1.1\r\nHo", b"408"), (half_body, b"408")):
             with socket.create_connection(("127.0.0.1", front.http_port), timeout=10.0) as slow:
                 slow.sendall(sent)
@@ -147,10 +150,10 @@ def test_slow_clients_are_cut_off(replicas: Sequence[Server]) -> None:
             assert caller.infer(HTTP, SIMULATED).ok
 
 
-def test_both_ports_speak_tls(replicas: Sequence[Server], tmp_path: Path) -> None:
+def test_both_ports_speak_tls(kind: Kind, replicas: Sequence[Server], tmp_path: Path) -> None:
     folder = certificates.make(tmp_path)
     front = door(SIMULATED, tls=Tls(certificate=folder / "server.pem", key=folder / "server.key"))
-    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
+    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
         context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
         for port, protocol in ((front.http_port, "http/1.1"), (front.grpc_port, "h2")):
             context.set_alpn_protocols([protocol])
