@@ -135,6 +135,7 @@ def _door(arguments: argparse.Namespace) -> FrontDoor:
         http_port=PORTS["http"],
         grpc_port=PORTS["grpc"],
         pools=(pool,),
+        is_open=True,  # to the pods that the NetworkPolicy names
         largest_request_bytes=arguments.largest_mib * MIB,
         retry_buffer_bytes=(arguments.largest_mib + 1) * MIB,
     )
@@ -154,9 +155,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--most-in-flight",
         type=whole_number(1, 100_000),
-        default=256,
+        default=64,
         metavar="N",
-        help="requests that the door lets in at a time (default: 256)",
+        help="requests that each worker of the door lets in at a time, of each protocol (default: 64)",
     )
     parser.add_argument(
         "--largest-mib",

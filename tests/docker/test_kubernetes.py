@@ -267,6 +267,17 @@ def test_yamllint_finds_nothing() -> None:
     assert (answer.returncode, answer.stdout) == (0, "")
 
 
+def test_requests_that_wait_for_a_retry_fit_into_the_memory_of_the_front_door() -> None:
+    text = (FOLDER / "base" / "envoy.yaml").read_text()
+    (in_flight,) = set(map(int, re.findall(r"max_requests: (\d+)", text)))
+    (kept,) = set(map(int, re.findall(r"request_body_buffer_limit: (\d+)", text)))
+    (container,) = next(pod for pod in pods("cpu") if pod.name == DOOR).spec["containers"]
+    command, memory = container["command"], container["resources"]["limits"]["memory"]
+    workers = int(command[command.index("--concurrency") + 1])
+    assert memory == "1Gi"
+    assert workers * in_flight * kept * len(("http", "grpc")) <= (1 << 30) / 2
+
+
 def test_the_front_door_is_what_its_program_prints() -> None:
     from serve.front.kubernetes import PROGRAM
 
