@@ -69,6 +69,7 @@ def _settings(arguments: argparse.Namespace, theirs: list[str], log: Path) -> Se
         log=log,
         open_admin=arguments.open_admin,
         start_timeout_s=arguments.start_timeout,
+        exporter=True,
     )
 
 
