@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from serve.exporter.own_metrics import OwnMetrics
 from serve.exporter.rows import Rows
 from serve.exporter.totals import Total, Version
 
@@ -19,18 +20,19 @@ class Families(Collector):
     """The metric families of one page.
 
     totals: what was counted, by version of a model; None if the statistics could not be read.
-    policies: the real batches of models under a batch policy, which Triton's statistics do not have.
+    own: what the models count themselves, because Triton's statistics do not have it.
     shapes: `max_batch_size` and number of instances, by model. process: further gauges of the server's processes.
     """
 
     def __init__(
         self,
         totals: Mapping[Version, Total] | None,
-        policies: Mapping[Version, Rows],
+        own: OwnMetrics,
         shapes: Mapping[str, tuple[int, int]],
         process: Sequence[Metric] = (),
     ) -> None:
-        self._totals, self._policies, self._shapes, self._process = totals, policies, shapes, process
+        self._totals, self._policies, self._refused = totals, own.batches(), own.refused()
+        self._shapes, self._process = shapes, process
 
     def text(self) -> str:
         """The page in the format of Prometheus."""
@@ -51,6 +53,7 @@ class Families(Collector):
         if self._totals is not None:
             yield self._rows(self._totals)
             yield from _times(self._totals, self._policies)
+            yield from _requests(self._totals, self._refused)
             yield from self._configurations(self._totals)
 
     def _rows(self, totals: Mapping[Version, Total]) -> Metric:
@@ -82,17 +85,28 @@ def _times(totals: Mapping[Version, Total], policies: Mapping[Version, Rows]) ->
         "Time of requests in executions; each is charged the whole execution that it was part of",
         labels=LABELS,
     )
-    restarts = CounterMetricFamily(
-        f"{PREFIX}_model_restarts", "How often the model's statistics began again from 0", labels=LABELS
-    )
     for version, total in totals.items():
         counted = total.counted
         if version not in policies:  # Triton sees nearly no time there
             busy.add_metric(version, counted.busy_ns / NS)
         queue.add_metric(version, counted.requests, counted.queue_ns / NS)
         compute.add_metric(version, counted.requests, counted.compute_ns / NS)
+    yield from (busy, queue, compute)
+
+
+def _requests(totals: Mapping[Version, Total], refused: Mapping[Version, float]) -> Iterator[Metric]:
+    refusals = CounterMetricFamily(
+        f"{PREFIX}_refused_requests",
+        "Requests refused by queue_limit_ms or a batch policy; Triton counts them as answered",
+        labels=LABELS,
+    )
+    restarts = CounterMetricFamily(
+        f"{PREFIX}_model_restarts", "How often the model's statistics began again from 0", labels=LABELS
+    )
+    for version, total in totals.items():
+        refusals.add_metric(version, refused.get(version, 0.0))
         restarts.add_metric(version, total.restarts)
-    yield from (busy, queue, compute, restarts)
+    yield from (refusals, restarts)
 
 
 def server_process(memory_bytes: int, started_s: float) -> list[Metric]:

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from export.repository import instance_count
 from serve.exporter.families import Families, server_process
-from serve.exporter.rows import of_policies
+from serve.exporter.own_metrics import OwnMetrics
 from serve.exporter.totals import Total, Totals, Version
 from serve.management import api, loaded
 from serve.management.api import ServerError
@@ -34,7 +34,7 @@ class Page:
 
     def __init__(self, url: str, metrics_url: str, *, pid: int | None = None) -> None:
         self._url, self._metrics_url, self._pid = api.base(url), f"{api.base(metrics_url)}/metrics", pid
-        self._statistics, self._totals = Statistics(self._url), Totals()
+        self._statistics, self._totals, self._own = Statistics(self._url), Totals(), OwnMetrics()
         self._started_s = time.time()
         self._shapes: dict[str, tuple[int, int]] = {}
         self._read_at: dict[str, float] = {}
@@ -50,7 +50,8 @@ class Page:
             totals = self._read()
             if totals is None and problem is not None:
                 raise SilentError(f"{self._url}: neither statistics nor metrics ({problem})") from problem
-            families = Families(totals, of_policies(own), self._configured(totals or {}), self._process())
+            self._own.update(own)
+            families = Families(totals, self._own, self._configured(totals or {}), self._process())
         return _joined(own, families.text())
 
     def _read(self) -> Mapping[Version, Total] | None:
