@@ -55,7 +55,7 @@ def text() -> str:
 
 def _dashboard() -> "dashboard.Dashboard":
     from grafana_foundation_sdk.builders import dashboard
-    from grafana_foundation_sdk.models.dashboard import VariableRefresh
+    from grafana_foundation_sdk.models.dashboard import VariableOption, VariableRefresh
 
     from serve.observe.panels import ROWS
 
@@ -65,7 +65,8 @@ def _dashboard() -> "dashboard.Dashboard":
     for label in ("model", "instance"):
         variable = dashboard.QueryVariable(label).datasource(_source()).refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
         variable = variable.query(f"label_values(triton_batching_execution_rows_count, {label})")
-        board = board.with_variable(variable.multi(True).include_all(True).all_value(".+"))
+        variable = variable.multi(True).include_all(True).all_value(".+")
+        board = board.with_variable(variable.current(VariableOption(text="All", value="$__all")))
     numbers = itertools.count(1)
     for row, panels in ROWS.items():
         board = board.with_row(dashboard.Row(row).id(next(numbers)))
