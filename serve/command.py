@@ -8,6 +8,7 @@ from rich.table import Table
 
 from export.repository import NO_MODELS, instance_count, models, served_file, with_steps
 from serve.launcher import Server, Settings
+from serve.server_flags import tracing
 from serve.supervisor import supervise
 from triton_batching.terminal import Mistake, terminal
 
@@ -65,7 +66,7 @@ def _settings(arguments: argparse.Namespace, theirs: list[str], log: Path) -> Se
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         metrics_port=arguments.metrics_port,
-        arguments=tuple(theirs),
+        arguments=(*(tracing(arguments.trace, theirs) if arguments.trace is not None else ()), *theirs),
         log=log,
         open_admin=arguments.open_admin,
         start_timeout_s=arguments.start_timeout,
