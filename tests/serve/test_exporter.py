@@ -1,5 +1,6 @@
 """The metrics of every model's batches: exact counts of a real server, over reloads, and when something is missing."""
 
+import itertools
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from sleepers import PLAIN
 
 from serve.bounded_http import MOST_AT_A_TIME
 from serve.exporter.__main__ import main
+from serve.exporter.own_metrics import OwnMetrics
 from serve.exporter.rows import SIZES
 from serve.launcher import Server, Settings, launch
 from serve.management import api
@@ -207,3 +209,19 @@ def test_python_m_serve_has_them_on_its_metrics_port(tmp_path: Path) -> None:
         assert value(page, "nv_inference_count", model="batched") == 0
     finally:
         serving_program.end(serving)
+
+
+def test_counters_of_instances_are_added_up_and_never_fall() -> None:
+    """Two instances; the first begins again from 0, and then the second is gone."""
+
+    def page(*values: int) -> str:
+        line = 'queue_limit_refused_total{{instance="{}",model="m",version="1"}} {}\n'
+        counters = itertools.starmap(line.format, enumerate(values))
+        return "# TYPE queue_limit_refused_total counter\nnv_inference_count 7\n" + "".join(counters)
+
+    own, totals = OwnMetrics(), []
+    for reading in (page(5, 2), page(1, 2), page(4), "", page(4, 2)):
+        own.update(reading)
+        totals.append(own.refused()["m", "1"])
+    assert totals == [7, 8, 11, 11, 11]
+    assert own.batches() == {}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import serving_program
 import tritonclient.grpc as triton
 from policy_models import stand_in
 from processes import wait_until
@@ -17,7 +18,7 @@ from serve.launcher import Settings, launch
 from serve.management import otlp, trace_receiver, traces
 from serve.management.trace_receiver import ElsewhereError, Received, receiving
 from serve.resources import PortError, loopback_port
-from serve.server_flags import SettingsError, tracing
+from serve.server_flags import SettingsError, tracing, tracing_danger
 
 PARENT = "b7ad6b7169203331"
 IDS = {kind: f"0af7651916cd43dd8448eb211c80319{number}" for number, kind in enumerate(("http", "grpc"))}
@@ -137,3 +138,20 @@ def test_an_address_that_is_no_collector_is_a_mistake(url: str) -> None:
 def test_two_settings_of_traces_are_a_mistake() -> None:
     with pytest.raises(SettingsError, match="Leave out one"):
         tracing("http://localhost:4318/v1/traces", ["--trace-config=level=OFF"])
+
+
+@pytest.mark.server
+def test_python_m_serve_warns_of_the_traces_of_an_old_server(tmp_path: Path) -> None:
+    stand_in(tmp_path / "models", "batched")
+    output = tmp_path / "output.txt"
+    url = f"http://127.0.0.1:{loopback_port(())}/v1/traces"
+    serving = serving_program.program(tmp_path / "models", output, "--trace", url)
+    try:
+        assert serving_program.printed(output, "gRPC clients take")
+        assert "--trace: tritonserver 2.51.0 can die" in output.read_text()
+    finally:
+        serving_program.end(serving)
+    flags = tracing(url, ())
+    assert "2.57.1 can die" in tracing_danger(flags, "2.57.1")
+    assert not tracing_danger(flags, "2.58.0")
+    assert not tracing_danger((), "2.51.0")
