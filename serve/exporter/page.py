@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Mapping
 
+from google.protobuf import json_format
 from prometheus_client.metrics_core import Metric
 
 from export.repository import instance_count
@@ -42,22 +43,27 @@ class Page:
 
     def text(self) -> str:
         """The page now; raises `SilentError` if the server does not answer."""
-        try:
-            own, problem = api.text(self._metrics_url, timeout_s=TIMEOUT_S), None
-        except ServerError as error:
-            own, problem = "", error
+        # One at a time: an older reading after a newer one would look like counters that began again.
         with self._lock:
-            totals = self._read()
-            if totals is None and problem is not None:
-                raise SilentError(f"{self._url}: neither statistics nor metrics ({problem})") from problem
-            self._own.update(own)
+            text, totals = self._metrics(), self._read()
+            if text is None and totals is None:
+                raise SilentError(f"{self._url}: neither statistics nor metrics of a Triton server")
             families = Families(totals, self._own, self._configured(totals or {}), self._process())
-        return _joined(own, families.text())
+        return _joined(text or "", families.text())
+
+    def _metrics(self) -> str | None:
+        """Triton's own page; None if there is none."""
+        try:
+            text = api.text(self._metrics_url, timeout_s=TIMEOUT_S)
+            self._own.update(text)
+        except (ServerError, ValueError):
+            return None
+        return text
 
     def _read(self) -> Mapping[Version, Total] | None:
         try:
             return self._totals.update(self._statistics.versions(timeout_s=TIMEOUT_S))
-        except ServerError:
+        except (ServerError, json_format.ParseError):
             return None
 
     def _configured(self, totals: Mapping[Version, Total]) -> Mapping[str, tuple[int, int]]:
