@@ -1,7 +1,9 @@
 """docker/kubernetes: `kubectl` builds every overlay, Kubernetes and the operators know every field, and names agree."""
 
 import copy
+import functools
 import importlib.metadata
+import json
 import re
 import subprocess
 import sys
@@ -34,10 +36,17 @@ Change = Callable[[Any], Any]
 
 def refusal(thing: Object) -> str:
     """Why Kubernetes or an operator would refuse the object; "" if it would not."""
+    return _refusal(json.dumps(thing))
+
+
+@functools.cache
+def _refusal(text: str) -> str:
+    # Overlays share most of their objects.
+    thing = json.loads(text)
     schema = SCHEMAS.get(f"{thing['apiVersion']}/{thing['kind']}")
     try:
         if schema is None:
-            kubernetes_validate.validate(dict(thing), KUBERNETES, strict=True)
+            kubernetes_validate.validate(thing, KUBERNETES, strict=True)
         else:
             jsonschema.validate(thing["spec"], schema)
     except (ValidationError, jsonschema.ValidationError) as error:

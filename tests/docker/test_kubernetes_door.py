@@ -13,15 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import manifests
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import yaml
 from manifests import FOLDER
+from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
+from serve.exporter.__main__ import PORT
 from serve.launcher import Server
 from serve.resources import free_ports
+from tests.docker.test_files import ROOT
 
 MODEL = "text_recognition"
 DEADLINE_S = 30.0
@@ -79,7 +83,7 @@ def door(server: Server) -> Iterator[Door]:
     command = [envoy, "--config-path", file, "--use-dynamic-base-id", "--concurrency", "1", "--log-level", "error"]
     process = subprocess.Popen([str(word) for word in command])
     try:
-        wait_until_ready(running)
+        assert wait_until(lambda: answers(running, "/v2/health/ready", http), seconds=DEADLINE_S)
         yield running
     finally:
         process.terminate()
@@ -87,16 +91,12 @@ def door(server: Server) -> Iterator[Door]:
         shutil.rmtree(folder)
 
 
-def wait_until_ready(door: Door) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
-        try:
-            if door.status("/v2/health/ready", door.http) == 200:
-                return
-        except OSError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError("the front door was not ready")
+def answers(door: Door, path: str, port: int) -> bool:
+    """Whether a request is answered with 200."""
+    try:
+        return door.status(path, port) == 200
+    except OSError:
+        return False
 
 
 def rows(count: int) -> triton.InferInput:
@@ -136,6 +136,27 @@ def test_connections_end_after_their_time_and_no_request_with_them(door: Door) -
     while time.monotonic() < end:
         assert client.infer(MODEL, [rows(1)]).as_numpy("308").shape == (1, 26, 37)
     assert door.counter("envoy_http_downstream_cx_max_duration_reached") - before >= 2
+
+
+@pytest.mark.server
+def test_the_sidecar_of_the_gpu_overlay_adds_batch_sizes_to_the_metrics(door: Door, server: Server) -> None:
+    replicas, _ = manifests.server("gpu")
+    (sidecar,) = [container for container in replicas.spec["containers"] if container["name"] == "exporter"]
+    assert replicas.ports()["metrics"] == PORT
+    port, *_ = free_ports("127.0.0.1", 0, 0, 0)
+    addresses = {"127.0.0.1:8000": server.http_url, "127.0.0.1:8002": server.metrics_url, "0.0.0.0": "127.0.0.1"}
+    options = [addresses.get(word, word) for word in sidecar["command"][1:]]
+    assert set(addresses.values()) <= set(options)
+    exporter = subprocess.Popen([sys.executable, *options, "--port", str(port)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        assert wait_until(lambda: answers(door, "/metrics", port), seconds=DEADLINE_S)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+            metrics = page.read().decode()
+    finally:
+        exporter.terminate()
+        exporter.wait(timeout=DEADLINE_S)
+    assert f'triton_batching_execution_rows_count{{model="{MODEL}",version="1"}}' in metrics
+    assert f'nv_inference_request_success{{model="{MODEL}",version="1"}}' in metrics
 
 
 @pytest.mark.server
