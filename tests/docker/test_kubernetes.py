@@ -287,6 +287,13 @@ def test_requests_that_wait_for_a_retry_fit_into_the_memory_of_the_front_door() 
     assert workers * in_flight * kept * len(("http", "grpc")) <= (1 << 30) / 2
 
 
+def test_the_page_names_every_overlay() -> None:
+    table = re.findall(r"^\| `(\w+)` \|", (FOLDER / "README.md").read_text(), re.MULTILINE)
+    folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
+    assert tuple(table) == OVERLAYS
+    assert folders == {*OVERLAYS, "base", "monitor"}
+
+
 def test_the_front_door_is_what_its_program_prints() -> None:
     from serve.front.kubernetes import PROGRAM
 
