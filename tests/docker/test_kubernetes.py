@@ -20,6 +20,7 @@ from kubernetes_validate import ValidationError
 from manifests import DOOR, FOLDER, OVERLAYS, SERVER, Object, Pods, objects, of_kind, pods, server
 
 from export.repository import config_file, model_folder, read_config
+from serve.front.kubernetes import PROGRAM, main
 from tests.docker.test_files import ROOT, YAMLLINT
 
 KUBERNETES = "1.32"
@@ -295,8 +296,23 @@ def test_the_page_names_every_overlay() -> None:
 
 
 def test_the_front_door_is_what_its_program_prints() -> None:
-    from serve.front.kubernetes import PROGRAM
-
     command = [sys.executable, *PROGRAM.split()[1:]]
     printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert printed == (FOLDER / "base" / "envoy.yaml").read_text(), f"run {PROGRAM} > docker/kubernetes/base/envoy.yaml"
+
+
+def test_options_choose_models_and_forbid_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--model", "one.a", "--model", "two", "--slowest-s", "0.5", "--once", "--largest-mib", "8"]) == 0
+    printed = capsys.readouterr().out
+    assert r"/v2/models/(one\.a|two)(/versions/[0-9]+)?/(infer|generate)" in printed
+    retried = re.findall(r"regex: \S+/\(infer\|generate\)\n.*?retry_on: (\S+)", printed, re.DOTALL)
+    assert retried == ["connect-failure,refused-stream,reset-before-request"]
+    assert re.findall(r"(?:request_body_buffer_limit|max_request_bytes): (\d+)", printed) == [
+        str(8 << 20),
+        str(9 << 20),
+    ]
+    file = tmp_path / "envoy.yaml"
+    file.write_text(printed)
+    envoy = Path(sys.executable).with_name("envoy")
+    checked = subprocess.run([envoy, "--mode", "validate", "-c", file], capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
