@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,12 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 from kubernetes_validate import ValidationError
-from manifests import DOOR, FOLDER, OVERLAYS, SERVER, Object, Pods, objects, of_kind, pods, server
+from manifests import FOLDER, OVERLAYS, SERVER, Object, Pods, drain_s, objects, of_kind, pods, server
 
 from export.repository import config_file, model_folder, read_config
-from serve.front.kubernetes import PROGRAM, main
+from perf.pack import manifests
 from tests.docker.test_files import ROOT, YAMLLINT
+from tests.perf.pack.test_files import SHARED, shared_server
 
 KUBERNETES = "1.32"
 SCHEMAS: dict[str, Any] = {}
@@ -77,6 +79,12 @@ def test_every_object_is_one_that_the_cluster_takes(overlay: str) -> None:
     assert {thing["metadata"]["name"]: refusal(thing) for thing in expanded(overlay) if refusal(thing)} == {}
     others = {thing["metadata"].get("namespace") for thing in objects(overlay) if thing["kind"] != "Namespace"}
     assert others == {"triton-batching"}
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+def test_what_perf_pack_writes_is_taken_too(kind: str) -> None:
+    written = list(yaml.safe_load_all(manifests.kubernetes([shared_server()], replace(SHARED.devices, kind=kind))))
+    assert {thing["kind"]: refusal(thing) for thing in written} == {"Deployment": "", "Service": ""}
 
 
 def changed(kind: str, change: Change) -> tuple[str, str]:
@@ -167,28 +175,16 @@ def test_probes_ask_an_own_port_and_tell_alive_from_ready(overlay: str) -> None:
         assert int(replicas.annotations["prometheus.io/port"]) == replicas.ports()["metrics"]
 
 
-def sleep_s(container: Object) -> int:
-    """How long preStop waits."""
-    program, time_s = container["lifecycle"]["preStop"]["exec"]["command"]
-    assert program == "sleep"
-    return int(time_s)
-
-
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_a_pod_that_ends_has_time_to_drain(overlay: str) -> None:
     replicas, container = server(overlay)
     grace_s = replicas.spec["terminationGracePeriodSeconds"]
-    assert sleep_s(container) > DNS_S
-    assert sleep_s(container) + EXIT_S < grace_s
+    assert drain_s(container) > DNS_S
+    assert drain_s(container) + EXIT_S < grace_s
     assert f"--exit-timeout-secs={EXIT_S}" in (ROOT / "docker" / "serve.sh").read_text()
     assert f'"--exit-timeout-secs={EXIT_S}"' in (ROOT / "serve" / "launcher.py").read_text()
     config = read_config(config_file(model_folder("text_recognition"), "dynamic"))
     assert float(config.parameters["queue_limit_ms"].string_value) / 1000 < EXIT_S
-    for door in [pod for pod in pods(overlay) if pod.name == DOOR]:
-        # Within the wait, no connection is left: none is older, and its end takes a second and the longest request.
-        manager = listeners()[0]["filter_chains"][0]["filters"][0]["typed_config"]
-        life_s = int(manager["common_http_protocol_options"]["max_connection_duration"].rstrip("s"))
-        assert life_s + 1 + max(timeouts_s()) < sleep_s(door.spec["containers"][0])
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
@@ -236,56 +232,10 @@ def test_the_autoscaler_owns_the_number_of_replicas(overlay: str) -> None:
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
 
 
-def listeners() -> list[Any]:
-    loaded: dict[str, Any] = yaml.safe_load((FOLDER / "base" / "envoy.yaml").read_text())
-    found: list[Any] = loaded["static_resources"]["listeners"]
-    return found
-
-
-def timeouts_s() -> list[float]:
-    """The longest times of a request with all its tries, by route of the front door."""
-    text = (FOLDER / "base" / "envoy.yaml").read_text()
-    return [float(time) for time in re.findall(r"^ +timeout: ([\d.]+)s", text, re.MULTILINE)]
-
-
-def test_the_front_door_asks_the_headless_service() -> None:
-    config = yaml.safe_load((FOLDER / "base" / "envoy.yaml").read_text())["static_resources"]
-    services = {service["metadata"]["name"]: service["spec"] for service in of_kind("cpu", "Service")}
-    asked = set()
-    for cluster in config["clusters"]:
-        if cluster["type"] == "STRICT_DNS":
-            (endpoint,) = cluster["load_assignment"]["endpoints"][0]["lb_endpoints"]
-            address = endpoint["endpoint"]["address"]["socket_address"]
-            service = services[address["address"]]
-            assert service["clusterIP"] == "None"
-            (name,) = [port["name"] for port in service["ports"] if port["port"] == address["port_value"]]
-            assert cluster["name"].endswith(f".{name}")
-            asked.add(name)
-    assert asked == {"http", "grpc"}
-    (door,) = [pod for pod in pods("cpu") if pod.name == DOOR]
-    addresses = [
-        entry["address"]["socket_address"]["port_value"]
-        for listener in config["listeners"]
-        for entry in (listener, *listener.get("additional_addresses", ()))
-    ]
-    assert sorted(addresses) == sorted(door.ports().values())
-
-
 def test_yamllint_finds_nothing() -> None:
     command = [sys.executable, "-m", "yamllint", "--strict", "-d", YAMLLINT, str(FOLDER)]
     answer = subprocess.run(command, capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (0, "")
-
-
-def test_requests_that_wait_for_a_retry_fit_into_the_memory_of_the_front_door() -> None:
-    text = (FOLDER / "base" / "envoy.yaml").read_text()
-    (in_flight,) = set(map(int, re.findall(r"max_requests: (\d+)", text)))
-    (kept,) = set(map(int, re.findall(r"request_body_buffer_limit: (\d+)", text)))
-    (container,) = next(pod for pod in pods("cpu") if pod.name == DOOR).spec["containers"]
-    command, memory = container["command"], container["resources"]["limits"]["memory"]
-    workers = int(command[command.index("--concurrency") + 1])
-    assert memory == "1Gi"
-    assert workers * in_flight * kept * len(("http", "grpc")) <= (1 << 30) / 2
 
 
 def test_the_page_names_every_overlay() -> None:
@@ -293,26 +243,3 @@ def test_the_page_names_every_overlay() -> None:
     folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
     assert tuple(table) == OVERLAYS
     assert folders == {*OVERLAYS, "base", "monitor"}
-
-
-def test_the_front_door_is_what_its_program_prints() -> None:
-    command = [sys.executable, *PROGRAM.split()[1:]]
-    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert printed == (FOLDER / "base" / "envoy.yaml").read_text(), f"run {PROGRAM} > docker/kubernetes/base/envoy.yaml"
-
-
-def test_options_choose_models_and_forbid_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--model", "one.a", "--model", "two", "--slowest-s", "0.5", "--once", "--largest-mib", "8"]) == 0
-    printed = capsys.readouterr().out
-    assert r"/v2/models/(one\.a|two)(/versions/[0-9]+)?/(infer|generate)" in printed
-    retried = re.findall(r"regex: \S+/\(infer\|generate\)\n.*?retry_on: (\S+)", printed, re.DOTALL)
-    assert retried == ["connect-failure,refused-stream,reset-before-request"]
-    assert re.findall(r"(?:request_body_buffer_limit|max_request_bytes): (\d+)", printed) == [
-        str(8 << 20),
-        str(9 << 20),
-    ]
-    file = tmp_path / "envoy.yaml"
-    file.write_text(printed)
-    envoy = Path(sys.executable).with_name("envoy")
-    checked = subprocess.run([envoy, "--mode", "validate", "-c", file], capture_output=True, text=True)
-    assert checked.returncode == 0, checked.stderr

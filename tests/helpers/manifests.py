@@ -89,3 +89,10 @@ def server(overlay: str) -> tuple[Pods, Object]:
     """The pods of the replicas, and the container of tritonserver in them."""
     (found,) = [replicas for replicas in pods(overlay) if replicas.name != DOOR]
     return found, found.spec["containers"][0]
+
+
+def drain_s(container: Object) -> int:
+    """How long preStop of the container waits."""
+    program, time_s = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert program == "sleep"
+    return int(time_s)
