@@ -4,7 +4,7 @@
 # With a Docker engine on top of debian:bookworm-slim. Else with buildah, as root, on a Debian that mmdebstrap makes from
 # packages, so no registry of images is needed: apt-get install buildah mmdebstrap
 #   BASE=IMAGE    another image to start from
-#   STORE=FOLDER  buildah even where Docker is, with its images and layers in this folder
+#   STORE=FOLDER  buildah even where Docker is, with its images and layers in this folder (an absolute path)
 # Of this machine, pip may read /etc/pip.conf and the certificates. Neither gets into the image.
 set -eu
 cd "$(dirname "$0")/.."
