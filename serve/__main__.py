@@ -71,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--grpc-port", type=int, default=8001)
     parser.add_argument("--metrics-port", type=int, default=8002)
     parser.add_argument(
+        "--trace",
+        metavar="URL",
+        help="send spans of every 1000th request, and of each with a traceparent, to this collector (OTLP over HTTP), "
+        "for example http://localhost:4318/v1/traces",
+    )
+    parser.add_argument(
         "--open-admin",
         action="store_true",
         help="let everybody who reaches the ports, web pages included, load models (which runs their code as you), "

@@ -9,6 +9,9 @@ from rich.table import Table
 
 from export.repository import NO_MODELS, instance_count, models, served_file, with_steps
 from serve.launcher import Server, Settings
+from serve.management import api
+from serve.management.api import ServerError
+from serve.server_flags import tracing, tracing_danger
 from serve.supervisor import supervise
 from triton_batching.terminal import Mistake, terminal
 
@@ -28,6 +31,8 @@ def serve(settings: Settings, *, restart: bool) -> None:
             tell(f"ready; the log is {server.log}. Ctrl-C stops the server.")
             if server.settings.open_admin:
                 tell("--open-admin: whoever reaches these ports can run code as you.")
+            if danger := tracing_danger(server.settings.arguments, _version(server)):
+                tell(danger)
             tell(f"gRPC clients take --url {server.grpc_url}")
 
         supervise(settings, restart=restart, ready=ready, report=tell, progress=status.update)
@@ -71,6 +76,13 @@ def _serve_replicas(arguments: argparse.Namespace, theirs: list[str]) -> None:
     up(plan, Place.of(f"serve-{os.getpid()}"), remembers=False)
 
 
+def _version(server: Server) -> str:
+    try:
+        return str(api.call(server.http_url, "").get("version", ""))
+    except ServerError:
+        return ""
+
+
 def _exported(repository: Path) -> tuple[str, ...]:
     """The models whose files exist, and the files of the models that they call; prints the names of the others."""
     names = models(repository)
@@ -99,10 +111,11 @@ def _settings(arguments: argparse.Namespace, theirs: list[str], log: Path) -> Se
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         metrics_port=arguments.metrics_port,
-        arguments=tuple(theirs),
+        arguments=(*(tracing(arguments.trace, theirs) if arguments.trace is not None else ()), *theirs),
         log=log,
         open_admin=arguments.open_admin,
         start_timeout_s=arguments.start_timeout,
+        exporter=True,
     )
 
 

@@ -20,7 +20,7 @@ from export.repository import REPOSITORY, config_file, instance_count, model_fil
 from serve import failure_log, guard, guard_process, server_flags, server_folder, stubs, vendor
 from serve.installation import Installation, find
 from serve.management import admin, api, loaded
-from serve.resources import address_flags, check_descriptors, free_ports
+from serve.resources import LOOPBACK, address_flags, check_descriptors, free_ports, loopback_port
 from serve.server_flags import SettingsError
 from serve.server_folder import ServerFolder
 from triton_batching.terminal import Failure
@@ -43,6 +43,7 @@ class Settings:
     open_admin: let everybody who reaches the ports load models and set traces (see admin.py).
     start_timeout_s: the longest time until the server is ready.
     discard_traces: the end need not write traces that are in no file yet (--trace-config), so it is quicker.
+    exporter: the metrics port serves the metrics of every model's batches beside Triton's own (serve/exporter).
     """
 
     models: tuple[str, ...]
@@ -58,6 +59,7 @@ class Settings:
     open_admin: bool = False
     start_timeout_s: float = 120.0
     discard_traces: bool = False
+    exporter: bool = False
 
     def address(self, port: int) -> str:
         """`host:port`, with brackets around an IPv6 address."""
@@ -128,10 +130,13 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     check_descriptors(sum(map(instance_count, file_configs.values())))
     for model in file_configs:
         stubs.compile_sources(model_folder(model, settings.repository))
-    with server_folder.create() as folder:
+    with server_folder.create() as folder, contextlib.ExitStack() as exporters:
         log = _log(settings, folder.path)
-        process = _start(settings, tuple(file_configs), installation, folder, log, ports)
+        own = loopback_port(ports) if settings.exporter else ports[2]
+        process = _start(settings, tuple(file_configs), installation, folder, log, (*ports[:2], own))
         try:
+            if settings.exporter:
+                exporters.enter_context(_exporting(settings, ports, own, process.pid))
             _wait_until_ready(process, settings, ports[0], log, progress)
             configs = {model: loaded.config(settings.address(ports[0]), model) for model in file_configs}
             _compare(file_configs, configs, log)
@@ -180,6 +185,18 @@ def _log(settings: Settings, folder: Path) -> Path:
             f"{settings.log}: the log cannot be written there ({error.strerror}). Name another file."
         ) from error
     return settings.log.resolve()
+
+
+def _exporting(
+    settings: Settings, ports: tuple[int, int, int], own: int, pid: int
+) -> contextlib.AbstractContextManager[int]:
+    """Serve Triton's metrics, which it has on port `own`, and ours on the metrics port."""
+    # Programs that measure need none of it.
+    from serve.exporter.endpoint import serving
+    from serve.exporter.page import Page
+
+    page = Page(settings.address(ports[0]), f"{LOOPBACK}:{own}", pid=pid)
+    return serving(settings.host, ports[2], page.text)
 
 
 def _start(
@@ -234,7 +251,7 @@ def _flags(
         "--model-control-mode=explicit",
         *(f"--load-model={model}" for model in models),
         *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
-        *address_flags(settings.host),
+        *address_flags(settings.host, LOOPBACK if settings.exporter else settings.host),
         *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
         "--exit-timeout-secs=10",
         *settings.arguments,

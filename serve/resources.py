@@ -3,7 +3,7 @@
 import contextlib
 import resource
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from triton_batching.terminal import Mistake
 
@@ -11,6 +11,7 @@ from triton_batching.terminal import Mistake
 # each connection adds one.
 SERVER_DESCRIPTORS = 128
 CONNECTIONS = 64
+LOOPBACK = "127.0.0.1"
 
 
 class PortError(Mistake):
@@ -30,10 +31,19 @@ def free_ports(host: str, http: int, grpc: int, metrics: int) -> tuple[int, int,
         return _claim(host, http, sockets), _claim(host, grpc, sockets), _claim(host, metrics, sockets)
 
 
-def address_flags(host: str) -> list[str]:
-    """tritonserver's flags for the address to listen on; for IPv6 its HTTP library wants a prefix, gRPC brackets."""
-    http, grpc = (f"ipv6:{host}", f"[{host}]") if ":" in host else (host, host)
-    return [f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={http}"]
+def loopback_port(taken: Collection[int]) -> int:
+    """A free port of this machine's own address that is none of `taken`, which a server is about to take."""
+    while True:
+        with contextlib.ExitStack() as sockets:
+            if (port := _claim(LOOPBACK, 0, sockets)) not in taken:
+                return port
+
+
+def address_flags(host: str, metrics_host: str) -> list[str]:
+    """tritonserver's flags for the addresses to listen on; for IPv6 its HTTP library wants a prefix, gRPC brackets."""
+    http, metrics = (f"ipv6:{name}" if ":" in name else name for name in (host, metrics_host))
+    grpc = f"[{host}]" if ":" in host else host
+    return [f"--http-address={http}", f"--grpc-address={grpc}", f"--metrics-address={metrics}"]
 
 
 def check_descriptors(instances: int) -> None:

@@ -14,6 +14,7 @@ from perf.why.changes import Diagnosis, diagnose
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
 from perf.why.service import table
+from perf.why.slowest import as_milliseconds, slowest, table_of
 from serve.management import api, loaded
 from serve.management.statistics import Counters
 from triton_batching.terminal import Mistake, terminal
@@ -35,13 +36,18 @@ def explain(address: str, model: str, *, seconds: float, as_json: bool) -> int:
             f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
             "meanwhile, or watch longer (--seconds)."
         )
+    if traced.spans and (counted.rows != counted.requests or rules.equal_shape):
+        traced.requests.clear()
+        traced.missing = f"OpenTelemetry's spans hold no rows and shapes, and the requests differ in them. {HOW}"
     replayed = _replayed(config, rules, counted, traced) if traced.requests else None
+    slow = slowest(traced.spans)
     if as_json:
         if replayed:
             cause = {"replayed": len(traced.requests), "clients": traced.clients, **as_dict(replayed)}
         else:
             cause = {"not_known": traced.missing, "hint": _hint(rules, counted)}
-        print(json.dumps({"counted": _counted(counted), **cause}, indent=2))
+        shown = {"slowest": [as_milliseconds(trace) for trace in slow]} if slow else {}
+        print(json.dumps({"counted": _counted(counted), **cause, **shown}, indent=2))
         return 0
     console = terminal()
     _show_counted(console, url, model, counted, seconds)
@@ -50,6 +56,8 @@ def explain(address: str, model: str, *, seconds: float, as_json: bool) -> int:
         console.print(_hint(rules, counted), markup=False, style="bold")
     else:
         _show_replayed(console, replayed, traced, counted)
+    if slow:
+        console.print(table_of(slow))
     return 0
 
 

@@ -5,20 +5,25 @@ Tracing is switched on for some seconds. Traces hold neither priorities nor time
 
 import contextlib
 import itertools
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from perf.simulate.batcher.request import Request, Time
 from perf.simulate.batcher.request_source import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
-from serve.management import traces
+from serve.management import trace_receiver, traces
 from serve.management.api import RestrictedError, ServerError
+from serve.management.trace_receiver import ElsewhereError
 from serve.management.traces import Trace
+from serve.resources import PortError
 
 # Traces hold every tensor's values, and a tritonserver of release 24.10 that traces every request can die after some
 # thousand of them (triton-inference-server/server issue 7795, mended in April 2025).
 MOST = 500
+# How often the server sends spans if it does not say, and the time that this takes.
+EXPORT_MS, EXTRA_S = 5000, 1.0
 # Requests in one file. The server writes no file for the remainder when tracing ends.
 REQUESTS_PER_FILE = 5
 HOW = (
@@ -32,13 +37,15 @@ class Recording:
     """The traced requests in order of arrival, or the reason why there are none in `missing`.
 
     `waited` is the time from the first arrival to the first execution. `clients` is the number of clients that each
-    wait for an answer before they send again; 0 if the number of requests in the server is not steady.
+    wait for an answer before they send again; 0 if the number of requests in the server is not steady. `spans` are the
+    traces that came over OpenTelemetry; they hold no shapes, so each of their `requests` has one row.
     """
 
     requests: list[Request] = field(default_factory=list)
     waited: Time = 0
     clients: int = 0
     missing: str = ""
+    spans: list[Trace] = field(default_factory=list)
 
     def load(self, delay: Time) -> RequestSource:
         """The same load again: from the same number of waiting clients, or at the recorded times.
@@ -65,33 +72,81 @@ def recording(address: str, model: str, *, batched: bool) -> Iterator[Recording]
 
     `address` is the server's HTTP endpoint. `batched` says whether the first axis of the inputs is the batch axis.
     """
+    try:
+        before = traces.settings(address, model)
+    except ServerError as error:
+        yield Recording(missing=_refusal(error))
+        return
+    url = trace_receiver.address_of(before)
+    with _from_spans(address, model, url) if url else _from_files(address, model, batched=batched) as result:
+        yield result
+
+
+def _refusal(error: ServerError) -> str:
+    """Why the server does not trace."""
+    if isinstance(error, RestrictedError):
+        return str(error)
+    return f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
+
+
+@contextlib.contextmanager
+def _tracing(address: str, model: str, changes: Mapping[str, object]) -> Iterator[None]:
+    """Change the trace settings of `model` inside the block."""
+    before, default = traces.settings(address, model), traces.settings(address)
+    traces.change(address, changes, model)
+    try:
+        yield
+    finally:
+        restored = {key: None if before[key] == default[key] else before[key] for key in changes}
+        traces.change(address, restored, model)
+
+
+@contextlib.contextmanager
+def _from_spans(address: str, model: str, url: str) -> Iterator[Recording]:
+    """Take the place of the collector at `url` inside the block."""
     result = Recording()
+    with contextlib.ExitStack() as stack:
+        tracing = stack.enter_context(contextlib.ExitStack())
+        changes = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": str(MOST)}
+        try:
+            received = stack.enter_context(trace_receiver.receiving(url))
+            tracing.enter_context(_tracing(address, model, changes))
+        except (ElsewhereError, PortError) as error:
+            result.missing = f"the server sends its traces to {url}, which cannot be read here: {error}"
+        except ServerError as error:
+            result.missing = _refusal(error)
+        yield result
+        if result.missing:
+            return
+        tracing.close()
+        time.sleep(float(traces.settings(address).get("bsp_schedule_delay", EXPORT_MS)) / 1e3 + EXTRA_S)
+        result.spans = [trace for trace in received.traces() if trace.model == model]
+    result.requests, result.waited, spans = requests_of(result.spans, model, batched=False)
+    result.clients = clients(spans)
+    if not result.requests:
+        result.missing = f"the server sends its traces to {url}, and none came for {model}. Watch longer (--seconds)."
+
+
+@contextlib.contextmanager
+def _from_files(address: str, model: str, *, batched: bool) -> Iterator[Recording]:
+    """Let the server write traces to its file inside the block."""
+    result = Recording()
+    path = Path(traces.settings(address, model)["trace_file"])
+    earlier = traces.files(path)
     changes = {
         "trace_level": ["TIMESTAMPS", "TENSORS"],
         "trace_rate": "1",
         "trace_count": str(MOST),
         "log_frequency": str(REQUESTS_PER_FILE),
     }
-    try:
-        before, default = traces.settings(address, model), traces.settings(address)
-        if "trace_file" in before:
-            path = Path(before["trace_file"])
-            earlier = traces.files(path)
-            traces.change(address, changes, model)
-        else:  # traces go to OpenTelemetry
-            result.missing = f"the server traces, but not to a file. {HOW}"
-    except RestrictedError as error:
-        result.missing = str(error)
-    except ServerError as error:
-        result.missing = f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
+    with contextlib.ExitStack() as tracing:
+        try:
+            tracing.enter_context(_tracing(address, model, changes))
+        except ServerError as error:
+            result.missing = _refusal(error)
+        yield result
     if result.missing:
-        yield result
         return
-    try:
-        yield result
-    finally:
-        restored = {key: None if before[key] == default[key] else before[key] for key in changes}
-        traces.change(address, restored, model)
     changed = [file for file, stamp in traces.files(path).items() if earlier.get(file) != stamp]
     recorded = [trace for file in changed for trace in _readable(file)]
     result.requests, result.waited, spans = requests_of(recorded, model, batched=batched)

@@ -15,6 +15,8 @@ TIMEOUT_S = 2.0
 LATENCY = "nv_inference_request_summary_us"
 FAILURES = "nv_inference_request_failure"
 PENDING = "nv_inference_pending_request_count"
+# Of Triton, and of serve/exporter.
+KNOWN = ("nv_", "triton_batching_")
 COUNTED = ("counter", "histogram", "summary")
 
 
@@ -137,6 +139,6 @@ def _quantiles(samples: Samples, model: str) -> dict[float, float]:
 
 
 def _own(samples: Samples, model: str, names: Set[str]) -> dict[str, float]:
-    """The values of those `names` that are not Triton's; of a histogram only the sum and the count."""
-    own = sorted(name for name in names if not name.startswith("nv_") and not name.endswith(("_bucket", "_created")))
+    """The values of those `names` that are the model's own; of a histogram only the sum and the count."""
+    own = sorted(name for name in names if not name.startswith(KNOWN) and not name.endswith(("_bucket", "_created")))
     return {name: sum(values) for name in own if (values := _values(samples, name, model))}

@@ -20,11 +20,13 @@ FLUSHED_EVERY = 20
 class Trace:
     """One request: nanoseconds of the server's monotonic clock by moment, such as REQUEST_START or COMPUTE_END.
 
-    `shapes` are those of its inputs, with the batch axis. They are empty if the level TENSORS is off.
+    `shapes` are those of its inputs, with the batch axis. They are empty if the level TENSORS is off. `trace_id` is
+    OpenTelemetry's, which a client may have chosen; it is empty in files.
     """
 
     model: str
     request_id: str = ""
+    trace_id: str = ""
     moments: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -40,6 +42,15 @@ def arguments(path: Path, rate: int) -> tuple[str, ...]:
     settings = ("triton,file=" + str(path), f"rate={rate}", "level=TIMESTAMPS", "count=-1")
     # Numbered files of a few traces each: a single file would be complete only after a regular end of the server.
     return tuple(f"--trace-config={setting}" for setting in (*settings, f"triton,log-frequency={FLUSHED_EVERY}"))
+
+
+def telemetry(url: str, rate: int) -> tuple[str, ...]:
+    """tritonserver's flags to send OpenTelemetry's spans of every `rate`-th request to `url`, as OTLP over HTTP.
+
+    Every request with a `traceparent` is traced, too.
+    """
+    settings = ("mode=opentelemetry", f"opentelemetry,url={url}", f"rate={rate}", "level=TIMESTAMPS", "count=-1")
+    return tuple(f"--trace-config={setting}" for setting in (*settings, "opentelemetry,bsp_schedule_delay=1000"))
 
 
 def start(address: str, rate: int) -> None:

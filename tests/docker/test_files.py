@@ -23,8 +23,8 @@ ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
 DOCKERFILES = {path.name: path for path in sorted(DOCKER.glob("*.Dockerfile"))}
 COMPOSE = [DOCKER / "compose.yaml", DOCKER / "compose.gpu.yaml"]
-TOOLS = {"pip", "venv"}  # `python -m` of Python itself
-YAMLLINT = "{extends: default, rules: {line-length: {max: 110}, document-start: disable}}"
+TOOLS = {"compileall", "pip", "venv"}  # `python -m` of Python itself
+YAMLLINT = "{extends: default, rules: {line-length: {max: 120}, document-start: disable}}"
 # What the image's onnxruntime 1.19 can read.
 OPSET, IR_VERSION = 21, 10
 
@@ -202,10 +202,12 @@ def test_flags_are_flags_of_tritonserver(where: str) -> None:
     assert used <= known
 
 
-def test_both_images_are_of_the_same_release() -> None:
+def test_images_are_of_one_release_or_of_debian() -> None:
+    bases = {name: arguments(path, "FROM") for name, path in DOCKERFILES.items()}
+    assert bases.pop("debian.Dockerfile") == ["$BASE"]
+    assert arguments(DOCKERFILES["debian.Dockerfile"], "ARG")[0] == "BASE=debian:bookworm-slim"
     releases = {}
-    for name, path in DOCKERFILES.items():
-        (image,) = arguments(path, "FROM")
+    for name, (image,) in bases.items():
         releases[name] = re.fullmatch(r"nvcr\.io/nvidia/tritonserver:(\d\d\.\d\d)-py3(-sdk)?", image)
     server, sdk = releases["server.Dockerfile"], releases["sdk.Dockerfile"]
     assert server is not None
@@ -232,14 +234,16 @@ def test_compose_is_private_and_waits_for_the_server() -> None:
     assert set(override) <= set(services())
 
 
-def test_both_images_run_as_the_same_user_which_is_not_root() -> None:
+def test_all_images_run_as_the_same_user_which_is_not_root() -> None:
     users = {arguments(path, "USER")[-1] for path in DOCKERFILES.values()}
     assert users == {"1000:1000"}
 
 
-def test_files_in_the_commands_of_the_readme_exist() -> None:
-    text = (DOCKER / "README.md").read_text()
-    for fence in re.findall(r"```bash\n(.*?)```", text, re.DOTALL):
-        for word in [word for line in fence.splitlines() for word in shlex.split(line)]:
-            for path in re.findall(r"\b(?:docker|clients)/[\w./*]+", word):
-                assert list(ROOT.glob(path)), path
+@pytest.mark.parametrize("page", ["README.md", "kubernetes/README.md"])
+def test_files_in_the_commands_of_the_pages_exist(page: str) -> None:
+    text = (DOCKER / page).read_text()
+    fences = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
+    assert fences
+    for word in [word for fence in fences for line in fence.splitlines() for word in shlex.split(line, comments=True)]:
+        for path in re.findall(r"\b(?:docker|clients)/[\w./*]+", word):
+            assert list(ROOT.glob(path)), path

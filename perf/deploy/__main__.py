@@ -1,0 +1,67 @@
+"""Deploy a configuration to a running cluster, to a canary first; exit code 1 if the canary is worse.
+
+The canary is one replica with the new configuration. A control, one new replica with the old one, gets the same share of
+the requests. If the canary is surely slower, or fails more often, both go, and nothing has changed. Otherwise the other
+replicas are replaced one by one. Ctrl-C ends the canary.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from triton_batching.options import number, path
+from triton_batching.terminal import guarded, program_parser
+
+RESULTS = Path("perf/results/local/deploy")
+# Canary and control get this share each, and the other replicas the rest.
+MOST_SHARE = 0.45
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 0 if the configuration is deployed, 1 if not, 2 for a mistake."""
+    arguments = _parser().parse_args(argv)
+
+    def action() -> int:
+        from perf.deploy.command import run
+
+        return run(arguments)
+
+    return guarded(action, on_interrupt="stopped: the canary goes, and the old configuration stays.")
+
+
+def _share(text: str) -> float:
+    """A share: 10% or 0.1."""
+    percent = text.endswith("%")
+    try:
+        share = float(text.removesuffix("%")) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share <= MOST_SHARE:
+        raise argparse.ArgumentTypeError(
+            f"{text} is not a share above 0 and at most {MOST_SHARE:.0%}, for example 10%%"
+        )
+    return share
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = program_parser(
+        "python -m perf.deploy", __doc__, example="accelerator --config-name dynamic_2_instances --canary 10%%"
+    )
+    parser.add_argument("deployment", help="a deployment of the cluster, or a model")
+    parser.add_argument("--plan", type=path, help="the cluster's plan (default: the cluster that runs)")
+    parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
+    parser.add_argument("--canary", type=_share, default=0.1, metavar="SHARE", help="10%% by default")
+    parser.add_argument("--seconds", type=number(above=0, most=86_400), default=60.0, help="default: 60")
+    parser.add_argument(
+        "--tolerance",
+        type=_share,
+        default=0.05,
+        metavar="SHARE",
+        help="how much slower the canary may be (default: 5%%)",
+    )
+    parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the record (default: {RESULTS})")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Metrics of every model's batches for Prometheus, beside those of Triton."""

@@ -1,0 +1,121 @@
+"""The metrics that the exporter adds to Triton's, from totals; README.md lists them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, SummaryMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from serve.exporter.own_metrics import OwnMetrics
+from serve.exporter.rows import Rows
+from serve.exporter.totals import Total, Version
+
+LABELS = ("model", "version")
+PREFIX = "triton_batching"
+NS = 1e9
+
+
+class Families(Collector):
+    """The metric families of one page.
+
+    totals: what was counted, by version of a model; None if the statistics could not be read.
+    own: what the models count themselves, because Triton's statistics do not have it.
+    shapes: `max_batch_size` and number of instances, by model. process: further gauges of the server's processes.
+    """
+
+    def __init__(
+        self,
+        totals: Mapping[Version, Total] | None,
+        own: OwnMetrics,
+        shapes: Mapping[str, tuple[int, int]],
+        process: Sequence[Metric] = (),
+    ) -> None:
+        self._totals, self._policies, self._refused = totals, own.batches(), own.refused()
+        self._shapes, self._process = shapes, process
+
+    def text(self) -> str:
+        """The page in the format of Prometheus."""
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        return generate_latest(registry).decode()
+
+    def describe(self) -> list[Metric]:
+        """Nothing: the page is made once."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """The families in the order of the page."""
+        yield GaugeMetricFamily(
+            f"{PREFIX}_up", "1 if Triton's statistics could be read", value=float(self._totals is not None)
+        )
+        yield from self._process
+        if self._totals is not None:
+            yield self._rows(self._totals)
+            yield from _times(self._totals, self._policies)
+            yield from _requests(self._totals, self._refused)
+            yield from self._configurations(self._totals)
+
+    def _rows(self, totals: Mapping[Version, Total]) -> Metric:
+        family = HistogramMetricFamily(f"{PREFIX}_execution_rows", "Rows of each execution", labels=LABELS)
+        for version, total in totals.items():
+            rows = self._policies.get(version) or Rows.of(total.counted.batches)
+            family.add_metric(version, rows.buckets(), rows.sum)
+        return family
+
+    def _configurations(self, totals: Mapping[Version, Total]) -> Iterator[Metric]:
+        sizes = GaugeMetricFamily(f"{PREFIX}_max_batch_size", "Rows that an execution may have", labels=LABELS)
+        instances = GaugeMetricFamily(f"{PREFIX}_instances", "Instances of the model", labels=LABELS)
+        for model, version in totals:
+            if model in self._shapes:
+                size, count = self._shapes[model]
+                sizes.add_metric((model, version), max(1, size))
+                instances.add_metric((model, version), count)
+        yield sizes
+        yield instances
+
+
+def _times(totals: Mapping[Version, Total], policies: Mapping[Version, Rows]) -> Iterator[Metric]:
+    busy = CounterMetricFamily(
+        f"{PREFIX}_execution_seconds", "Seconds of all executions, added up over instances", labels=LABELS
+    )
+    queue = SummaryMetricFamily(f"{PREFIX}_request_queue_seconds", "Time of requests in the queue", labels=LABELS)
+    compute = SummaryMetricFamily(
+        f"{PREFIX}_request_compute_seconds",
+        "Time of requests in executions; each is charged the whole execution that it was part of",
+        labels=LABELS,
+    )
+    for version, total in totals.items():
+        counted = total.counted
+        if version not in policies:  # Triton sees nearly no time there
+            busy.add_metric(version, counted.busy_ns / NS)
+        queue.add_metric(version, counted.requests, counted.queue_ns / NS)
+        compute.add_metric(version, counted.requests, counted.compute_ns / NS)
+    yield from (busy, queue, compute)
+
+
+def _requests(totals: Mapping[Version, Total], refused: Mapping[Version, float]) -> Iterator[Metric]:
+    refusals = CounterMetricFamily(
+        f"{PREFIX}_refused_requests",
+        "Requests refused by queue_limit_ms or a batch policy; Triton counts them as answered",
+        labels=LABELS,
+    )
+    restarts = CounterMetricFamily(
+        f"{PREFIX}_model_restarts", "How often the model's statistics began again from 0", labels=LABELS
+    )
+    for version, total in totals.items():
+        refusals.add_metric(version, refused.get(version, 0.0))
+        restarts.add_metric(version, total.restarts)
+    yield from (refusals, restarts)
+
+
+def server_process(memory_bytes: int, started_s: float) -> list[Metric]:
+    """Gauges of the server's processes: their memory, and when the server started (seconds since the epoch)."""
+    return [
+        GaugeMetricFamily(
+            f"{PREFIX}_server_memory_bytes", "Memory of the server and its model processes", value=memory_bytes
+        ),
+        GaugeMetricFamily(
+            f"{PREFIX}_server_start_time_seconds", "When the server started, since the epoch", value=started_s
+        ),
+    ]

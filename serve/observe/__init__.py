@@ -1,0 +1,1 @@
+"""Prometheus, its rules and a Grafana dashboard for servers of this project."""
