@@ -44,12 +44,18 @@ class Revival:
 
 
 @contextlib.contextmanager
-def reviving(server: Server, *, report: Callable[[str], None] = lambda _: None) -> Iterator[Revival]:
+def reviving(
+    server: Server,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+    noticed: Callable[[str], None] = lambda _: None,
+) -> Iterator[Revival]:
     """Watch the model processes of `server`, and reload a model when one of its processes dies.
 
-    `report` gets a sentence about each death, on a thread of this module.
+    On threads of this module, `noticed` gets the model before the reload, and `report` a sentence about the death after
+    it.
     """
-    watcher = _Watcher(server, report)
+    watcher = _Watcher(server, report, noticed)
     thread = threading.Thread(target=watcher.run, daemon=True, name="revival")
     thread.start()
     try:
@@ -67,9 +73,9 @@ def instances(server: Server) -> dict[int, str]:
 class _Watcher:
     """Looks for dead processes until `ended` is set."""
 
-    def __init__(self, server: Server, report: Callable[[str], None]) -> None:
+    def __init__(self, server: Server, report: Callable[[str], None], noticed: Callable[[str], None]) -> None:
         self.revival, self.ended = Revival(), threading.Event()
-        self._server, self._report = server, report
+        self._server, self._report, self._noticed = server, report, noticed
         # A death is noticed only in a process that was listed before, so the first list comes before the thread.
         self._watched = instances(server)
         self._controls: dict[int, Control] = {}
@@ -123,6 +129,7 @@ class _Watcher:
         dead = [self._controls[pid] for pid in old if pid in self._controls and processes.is_zombie(pid)]
         self._replaced |= old
         self._watched = {pid: name for pid, name in self._watched.items() if pid not in old}
+        self._noticed(model)
         thread = threading.Thread(target=self._reload, args=(model, dead), daemon=True, name=f"revival of {model}")
         self._reloads[model] = thread
         thread.start()

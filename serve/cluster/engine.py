@@ -40,7 +40,9 @@ class Replica:
 class ReplicaState:
     """What the engine knows of a replica; the ports are 0 until it is ready.
 
-    pid: the process of the server's guard on its node. problem: why it ended, "" if it was stopped.
+    pid: the process of the server's guard on its node.
+    problem: why it ended, "" if it was stopped; of one that is ready, why another should take its place, "" if none
+        should.
     """
 
     phase: Phase

@@ -61,6 +61,8 @@ class Group:
                 self._end(occupant)
             elif occupant.state.phase is Phase.READY and occupant.ready_at is None:
                 self._welcome(occupant)
+            elif occupant.state.problem and not occupant.leaving and len(self.ready()) > 1:
+                self._replace(occupant, occupant.state.problem)
             elif occupant.is_ending:
                 self._replace(occupant, "takes no new connections, as a server does that ends")
             elif occupant.hangs(self._limits.hung_s):

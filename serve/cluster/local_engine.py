@@ -134,6 +134,10 @@ class _Run:
         if self.stopping.is_set():
             raise _Stopped
 
+    def _note(self, model: str) -> None:
+        """A process of the model died: until it is loaded again, batches fail in it."""
+        self.state = replace(self.state, problem=f"a process of '{model}' died")
+
     def _serve(self, server: Server) -> str:
         """Serve until the server dies or is to stop; why it died, else ""."""
         self.state = ReplicaState(
@@ -145,7 +149,7 @@ class _Run:
             metrics_port=server.metrics_port,
             pid=server.pid,
         )
-        with reviving(server, report=lambda text: self._report(self.replica.name, text)) as revival:
+        with reviving(server, report=lambda text: self._report(self.replica.name, text), noticed=self._note) as revival:
             while server.running() and revival.failure is None and not self.stopping.wait(POLL_S):
                 pass
         if self.stopping.is_set():

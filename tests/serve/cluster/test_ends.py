@@ -1,6 +1,7 @@
 """How a cluster ends: nothing of it is left, and the next `up` continues from where it was."""
 
 import contextlib
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,10 @@ from pathlib import Path
 import pytest
 from cluster_load import Load
 from cluster_program import PLAN, Cluster, Remains
+from serving_program import end, printed, program
+
+from export.repository import REPOSITORY
+from serve.__main__ import main as serve
 
 pytestmark = pytest.mark.server
 OWN = """
@@ -117,3 +122,26 @@ def test_scales_with_its_requests(tmp_path: Path) -> None:
         load.assert_clean()
         assert "accelerator: scales 1 -> 2 replicas" in cluster.printed()
         assert "accelerator: scales 2 -> 1 replicas" in cluster.printed()
+
+
+@pytest.mark.parametrize("option", ["--open-admin", "--restart=never"])
+def test_serve_refuses_options_that_do_not_go_with_replicas(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve(["--model=simulated_accelerator", "--replicas=2", option]) == 2
+    error = capsys.readouterr().err
+    assert f"{option.replace('=', ' ')} does not go with --replicas" in error
+    assert error.count("\n") == 1
+
+
+def test_serve_keeps_replicas_behind_one_address(tmp_path: Path) -> None:
+    output = tmp_path / "output.txt"
+    arguments = ["--model=simulated_accelerator", "--config-name=dynamic", "--replicas=2"]
+    serving = program(REPOSITORY, output, *arguments)
+    try:
+        assert printed(output, "ready: HTTP")
+        ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", output.read_text())]
+        with Load(ports[0], ports[1]) as load:
+            load.wait_for(50)
+        load.assert_clean()
+        assert output.read_text().count(": ready after") == 2
+    finally:
+        end(serving)
