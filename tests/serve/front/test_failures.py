@@ -127,6 +127,16 @@ def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Se
         assert METRICS[kind] in proxy.metrics()
 
 
+def test_requests_in_flight_are_answered_when_the_door_closes(kind: Kind, replicas: Sequence[Server]) -> None:
+    front = door(SIMULATED)
+    with ThreadPoolExecutor(16) as threads, Caller(front) as caller:
+        with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])) as proxy:
+            # Each is an execution of its own.
+            calls = [threads.submit(caller.infer, protocol, SIMULATED, rows=8) for protocol in (GRPC, HTTP) * 8]
+            assert wait_until(lambda: proxy.traffic()["r0"].in_flight >= 8, seconds=10)
+        assert {call.result().code for call in calls} == {"OK", "200"}
+
+
 @pytest.mark.parametrize("is_retried", [True, False], ids=["retried", "not retried"])
 def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequence[Server], is_retried: bool) -> None:
     def executed() -> int:
