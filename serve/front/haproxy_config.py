@@ -20,6 +20,8 @@ CHECK_EVERY_MS = 500
 MOST_HEADERS = 100
 # HAProxy's own overhead in a buffer; a body of the largest size needs more than its bytes.
 BUFFER_SLACK = 16_384
+# Buffers take at most this much.
+MEMORY = 1 << 30
 # gRPC's numbers of a status, by the HTTP status that the door gives to others.
 GRPC_STATUS = {400: 3, 401: 16, 404: 12, 413: 8, 415: 12, 429: 8, 500: 13, 503: 14}
 
@@ -83,6 +85,7 @@ def _global(door: FrontDoor, folder: Path, workers: int) -> Iterator[str]:
     yield f"    maxconn {door.most_connections}"
     # A request can only be sent again while all of it is in the buffer.
     yield f"    tune.bufsize {door.retry_buffer_bytes + BUFFER_SLACK}"
+    yield f"    tune.buffers.limit {MEMORY // door.retry_buffer_bytes}"
     # By default a frame may be as large as the buffer, which is more than HTTP/2 allows.
     yield "    tune.h2.max-frame-size 16384"
     yield f"    tune.http.maxhdr {MOST_HEADERS}"
