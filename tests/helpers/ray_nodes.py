@@ -1,5 +1,7 @@
 """A Ray of several nodes on this machine, on loopback."""
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,8 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from processes import alive, descendants
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
+
+from serve.cluster import ray_session
+from triton_batching.processes import arguments
 
 CLUSTER: Any = Cluster
 MEMORY = 80_000_000
@@ -32,7 +38,13 @@ def cluster(*names: str, cpus: float, gpus: float = 0.0) -> Iterator[Any]:
                 add(nodes, name, cpus=cpus, gpus=gpus)
             yield nodes
         finally:
+            helpers = [
+                pid for pid in descendants(os.getpid()) if "".join(arguments(pid)).startswith(ray_session.HELPER)
+            ]
             nodes.shutdown()
+            # Ray forgets them if the machine is slow.
+            for pid in alive(set(helpers)):
+                os.kill(pid, signal.SIGKILL)
             patch.undo()
 
 
