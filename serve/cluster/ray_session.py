@@ -55,11 +55,11 @@ def connected(address: str | None = None) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         if address is None:
             folder = _folder(stack)
-            stack.callback(_shut_down)
+            stack.callback(_end)
             with _variables(ONE_MACHINE | {TOKEN: secrets.token_hex(32)}):
                 _start(folder)
         else:
-            stack.callback(_shut_down)
+            stack.callback(_disconnect)
             _connect(address)
         yield
 
@@ -97,16 +97,16 @@ def _init(address: str, **options: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def _shut_down() -> None:
-    """Disconnect, and end a Ray that this program has started.
+def _disconnect() -> None:
+    """Disconnect, which ends a Ray that this program has started."""
+    if ray := sys.modules.get("ray"):  # else its import failed or was interrupted
+        ray.shutdown()
 
-    Ray kills its server on this machine if that takes more than a second to end, and nobody ends its helpers then.
-    """
-    ray = sys.modules.get("ray")
-    if ray is None:  # its import failed or was interrupted
-        return
+
+def _end() -> None:
+    """End this program's Ray. It kills its server if that takes more than a second, and forgets its helpers then."""
     helpers = [pid for pid in processes.tree(os.getpid()) if _is_helper(pid)]
-    ray.shutdown()
+    _disconnect()
     for pid in filter(_is_helper, helpers):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
