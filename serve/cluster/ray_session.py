@@ -34,7 +34,7 @@ TOKEN = "RAY_AUTH_TOKEN"
 # The beginning of the names of Ray's processes in Python.
 HELPER = "ray::"
 # A socket of Ray has the name of its folder and this many characters more; Linux takes 107.
-SOCKET, MOST_SOCKET = 66, 107
+SOCKET, MOST_SOCKET = 64, 107
 MISSING = (
     "--engine ray: ray is not installed in this environment. Run: pip install 'triton-batching[ray]', or use "
     "--engine local."

@@ -38,12 +38,10 @@ def cluster(*names: str, cpus: float, gpus: float = 0.0) -> Iterator[Any]:
                 add(nodes, name, cpus=cpus, gpus=gpus)
             yield nodes
         finally:
-            helpers = [
-                pid for pid in descendants(os.getpid()) if "".join(arguments(pid)).startswith(ray_session.HELPER)
-            ]
+            helpers = set(filter(is_helper, descendants(os.getpid())))
             nodes.shutdown()
             # Ray forgets them if the machine is slow.
-            for pid in alive(set(helpers)):
+            for pid in alive(helpers):
                 os.kill(pid, signal.SIGKILL)
             patch.undo()
 
@@ -58,3 +56,8 @@ def add(nodes: Any, name: str, *, cpus: float, gpus: float = 0.0) -> Any:
         node_name=name,
         include_dashboard=False,
     )
+
+
+def is_helper(pid: int) -> bool:
+    """Whether it is one of Ray's processes in Python."""
+    return "".join(arguments(pid)).startswith(ray_session.HELPER)
