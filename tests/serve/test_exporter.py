@@ -81,6 +81,9 @@ def test_the_page_has_the_batches_of_a_model(exporting: Server) -> None:
     assert buckets(page, EXECUTED, "batched") == expected
     assert value(page, f"{EXECUTED}_count", model="batched") == 3
     assert value(page, f"{EXECUTED}_sum", model="batched") == 68
+    assert (
+        value(scrape(exporting.metrics_url), f"{EXECUTED}_sum", model="batched") == 68
+    )  # a second reader changes nothing
     assert value(page, "triton_batching_max_batch_size", model="batched") == 64
     assert value(page, "triton_batching_instances", model="batched") == 1
     statistics = Counters.read(exporting.grpc_url, "batched")
