@@ -113,7 +113,9 @@ def server_process(memory_bytes: int, started_s: float) -> list[Metric]:
     """Gauges of the server's processes: their memory, and when the server started (seconds since the epoch)."""
     return [
         GaugeMetricFamily(
-            f"{PREFIX}_server_memory_bytes", "Memory of the server and its model processes", value=memory_bytes
+            f"{PREFIX}_server_memory_bytes",
+            "Memory of the server and its model processes without what they share",
+            value=memory_bytes,
         ),
         GaugeMetricFamily(
             f"{PREFIX}_server_start_time_seconds", "When the server started, since the epoch", value=started_s

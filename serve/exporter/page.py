@@ -82,7 +82,7 @@ class Page:
     def _process(self) -> list[Metric]:
         if self._pid is None:
             return []
-        return server_process(processes.memory_bytes(processes.tree(self._pid)), self._started_s)
+        return server_process(processes.private_bytes(self._pid), self._started_s)
 
 
 def _joined(first: str, second: str) -> str:

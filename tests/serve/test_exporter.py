@@ -27,6 +27,7 @@ from serve.launcher import Server, Settings, launch
 from serve.management import api
 from serve.management.metrics import Metrics
 from serve.management.statistics import Counters
+from serve.resources import loopback_port
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
@@ -200,12 +201,14 @@ def test_a_port_in_use_is_a_mistake(exporting: Server, capsys: pytest.CaptureFix
     assert len(printed.strip().splitlines()) == 1
 
 
-def test_python_m_serve_has_them_on_its_metrics_port(tmp_path: Path) -> None:
+def test_python_m_serve_has_them_on_its_metrics_port_and_warns_of_traces(tmp_path: Path) -> None:
     stand_in(tmp_path / "models", "batched")
     output = tmp_path / "output.txt"
-    serving = serving_program.program(tmp_path / "models", output)
+    collector = f"http://127.0.0.1:{loopback_port(())}/v1/traces"
+    serving = serving_program.program(tmp_path / "models", output, "--trace", collector)
     try:
-        assert serving_program.printed(output, "ready")
+        assert serving_program.printed(output, "gRPC clients take")
+        assert "--trace: tritonserver 2.51.0 can die" in output.read_text()
         url = output.read_text().partition("metrics ")[2].split()[0]
         page = scrape(url)
         assert value(page, "triton_batching_max_batch_size", model="batched") == 64
