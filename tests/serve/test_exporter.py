@@ -47,6 +47,19 @@ def send(url: str, model: str, sizes: list[int]) -> None:
         assert list(pool.map(ask, sizes)) == sizes
 
 
+def ensemble(repository: Path, name: str, step: str) -> str:
+    """A model that passes its requests on to `step`."""
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(
+        f'name: "{name}"\nplatform: "ensemble"\nmax_batch_size: 64\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        f'ensemble_scheduling {{ step [ {{ model_name: "{step}" model_version: -1\n'
+        'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }\n'
+    )
+    return name
+
+
 def counted(server: Server, model: str, requests: int) -> None:
     """Wait until the server has counted all requests: it answers first."""
     assert wait_until(lambda: Counters.read(server.grpc_url, model).requests == requests, seconds=10)
@@ -55,7 +68,8 @@ def counted(server: Server, model: str, requests: int) -> None:
 @pytest.fixture(scope="module")
 def exporting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("exported")
-    names = [stand_in(repository, name) for name in ("batched", "reloaded", "program")]
+    names = [stand_in(repository, name) for name in ("batched", "reloaded", "program", "step")]
+    names.append(ensemble(repository, "passing", "step"))
     names.append(stand_in(repository, "policied", batch_policy="aimd", slo_ms="1000"))
     # The batcher waits until 8 requests are queued, so no timing decides what runs together.
     settings = Settings(
@@ -119,6 +133,17 @@ def test_a_policys_own_batches_are_counted_and_not_those_of_tritons_batcher(expo
     }
     assert {size: count for size, count in buckets(page, EXECUTED, "policied").items() if size <= 64} == by_policy
     assert ("triton_batching_execution_seconds_total", frozenset({("model", "policied"), ("version", "1")})) not in page
+
+
+def test_an_ensemble_has_requests_and_its_step_has_the_executions(exporting: Server) -> None:
+    send(exporting.grpc_url, "passing", [2] * 8)
+    counted(exporting, "passing", 8)
+    page = scrape(exporting.metrics_url)
+    assert value(page, f"{EXECUTED}_sum", model="step") == 16
+    assert value(page, f"{EXECUTED}_count", model="step") == 1
+    assert value(page, "triton_batching_request_queue_seconds_count", model="passing") == 8
+    executed = {name for name, labels in page if ("model", "passing") in labels and name.startswith("triton_batching")}
+    assert not any("execution" in name or "instances" in name for name in executed)
 
 
 def test_totals_do_not_fall_when_a_model_is_loaded_again(exporting: Server) -> None:
