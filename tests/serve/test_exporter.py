@@ -1,5 +1,6 @@
 """The metrics of every model's batches: exact counts of a real server, over reloads, and when something is missing."""
 
+import contextlib
 import itertools
 import signal
 import socket
@@ -196,27 +197,24 @@ def _answers(url: str) -> bool:
 def test_the_sidecar_follows_a_server_that_ends(tmp_path: Path) -> None:
     stand_in(tmp_path, "batched")
     output = tmp_path / "output.txt"
-    with launch(Settings(models=("batched",), repository=tmp_path, arguments=PLAIN)) as running:
-        send(running.grpc_url, "batched", [5])
-        counted(running, "batched", 1)
-        arguments = ["--url", running.http_url, "--metrics", running.metrics_url, "--port", "0"]
-        with output.open("w") as file:
-            sidecar = subprocess.Popen(
-                [sys.executable, "-m", "serve.exporter", *arguments], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
-            )
-        try:
+    with contextlib.ExitStack() as stack:
+        with launch(Settings(models=("batched",), repository=tmp_path, arguments=PLAIN)) as running:
+            send(running.grpc_url, "batched", [5])
+            counted(running, "batched", 1)
+            arguments = ["--url", running.http_url, "--metrics", running.metrics_url, "--port", "0"]
+            command = [sys.executable, "-m", "serve.exporter", *arguments]
+            with output.open("w") as file:
+                sidecar = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            stack.callback(sidecar.kill)
             assert wait_until(lambda: "/metrics." in output.read_text(), seconds=20)
             url = output.read_text().partition("http://")[2].partition("/metrics")[0]
             page = scrape(url)
             assert value(page, f"{EXECUTED}_sum", model="batched") == 5
             assert value(page, "nv_inference_count", model="batched") == 5
-        except BaseException:
-            sidecar.kill()
-            raise
-    with pytest.raises(OSError, match="503"):
-        text(url)  # so Prometheus sees that the replica is down
-    sidecar.send_signal(signal.SIGTERM)
-    assert sidecar.wait(20) == 130
+        with pytest.raises(OSError, match="503"):
+            text(url)  # so Prometheus sees that the replica is down
+        sidecar.send_signal(signal.SIGTERM)
+        assert sidecar.wait(20) == 130
 
 
 def test_a_port_in_use_is_a_mistake(exporting: Server, capsys: pytest.CaptureFixture[str]) -> None:
