@@ -140,6 +140,21 @@ def machine_s() -> float:
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
+def private_bytes(root: int) -> int:
+    """Memory of process `root` and its descendants that they do not share; quick, and no burden on the processes.
+
+    `memory_bytes` is exact, but the kernel walks all pages for it, which holds up a process of many gigabytes.
+    """
+    total = 0
+    for pid in tree(root):
+        try:
+            memory = psutil.Process(pid).memory_info()
+        except psutil.Error:
+            continue
+        total += max(0, memory.rss - memory.shared)
+    return total
+
+
 def memory_bytes(pids: Iterable[int]) -> int:
     """Memory of these processes together; pages that several share count once (proportional set size)."""
     return sum(map(_proportional, pids))

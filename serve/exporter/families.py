@@ -21,7 +21,8 @@ class Families(Collector):
 
     totals: what was counted, by version of a model; None if the statistics could not be read.
     own: what the models count themselves, because Triton's statistics do not have it.
-    shapes: `max_batch_size` and number of instances, by model. process: further gauges of the server's processes.
+    shapes: `max_batch_size` and number of instances, by model; an ensemble has none, and executes nothing itself.
+    process: further gauges of the server's processes.
     """
 
     def __init__(
@@ -51,10 +52,12 @@ class Families(Collector):
         )
         yield from self._process
         if self._totals is not None:
-            yield self._rows(self._totals)
-            yield from _times(self._totals, self._policies)
+            executing = {of: total for of, total in self._totals.items() if self._shapes.get(of[0], (0, 1))[1]}
+            yield self._rows(executing)
+            yield _busy({of: total for of, total in executing.items() if of not in self._policies})
+            yield from _times(self._totals)
             yield from _requests(self._totals, self._refused)
-            yield from self._configurations(self._totals)
+            yield from self._configurations(executing)
 
     def _rows(self, totals: Mapping[Version, Total]) -> Metric:
         family = HistogramMetricFamily(f"{PREFIX}_execution_rows", "Rows of each execution", labels=LABELS)
@@ -75,10 +78,17 @@ class Families(Collector):
         yield instances
 
 
-def _times(totals: Mapping[Version, Total], policies: Mapping[Version, Rows]) -> Iterator[Metric]:
+def _busy(totals: Mapping[Version, Total]) -> Metric:
+    """The time of executions; under a batch policy Triton sees nearly none."""
     busy = CounterMetricFamily(
         f"{PREFIX}_execution_seconds", "Seconds of all executions, added up over instances", labels=LABELS
     )
+    for version, total in totals.items():
+        busy.add_metric(version, total.counted.busy_ns / NS)
+    return busy
+
+
+def _times(totals: Mapping[Version, Total]) -> Iterator[Metric]:
     queue = SummaryMetricFamily(f"{PREFIX}_request_queue_seconds", "Time of requests in the queue", labels=LABELS)
     compute = SummaryMetricFamily(
         f"{PREFIX}_request_compute_seconds",
@@ -87,11 +97,9 @@ def _times(totals: Mapping[Version, Total], policies: Mapping[Version, Rows]) ->
     )
     for version, total in totals.items():
         counted = total.counted
-        if version not in policies:  # Triton sees nearly no time there
-            busy.add_metric(version, counted.busy_ns / NS)
         queue.add_metric(version, counted.requests, counted.queue_ns / NS)
         compute.add_metric(version, counted.requests, counted.compute_ns / NS)
-    yield from (busy, queue, compute)
+    yield from (queue, compute)
 
 
 def _requests(totals: Mapping[Version, Total], refused: Mapping[Version, float]) -> Iterator[Metric]:
@@ -113,7 +121,9 @@ def server_process(memory_bytes: int, started_s: float) -> list[Metric]:
     """Gauges of the server's processes: their memory, and when the server started (seconds since the epoch)."""
     return [
         GaugeMetricFamily(
-            f"{PREFIX}_server_memory_bytes", "Memory of the server and its model processes", value=memory_bytes
+            f"{PREFIX}_server_memory_bytes",
+            "Memory of the server and its model processes without what they share",
+            value=memory_bytes,
         ),
         GaugeMetricFamily(
             f"{PREFIX}_server_start_time_seconds", "When the server started, since the epoch", value=started_s

@@ -74,7 +74,8 @@ class Page:
             self._read_at[model] = now
             try:
                 config = loaded.config(self._url, model)
-                self._shapes[model] = config.max_batch_size, instance_count(config)
+                instances = 0 if config.HasField("ensemble_scheduling") else instance_count(config)
+                self._shapes[model] = config.max_batch_size, instances
             except ServerError:
                 self._shapes.pop(model, None)
         return self._shapes
@@ -82,7 +83,7 @@ class Page:
     def _process(self) -> list[Metric]:
         if self._pid is None:
             return []
-        return server_process(processes.memory_bytes(processes.tree(self._pid)), self._started_s)
+        return server_process(processes.private_bytes(self._pid), self._started_s)
 
 
 def _joined(first: str, second: str) -> str:

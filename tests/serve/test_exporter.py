@@ -1,5 +1,6 @@
 """The metrics of every model's batches: exact counts of a real server, over reloads, and when something is missing."""
 
+import contextlib
 import itertools
 import signal
 import socket
@@ -27,6 +28,7 @@ from serve.launcher import Server, Settings, launch
 from serve.management import api
 from serve.management.metrics import Metrics
 from serve.management.statistics import Counters
+from serve.resources import loopback_port
 
 pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,19 @@ def send(url: str, model: str, sizes: list[int]) -> None:
         assert list(pool.map(ask, sizes)) == sizes
 
 
+def ensemble(repository: Path, name: str, step: str) -> str:
+    """A model that passes its requests on to `step`."""
+    (repository / name / "1").mkdir(parents=True)
+    (repository / name / "config.pbtxt").write_text(
+        f'name: "{name}"\nplatform: "ensemble"\nmax_batch_size: 64\n'
+        'input [ { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\n'
+        f'ensemble_scheduling {{ step [ {{ model_name: "{step}" model_version: -1\n'
+        'input_map { key: "x" value: "x" } output_map { key: "y" value: "y" } } ] }\n'
+    )
+    return name
+
+
 def counted(server: Server, model: str, requests: int) -> None:
     """Wait until the server has counted all requests: it answers first."""
     assert wait_until(lambda: Counters.read(server.grpc_url, model).requests == requests, seconds=10)
@@ -54,7 +69,8 @@ def counted(server: Server, model: str, requests: int) -> None:
 @pytest.fixture(scope="module")
 def exporting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("exported")
-    names = [stand_in(repository, name) for name in ("batched", "reloaded", "program")]
+    names = [stand_in(repository, name) for name in ("batched", "reloaded", "program", "step")]
+    names.append(ensemble(repository, "passing", "step"))
     names.append(stand_in(repository, "policied", batch_policy="aimd", slo_ms="1000"))
     # The batcher waits until 8 requests are queued, so no timing decides what runs together.
     settings = Settings(
@@ -81,6 +97,9 @@ def test_the_page_has_the_batches_of_a_model(exporting: Server) -> None:
     assert buckets(page, EXECUTED, "batched") == expected
     assert value(page, f"{EXECUTED}_count", model="batched") == 3
     assert value(page, f"{EXECUTED}_sum", model="batched") == 68
+    assert (
+        value(scrape(exporting.metrics_url), f"{EXECUTED}_sum", model="batched") == 68
+    )  # a second reader changes nothing
     assert value(page, "triton_batching_max_batch_size", model="batched") == 64
     assert value(page, "triton_batching_instances", model="batched") == 1
     statistics = Counters.read(exporting.grpc_url, "batched")
@@ -115,6 +134,17 @@ def test_a_policys_own_batches_are_counted_and_not_those_of_tritons_batcher(expo
     }
     assert {size: count for size, count in buckets(page, EXECUTED, "policied").items() if size <= 64} == by_policy
     assert ("triton_batching_execution_seconds_total", frozenset({("model", "policied"), ("version", "1")})) not in page
+
+
+def test_an_ensemble_has_requests_and_its_step_has_the_executions(exporting: Server) -> None:
+    send(exporting.grpc_url, "passing", [2] * 8)
+    counted(exporting, "passing", 8)
+    page = scrape(exporting.metrics_url)
+    assert value(page, f"{EXECUTED}_sum", model="step") == 16
+    assert value(page, f"{EXECUTED}_count", model="step") == 1
+    assert value(page, "triton_batching_request_queue_seconds_count", model="passing") == 8
+    executed = {name for name, labels in page if ("model", "passing") in labels and name.startswith("triton_batching")}
+    assert not any("execution" in name or "instances" in name for name in executed)
 
 
 def test_totals_do_not_fall_when_a_model_is_loaded_again(exporting: Server) -> None:
@@ -167,27 +197,24 @@ def _answers(url: str) -> bool:
 def test_the_sidecar_follows_a_server_that_ends(tmp_path: Path) -> None:
     stand_in(tmp_path, "batched")
     output = tmp_path / "output.txt"
-    with launch(Settings(models=("batched",), repository=tmp_path, arguments=PLAIN)) as running:
-        send(running.grpc_url, "batched", [5])
-        counted(running, "batched", 1)
-        arguments = ["--url", running.http_url, "--metrics", running.metrics_url, "--port", "0"]
-        with output.open("w") as file:
-            sidecar = subprocess.Popen(
-                [sys.executable, "-m", "serve.exporter", *arguments], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT
-            )
-        try:
+    with contextlib.ExitStack() as stack:
+        with launch(Settings(models=("batched",), repository=tmp_path, arguments=PLAIN)) as running:
+            send(running.grpc_url, "batched", [5])
+            counted(running, "batched", 1)
+            arguments = ["--url", running.http_url, "--metrics", running.metrics_url, "--port", "0"]
+            command = [sys.executable, "-m", "serve.exporter", *arguments]
+            with output.open("w") as file:
+                sidecar = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            stack.callback(sidecar.kill)
             assert wait_until(lambda: "/metrics." in output.read_text(), seconds=20)
             url = output.read_text().partition("http://")[2].partition("/metrics")[0]
             page = scrape(url)
             assert value(page, f"{EXECUTED}_sum", model="batched") == 5
             assert value(page, "nv_inference_count", model="batched") == 5
-        except BaseException:
-            sidecar.kill()
-            raise
-    with pytest.raises(OSError, match="503"):
-        text(url)  # so Prometheus sees that the replica is down
-    sidecar.send_signal(signal.SIGTERM)
-    assert sidecar.wait(20) == 130
+        with pytest.raises(OSError, match="503"):
+            text(url)  # so Prometheus sees that the replica is down
+        sidecar.send_signal(signal.SIGTERM)
+        assert sidecar.wait(20) == 130
 
 
 def test_a_port_in_use_is_a_mistake(exporting: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -197,12 +224,14 @@ def test_a_port_in_use_is_a_mistake(exporting: Server, capsys: pytest.CaptureFix
     assert len(printed.strip().splitlines()) == 1
 
 
-def test_python_m_serve_has_them_on_its_metrics_port(tmp_path: Path) -> None:
+def test_python_m_serve_has_them_on_its_metrics_port_and_warns_of_traces(tmp_path: Path) -> None:
     stand_in(tmp_path / "models", "batched")
     output = tmp_path / "output.txt"
-    serving = serving_program.program(tmp_path / "models", output)
+    collector = f"http://127.0.0.1:{loopback_port(())}/v1/traces"
+    serving = serving_program.program(tmp_path / "models", output, "--trace", collector)
     try:
-        assert serving_program.printed(output, "ready")
+        assert serving_program.printed(output, "gRPC clients take")
+        assert "--trace: tritonserver 2.51.0 can die" in output.read_text()
         url = output.read_text().partition("metrics ")[2].split()[0]
         page = scrape(url)
         assert value(page, "triton_batching_max_batch_size", model="batched") == 64

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import serving_program
 import tritonclient.grpc as triton
 from policy_models import stand_in
 from processes import wait_until
@@ -140,18 +139,8 @@ def test_two_settings_of_traces_are_a_mistake() -> None:
         tracing("http://localhost:4318/v1/traces", ["--trace-config=level=OFF"])
 
 
-@pytest.mark.server
-def test_python_m_serve_warns_of_the_traces_of_an_old_server(tmp_path: Path) -> None:
-    stand_in(tmp_path / "models", "batched")
-    output = tmp_path / "output.txt"
-    url = f"http://127.0.0.1:{loopback_port(())}/v1/traces"
-    serving = serving_program.program(tmp_path / "models", output, "--trace", url)
-    try:
-        assert serving_program.printed(output, "gRPC clients take")
-        assert "--trace: tritonserver 2.51.0 can die" in output.read_text()
-    finally:
-        serving_program.end(serving)
-    flags = tracing(url, ())
+def test_an_old_server_is_warned_of() -> None:
+    flags = tracing("http://localhost:4318/v1/traces", ())
     assert "2.57.1 can die" in tracing_danger(flags, "2.57.1")
     assert not tracing_danger(flags, "2.58.0")
     assert not tracing_danger((), "2.51.0")

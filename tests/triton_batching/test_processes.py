@@ -54,3 +54,20 @@ def test_the_time_of_a_child_that_was_waited_for_stays() -> None:
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
     assert processes.cpu_s(os.getpid()) - before >= 0.29  # the kernel counts in steps of 10 ms
     assert processes.machine_s() > 0
+
+
+def test_private_memory_leaves_out_what_is_shared() -> None:
+    """Of 64 MB of its own and 64 MB that it shares, a process below this one counts the first."""
+    code = (
+        "import mmap, sys; own = bytearray(64 << 20); shared = mmap.mmap(-1, 64 << 20)\n"
+        "for i in range(0, 64 << 20, 4096): own[i] = shared[i] = 1\n"
+        f"print(flush=True); {SLEEP}"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            assert 64 << 20 < processes.private_bytes(process.pid) < 100 << 20
+        finally:
+            process.kill()
+    assert processes.private_bytes(process.pid) == 0

@@ -60,11 +60,9 @@ def test_spans_are_replayed_and_the_slowest_shown(tmp_path: Path, capsys: pytest
             counted(server.grpc_url, "live", executions=2)
             assert main(arguments) == 0
             output = json.loads(capsys.readouterr().out)
-            assert main([argument for argument in arguments if argument not in ("--format", "json")]) == 0
-            text = capsys.readouterr().out
         with loaded(server, rows=2):
-            assert main(arguments) == 0
-            several = json.loads(capsys.readouterr().out)
+            assert main([argument for argument in arguments if argument not in ("--format", "json")]) == 0
+            several = capsys.readouterr().out
         with receiving(url):  # a collector of the user's
             with loaded(server, rows=1):
                 assert main(arguments) == 0
@@ -79,7 +77,6 @@ def test_spans_are_replayed_and_the_slowest_shown(tmp_path: Path, capsys: pytest
         assert len(trace["trace_id"]) == 32
         assert sum(parts) <= trace["total_ms"] + 1
         assert sum(parts[1:]) >= 40
-    assert "the slowest traced requests" in text
-    assert "hold no rows and shapes" in several["not_known"]
-    assert several["slowest"]
+    assert "hold no rows and shapes" in several
+    assert "the slowest traced requests" in several
     assert "cannot be used" in taken["not_known"]
