@@ -14,6 +14,9 @@ ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 RANKER  := model_repository/ranker/1/model.onnx
 EXPORT   = $(if $(filter ranker,$(MODEL)),$(RANKER))
 
+# What tests of alerts and images need beside Python (`make system`).
+SYSTEM  := prometheus prometheus-alertmanager buildah mmdebstrap podman runc
+
 MODEL   ?= text_recognition
 CONFIG  ?=
 # The latency target of `make tune`, in ms, and the load that it is to hold under.
@@ -22,10 +25,11 @@ LOAD    ?= closed:16
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve check-repo vendor doctor client measure report tune pack watch test test-studies check image lock clean
+.PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch \
+    test test-studies test-image check image system lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
@@ -37,6 +41,12 @@ export: $(VENV)/.dev vendor  ## export every model to ONNX and prove it (needs t
 
 serve: $(READY) $(EXPORT) vendor  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
 	$(PY) -m serve --model $(MODEL) $(if $(CONFIG),--config-name $(CONFIG)) $(ARGS)
+
+cluster: $(VENV)/.cluster vendor  ## three replicas behind a front door on ports 8000/8001 (PLAN=)
+	$(PY) -m serve.cluster up "$(or $(PLAN),serve/cluster/plans/three_replicas.toml)" $(ARGS)
+
+observe: $(READY)  ## Prometheus and Alertmanager for running servers, until Ctrl-C
+	$(PY) -m serve.observe $(ARGS)
 
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m serve.vendor --check
@@ -68,11 +78,14 @@ watch: $(READY)  ## a live page of the running server, in the terminal
 
 test: $(VENV)/.dev vendor  ## every test of what users run, with real servers
 	$(PY) -m export
-	$(PY) -m pytest --numprocesses 3 --dist loadfile --ignore tests/studies $(ARGS)
+	$(PY) -m pytest --numprocesses 3 --dist loadfile --ignore tests/studies --ignore tests/docker/test_image.py $(ARGS)
 
 test-studies: $(VENV)/.dev vendor  ## the tests of our own experiments
 	$(PY) -m export
 	$(PY) -m pytest --numprocesses 3 --dist loadfile tests/studies $(ARGS)
+
+test-image: $(VENV)/.dev vendor  ## build the Debian image, start it and its pod (needs buildah, podman)
+	$(PY) -m pytest tests/docker/test_image.py $(ARGS)
 
 check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	$(PY) -m ruff format --check .
@@ -87,6 +100,13 @@ check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 image: vendor  ## build the container images (needs a Docker engine)
 	docker build --file docker/server.Dockerfile --tag $(IMAGE)-server .
 	docker build --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
+
+system:  ## install the Debian packages that some tests need, as root; without them these tests are skipped
+	@if ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ]; then \
+	    echo "no apt-get as root here: tests that need $(SYSTEM) are skipped"; \
+	elif dpkg --status $(SYSTEM) > /dev/null 2>&1; then echo "$(SYSTEM) are installed"; \
+	else apt-get update --quiet=2 && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install --quiet=2 --yes --no-install-recommends $(SYSTEM) > /dev/null; fi
 
 lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
 	@mkdir -p build
@@ -123,7 +143,12 @@ $(READY): pyproject.toml requirements.lock | $(VENV)/bin/python
 $(RANKER): | $(READY)
 	$(PY) -m export ranker
 
+$(VENV)/.cluster: $(READY)
+	@echo "installing the front door, Envoy, into $(VENV) (about 41 MB to download)"
+	$(INSTALL) --editable '.[$(RUNTIME),cluster]'
+	@touch $@
+
 $(VENV)/.dev: $(READY)
-	@echo "installing torch, type faces and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,pack,dev]'
+	@echo "installing torch, type faces, Ray and the checkers into $(VENV)"
+	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,pack,ray,dev]'
 	@touch $@

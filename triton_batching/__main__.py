@@ -20,6 +20,9 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
     },
     "serve: a real tritonserver, started right": {
         "serve": ("serve", "serve models until Ctrl-C"),
+        "cluster": ("serve.cluster", "run replicas behind a front door"),
+        "exporter": ("serve.exporter", "serve metrics of every model's batches beside Triton's own"),
+        "observe": ("serve.observe", "start Prometheus with rules and alerts for running servers"),
         "doctor": ("serve.doctor", "find batching mistakes in a model repository"),
     },
     "perf: measure, understand and tune": {
@@ -35,6 +38,8 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("perf.simulate", "predict what a configuration would do under a load"),
         "tune": ("perf.tune", "find the configuration that meets a latency target"),
         "watch": ("perf.watch", "watch a running server"),
+        "deploy": ("perf.deploy", "deploy a configuration to a running cluster, to a canary first"),
+        "scale": ("perf.scale", "say how many replicas a day needs, and what they cost"),
         "pack": ("perf.pack", "pack models onto devices under their latency targets"),
         "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
     },
