@@ -92,7 +92,6 @@ def _typed(name: str, kind: str, **settings: Any) -> dict[str, Any]:
 
 def _listener(door: FrontDoor, folder: Path) -> dict[str, Any]:
     """One listener with both ports, so that a tenant has one bucket for both."""
-    host = "127.0.0.1" if door.host == "localhost" else door.host
     chain: dict[str, Any] = {
         "filters": [_connections(door)],
         "transport_socket_connect_timeout": seconds(door.headers_s),
@@ -101,8 +100,8 @@ def _listener(door: FrontDoor, folder: Path) -> dict[str, Any]:
         chain["transport_socket"] = _transport(folder)
     return {
         "name": "door",
-        "address": socket_address(host, door.http_port),
-        "additional_addresses": [{"address": socket_address(host, door.grpc_port)}],
+        "address": socket_address(door.address, door.http_port),
+        "additional_addresses": [{"address": socket_address(door.address, door.grpc_port)}],
         "filter_chains": [chain],
     }
 

@@ -116,9 +116,10 @@ def _defaults(door: FrontDoor, pool: Pool) -> Iterator[str]:
 
 def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
     tls = f" ssl crt {folder / CERTIFICATE_FILE} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if door.tls else ""
+    host = door.address
     yield "frontend door"
     for port, plain in ((door.http_port, ""), (door.grpc_port, " proto h2")):
-        yield f"    bind {f'[{door.host}]' if ':' in door.host else door.host}:{port}{tls or plain}"
+        yield f"    bind {f'[{host}]' if ':' in host else host}:{port}{tls or plain}"
     [pool] = door.pools
     names = "|".join(model.replace(".", r"\.") for model in pool.models)
     model = f"^{MODELS}({names})(/versions/[0-9]+)?"
@@ -200,7 +201,7 @@ def _back(door: FrontDoor, pool: Pool, protocol: str, slots: Slots) -> Iterator[
     for number in range(SLOTS):
         # A check over HTTP/2 without TLS times out, so the gRPC port has the state of the HTTP port.
         track = f"proto h2 track {pool.name}.http/{server(number)}"
-        check = f"check inter {CHECK_EVERY_MS}ms fall 2 rise 1"
+        check = f"check inter {CHECK_EVERY_MS}ms fastinter 100ms fall 2 rise 1"
         if pool.is_retried:
             check += " on-marked-down shutdown-sessions"
             track += " on-marked-down shutdown-sessions"

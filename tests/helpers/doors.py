@@ -39,12 +39,16 @@ class Answer:
 
 
 def start(stack: contextlib.ExitStack, *models: str, repository: Path = REPOSITORY) -> list[Server]:
-    """A server for each model, started at the same time."""
+    """A server for each model; they start, and stop with the stack, at the same time."""
     managers = [launch(Settings(models=(model,), repository=repository)) for model in models]
     with ThreadPoolExecutor() as threads:
         servers = list(threads.map(lambda manager: manager.__enter__(), managers))
-    for manager in managers:
-        stack.push(manager.__exit__)
+
+    def stop() -> None:
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda manager: manager.__exit__(None, None, None), managers))
+
+    stack.callback(stop)
     return servers
 
 

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.server
 PAGE = Path(__file__).parents[3] / "serve" / "FRONT.md"
 COMMANDS = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
 LARGEST = 20_000
+CUT_OFF = (55, 56)  # curl: sending, or receiving, failed
 INFER = "/v2/models/ranker/infer"
 TENSOR = '{"inputs":[{"name":"features","datatype":"FP32","shape":%s,"data":[1]}]}'
 
@@ -42,7 +43,9 @@ def test_the_requests_that_end_a_bare_server_are_refused(
         command = COMMANDS[number].replace("curl", "curl --silent --write-out ' %{http_code}'")
         environment = os.environ | {"URL": f"127.0.0.1:{front.http_port}"}
         done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
-        assert done.stdout.endswith(str(status).encode()), done
+        # A refusal closes the connection, and a client that still sends may not see the answer before that.
+        is_cut_off = status == 413 and done.returncode in CUT_OFF
+        assert done.stdout.endswith(str(status).encode()) or is_cut_off, done
     assert replicas[3].running()
 
 
@@ -137,7 +140,7 @@ def test_tenants_have_tokens_and_a_rate_over_both_protocols(kind: Kind, replicas
 
 
 def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> None:
-    front = door(SIMULATED, headers_s=0.5, request_s=1.0, idle_s=1.5)
+    front = door(SIMULATED, headers_s=0.3, request_s=0.5, idle_s=0.7)
     half_body = b"POST /v2/models/simulated_accelerator/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
     with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
         for sent, status in ((b"", b""), (b"GET /v2 HTTP/1.1\r\nHo", b"408"), (half_body, b"408")):
