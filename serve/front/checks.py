@@ -151,7 +151,7 @@ def _no_password() -> str:
 
 def _check_host(door: FrontDoor) -> None:
     try:
-        host = ipaddress.ip_address("127.0.0.1" if door.host == "localhost" else door.host)
+        host = ipaddress.ip_address(door.address)
     except ValueError:
         raise DoorError(
             f"--host {door.host}: not an IP address or localhost. Name one, for example 127.0.0.1."

@@ -85,3 +85,8 @@ class FrontDoor:
     idle_s: float = 300.0
     headers_s: float = 10.0
     request_s: float = 60.0
+
+    @property
+    def address(self) -> str:
+        """The IP address of `host`."""
+        return "127.0.0.1" if self.host == "localhost" else self.host

@@ -12,6 +12,9 @@ FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 ADMIN_SOCKET, SECRET_FILE = "admin.sock", "certificate.json"
 MOST_HEADERS, MOST_HEADER_KIB = 100, 32
 MOST_STREAMS = 1024
+LEAST_MEMORY, REQUESTS_IN_MEMORY = 1 << 30, 64
+# Only requests of 2 to this power bytes and more are given up for memory.
+LEAST_RESET_POWER = 20
 # Envoy refuses to fill a bucket more often.
 LEAST_FILL_S = 0.05
 RESOURCE_EXHAUSTED = "8"
@@ -26,16 +29,44 @@ def bootstrap(door: FrontDoor, folder: Path) -> dict[str, Any]:
             "ignore_global_conn_limit": True,
         },
         "static_resources": {"listeners": [_listener(door, folder)], "clusters": clusters(door, folder)},
-        "overload_manager": {
-            "resource_monitors": [
-                _typed(
-                    "envoy.resource_monitors.global_downstream_max_connections",
-                    "type.googleapis.com/envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
-                    max_active_downstream_connections=door.most_connections,
-                )
-            ]
-        },
+        "overload_manager": _overload(door),
     }
+
+
+def _overload(door: FrontDoor) -> dict[str, Any]:
+    """Limits on connections and memory: the door keeps each request until it is answered."""
+    monitors = "type.googleapis.com/envoy.extensions.resource_monitors"
+    connections = f"{monitors}.downstream_connections.v3.DownstreamConnectionsConfig"
+    heap, resets = "envoy.resource_monitors.fixed_heap", "envoy.overload_actions.reset_high_memory_stream"
+    return {
+        "refresh_interval": "0.250s",
+        "resource_monitors": [
+            _typed(
+                "envoy.resource_monitors.global_downstream_max_connections",
+                connections,
+                max_active_downstream_connections=door.most_connections,
+            ),
+            _typed(heap, f"{monitors}.fixed_heap.v3.FixedHeapConfig", max_heap_size_bytes=memory_bytes(door)),
+        ],
+        "actions": [
+            {"name": "envoy.overload_actions.shrink_heap", "triggers": [{"name": heap, "threshold": {"value": 0.7}}]},
+            # First the requests that take most, then every new one.
+            {
+                "name": resets,
+                "triggers": [{"name": heap, "scaled": {"scaling_threshold": 0.7, "saturation_threshold": 0.9}}],
+            },
+            {
+                "name": "envoy.overload_actions.stop_accepting_requests",
+                "triggers": [{"name": heap, "threshold": {"value": 0.9}}],
+            },
+        ],
+        "buffer_factory_config": {"minimum_account_to_track_power_of_two": LEAST_RESET_POWER},
+    }
+
+
+def memory_bytes(door: FrontDoor) -> int:
+    """The most memory that the door may take for requests and answers."""
+    return max(LEAST_MEMORY, REQUESTS_IN_MEMORY * door.retry_buffer_bytes)
 
 
 def secret(tls: Tls) -> dict[str, Any]:
@@ -61,7 +92,6 @@ def _typed(name: str, kind: str, **settings: Any) -> dict[str, Any]:
 
 def _listener(door: FrontDoor, folder: Path) -> dict[str, Any]:
     """One listener with both ports, so that a tenant has one bucket for both."""
-    host = "127.0.0.1" if door.host == "localhost" else door.host
     chain: dict[str, Any] = {
         "filters": [_connections(door)],
         "transport_socket_connect_timeout": seconds(door.headers_s),
@@ -70,8 +100,8 @@ def _listener(door: FrontDoor, folder: Path) -> dict[str, Any]:
         chain["transport_socket"] = _transport(folder)
     return {
         "name": "door",
-        "address": socket_address(host, door.http_port),
-        "additional_addresses": [{"address": socket_address(host, door.grpc_port)}],
+        "address": socket_address(door.address, door.http_port),
+        "additional_addresses": [{"address": socket_address(door.address, door.grpc_port)}],
         "filter_chains": [chain],
     }
 

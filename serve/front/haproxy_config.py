@@ -20,6 +20,8 @@ CHECK_EVERY_MS = 500
 MOST_HEADERS = 100
 # HAProxy's own overhead in a buffer; a body of the largest size needs more than its bytes.
 BUFFER_SLACK = 16_384
+# Buffers take at most this much.
+MEMORY = 1 << 30
 # gRPC's numbers of a status, by the HTTP status that the door gives to others.
 GRPC_STATUS = {400: 3, 401: 16, 404: 12, 413: 8, 415: 12, 429: 8, 500: 13, 503: 14}
 
@@ -83,6 +85,7 @@ def _global(door: FrontDoor, folder: Path, workers: int) -> Iterator[str]:
     yield f"    maxconn {door.most_connections}"
     # A request can only be sent again while all of it is in the buffer.
     yield f"    tune.bufsize {door.retry_buffer_bytes + BUFFER_SLACK}"
+    yield f"    tune.buffers.limit {MEMORY // door.retry_buffer_bytes}"
     # By default a frame may be as large as the buffer, which is more than HTTP/2 allows.
     yield "    tune.h2.max-frame-size 16384"
     yield f"    tune.http.maxhdr {MOST_HEADERS}"
@@ -113,9 +116,10 @@ def _defaults(door: FrontDoor, pool: Pool) -> Iterator[str]:
 
 def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
     tls = f" ssl crt {folder / CERTIFICATE_FILE} alpn h2,http/1.1 ssl-min-ver TLSv1.2" if door.tls else ""
+    host = door.address
     yield "frontend door"
     for port, plain in ((door.http_port, ""), (door.grpc_port, " proto h2")):
-        yield f"    bind {f'[{door.host}]' if ':' in door.host else door.host}:{port}{tls or plain}"
+        yield f"    bind {f'[{host}]' if ':' in host else host}:{port}{tls or plain}"
     [pool] = door.pools
     names = "|".join(model.replace(".", r"\.") for model in pool.models)
     model = f"^{MODELS}({names})(/versions/[0-9]+)?"
@@ -197,7 +201,7 @@ def _back(door: FrontDoor, pool: Pool, protocol: str, slots: Slots) -> Iterator[
     for number in range(SLOTS):
         # A check over HTTP/2 without TLS times out, so the gRPC port has the state of the HTTP port.
         track = f"proto h2 track {pool.name}.http/{server(number)}"
-        check = f"check inter {CHECK_EVERY_MS}ms fall 2 rise 1"
+        check = f"check inter {CHECK_EVERY_MS}ms fastinter 100ms fall 2 rise 1"
         if pool.is_retried:
             check += " on-marked-down shutdown-sessions"
             track += " on-marked-down shutdown-sessions"

@@ -5,12 +5,14 @@ import http.client
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2
 
+from export.repository import REPOSITORY
 from serve.front.checks import Kind
 from serve.front.door import Endpoint, FrontDoor, Pool
 from serve.front.opening import open_door
@@ -36,9 +38,9 @@ class Answer:
         return self.code in ("200", "OK")
 
 
-def start(stack: contextlib.ExitStack, *models: str) -> list[Server]:
+def start(stack: contextlib.ExitStack, *models: str, repository: Path = REPOSITORY) -> list[Server]:
     """A server for each model, started at the same time."""
-    managers = [launch(Settings(models=(model,))) for model in models]
+    managers = [launch(Settings(models=(model,), repository=repository)) for model in models]
     with ThreadPoolExecutor() as threads:
         servers = list(threads.map(lambda manager: manager.__enter__(), managers))
     for manager in managers:

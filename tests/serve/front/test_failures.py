@@ -2,18 +2,32 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from doors import GRPC, HTTP, SIMULATED, Answer, Caller, door, endpoint, endpoints, is_right, opened, start
+from doors import (
+    GRPC,
+    HTTP,
+    SIMULATED,
+    Answer,
+    Caller,
+    door,
+    endpoint,
+    endpoints,
+    is_right,
+    opened,
+    start,
+)
 from processes import descendants, wait_until
 
+from export.repository import REPOSITORY
 from serve.front.checks import Kind
 from serve.front.door import FrontDoor
 from serve.front.envoy import Envoy
@@ -113,6 +127,16 @@ def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Se
         assert METRICS[kind] in proxy.metrics()
 
 
+def test_requests_in_flight_are_answered_when_the_door_closes(kind: Kind, replicas: Sequence[Server]) -> None:
+    front = door(SIMULATED)
+    with ThreadPoolExecutor(16) as threads, Caller(front) as caller:
+        with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])) as proxy:
+            # Each is an execution of its own.
+            calls = [threads.submit(caller.infer, protocol, SIMULATED, rows=8) for protocol in (GRPC, HTTP) * 8]
+            assert wait_until(lambda: proxy.traffic()["r0"].in_flight >= 8, seconds=10)
+        assert {call.result().code for call in calls} == {"OK", "200"}
+
+
 @pytest.mark.parametrize("is_retried", [True, False], ids=["retried", "not retried"])
 def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequence[Server], is_retried: bool) -> None:
     def executed() -> int:
@@ -135,6 +159,28 @@ def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequen
             codes = [call.result().code for call in calls]
         assert codes == (["OK", "200"] if is_retried else ["UNAVAILABLE", "503"])
         assert executed() - before == (2 if is_retried else 0)
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Server]]:
+    """Two replicas with room for one request in the queue."""
+    folder = tmp_path_factory.mktemp("crowded") / SIMULATED
+    shutil.copytree(REPOSITORY / SIMULATED, folder)
+    config = folder / "config.pbtxt"
+    policy = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    config.write_text(config.read_text().replace("dynamic_batching { }", policy))
+    with contextlib.ExitStack() as stack:
+        yield start(stack, SIMULATED, SIMULATED, repository=folder.parent)
+
+
+def test_an_answer_is_final_even_if_it_is_unavailable(kind: Kind, crowded: Sequence[Server]) -> None:
+    front = door(SIMULATED)
+    with opened(front, kind=kind, simulated_accelerator=endpoints(crowded)) as proxy, Caller(front) as caller:
+        for number, (protocol, expected) in enumerate({GRPC: {"OK", "UNAVAILABLE"}, HTTP: {"200", "503"}}.items(), 1):
+            with ThreadPoolExecutor(16) as threads:
+                calls = [threads.submit(caller.infer, protocol, SIMULATED) for _ in range(32)]
+                assert {call.result().code for call in calls} == expected
+            assert sum(replica.requests for replica in proxy.traffic().values()) == 32 * number
 
 
 @pytest.mark.parametrize("victim", ["the proxy", "its parent"])

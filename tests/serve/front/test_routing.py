@@ -1,11 +1,14 @@
 """Which requests a front door lets through, and where they go."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
+import numpy as np
 import pytest
 from doors import GRPC, HTTP, RANKER, SIMULATED, Caller, door, endpoint, endpoints, is_right, opened
 from tritonclient.grpc import service_pb2
 
+from clients import Model
 from serve.front.door import FrontDoor
 from serve.launcher import Server
 
@@ -82,3 +85,11 @@ def test_nothing_else_is_routed(two_pools: FrontDoor) -> None:
             "LogSettings",
         ):
             assert caller.grpc(method).code == "UNIMPLEMENTED", method
+
+
+@pytest.mark.parametrize("transport", ["grpc", "http"])
+def test_the_client_library_works_through_the_door(two_pools: FrontDoor, transport: Literal["grpc", "http"]) -> None:
+    port = two_pools.grpc_port if transport == "grpc" else two_pools.http_port
+    with Model(SIMULATED, url=f"127.0.0.1:{port}", transport=transport) as model:
+        picture = np.full((1, 1, 32, 100), 0.5, np.float32)
+        assert np.allclose(model.predict(picture), 0.5)
