@@ -11,6 +11,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from serve import guard
 from serve.cluster.engine import Phase, Replica, ReplicaState
 from serve.cluster.ray_actor import THREADS, Place, Ports, ReplicaActor
 from serve.cluster.ray_nodes import RAY, Node
@@ -90,8 +91,11 @@ class RayRun:
 
     def is_left(self) -> bool:
         """Whether the guard of a server whose actor died is still stopping it on this machine."""
-        pid = self.state.pid
-        return self._machine == socket.gethostname() and "serve.guard" in processes.arguments(pid)
+        if self._machine != socket.gethostname() or not processes.is_running(self.state.pid):
+            return False
+        # A process that is just ending has no arguments any more; one with others is another process.
+        arguments = processes.arguments(self.state.pid)
+        return not arguments or guard.__name__ in arguments
 
     def _placed(self, place: Place) -> None:
         self._machine = place.machine

@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from serve import server_folder
+from triton_batching import processes
 from triton_batching.terminal import Failure, Mistake
 
 # The actors need no shared objects; this is about the least that Ray takes.
@@ -29,8 +31,10 @@ QUIET = {
 # Ray's servers listen on every address, unless it is for one machine only; this variable says that on Linux, too.
 ONE_MACHINE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 TOKEN = "RAY_AUTH_TOKEN"
+# The beginning of the names of Ray's processes in Python.
+HELPER = "ray::"
 # A socket of Ray has the name of its folder and this many characters more; Linux takes 107.
-SOCKET, MOST_SOCKET = 66, 107
+SOCKET, MOST_SOCKET = 64, 107
 MISSING = (
     "--engine ray: ray is not installed in this environment. Run: pip install 'triton-batching[ray]', or use "
     "--engine local."
@@ -50,13 +54,13 @@ def connected(address: str | None = None) -> Iterator[None]:
     address = address or os.environ.get(ADDRESS)
     with contextlib.ExitStack() as stack:
         if address is None:
-            stack.enter_context(_variables(ONE_MACHINE | {TOKEN: secrets.token_hex(32)}))
-            _start(_folder(stack))
+            folder = _folder(stack)
+            stack.callback(_end)
+            with _variables(ONE_MACHINE | {TOKEN: secrets.token_hex(32)}):
+                _start(folder)
         else:
+            stack.callback(_disconnect)
             _connect(address)
-        import ray
-
-        stack.callback(ray.shutdown)
         yield
 
 
@@ -91,6 +95,25 @@ def _init(address: str, **options: Any) -> None:
     ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **options)
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+def _disconnect() -> None:
+    """Disconnect, which ends a Ray that this program has started."""
+    if ray := sys.modules.get("ray"):  # else its import failed or was interrupted
+        ray.shutdown()
+
+
+def _end() -> None:
+    """End this program's Ray. It kills its server if that takes more than a second, and forgets its helpers then."""
+    helpers = [pid for pid in processes.tree(os.getpid()) if _is_helper(pid)]
+    _disconnect()
+    for pid in filter(_is_helper, helpers):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _is_helper(pid: int) -> bool:
+    return "".join(processes.arguments(pid)).startswith(HELPER)
 
 
 def _first_line(error: Exception) -> str:

@@ -1,5 +1,7 @@
 """A Ray of several nodes on this machine, on loopback."""
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -7,8 +9,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from processes import alive, descendants
 from ray._private import ray_constants
 from ray.cluster_utils import Cluster
+
+from serve.cluster import ray_session
+from triton_batching.processes import arguments
 
 CLUSTER: Any = Cluster
 MEMORY = 80_000_000
@@ -32,7 +38,11 @@ def cluster(*names: str, cpus: float, gpus: float = 0.0) -> Iterator[Any]:
                 add(nodes, name, cpus=cpus, gpus=gpus)
             yield nodes
         finally:
+            helpers = set(filter(is_helper, descendants(os.getpid())))
             nodes.shutdown()
+            # Ray forgets them if the machine is slow.
+            for pid in alive(helpers):
+                os.kill(pid, signal.SIGKILL)
             patch.undo()
 
 
@@ -46,3 +56,8 @@ def add(nodes: Any, name: str, *, cpus: float, gpus: float = 0.0) -> Any:
         node_name=name,
         include_dashboard=False,
     )
+
+
+def is_helper(pid: int) -> bool:
+    """Whether it is one of Ray's processes in Python."""
+    return "".join(arguments(pid)).startswith(ray_session.HELPER)

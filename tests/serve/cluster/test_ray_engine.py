@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
@@ -29,23 +30,25 @@ from serve.management import api
 from triton_batching.terminal import Mistake
 
 SECONDS = 90
-READY = """
-    import sys, time
-    from serve.cluster.engine import Phase, Replica
-    from serve.cluster.ray_session import connected
-    from serve.launcher import Settings
+# It connects to the Ray at its first argument, or starts one, and starts the replica that its second argument names.
+PROGRAM = """
+import sys, time
+from serve.cluster.engine import Phase, Replica
+from serve.cluster.ray_session import connected
+from serve.launcher import Settings
 
-    address = sys.argv[1] if len(sys.argv) > 1 else None
-    with connected(address):
-        from serve.cluster.ray_engine import RayEngine
+with connected(sys.argv[1] or None):
+    from serve.cluster.ray_engine import RayEngine
 
-        engine = RayEngine()
-        engine.start(Replica(name="it-1", deployment="it", cpus=0.5, settings=Settings(models=("ranker",))))
-        while (state := engine.states()["it-1"]).phase is Phase.STARTING:
+    engine = RayEngine()
+    for name in sys.argv[2:]:
+        engine.start(Replica(name=name, deployment="it", cpus=0.5, settings=Settings(models=("ranker",))))
+        while (state := engine.states()[name]).phase is Phase.STARTING:
             time.sleep(0.05)
         print(state.problem or state.pid, flush=True)
-        sys.stdin.read()
-        engine.close()
+    print("ready", flush=True)
+    sys.stdin.read()
+    engine.close()
 """
 pytestmark = pytest.mark.server
 
@@ -153,55 +156,59 @@ def test_the_replica_of_a_lost_node_starts_on_another(nodes: Any) -> None:
         assert leftovers(shared) == []
 
 
+@contextmanager
+def program(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """The program, and its folder for temporary files, whose path is short enough for Ray's sockets."""
+    with TemporaryDirectory(prefix="", dir="/tmp") as folder:
+        environment = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"}
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, *arguments],
+            env=environment | {"PYTHONPATH": str(REPOSITORY.parent), "TMPDIR": folder},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process, Path(folder)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
 @pytest.mark.parametrize("own", [False, True])
-def test_nothing_outlives_a_killed_program(nodes: Any, tmp_path: Path, own: bool) -> None:
+def test_no_server_outlives_a_killed_program(nodes: Any, own: bool) -> None:
     """`own`: the program starts Ray itself."""
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(READY))
-    arguments = [] if own else [nodes.address]
-    environment = {name: value for name, value in os.environ.items() if name != "RAY_TMPDIR"}
-    program = subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        env=environment | {"PYTHONPATH": str(REPOSITORY.parent)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert program.stdout is not None
-    guard = int(program.stdout.readline())
-    actor = psutil.Process(guard).ppid()
-    below, shared = descendants(guard), prefix(tritonserver(guard))
-    program.kill()
-    program.wait()
-    assert wait_until(lambda: not alive(below | {guard, actor}), seconds=30)
-    assert leftovers(shared) == []
+    with program("" if own else nodes.address, "it-1") as (process, _):
+        guard = int(line(process))
+        actor = psutil.Process(guard).ppid()
+        servers, shared = descendants(guard) | {guard, actor}, prefix(tritonserver(guard))
+        helpers = {pid for pid in descendants(process.pid) if ray_nodes.is_helper(pid)}
+        others = descendants(process.pid) - helpers
+        process.kill()
+        assert wait_until(lambda: not alive(servers | others), seconds=30)
+        assert leftovers(shared) == []
+        # They end by themselves after a minute.
+        for pid in alive(helpers):
+            os.kill(pid, signal.SIGKILL)
 
 
-def test_the_end_of_a_program_ends_its_own_ray(ranker: Path, tmp_path: Path) -> None:
-    script = tmp_path / "program.py"
-    script.write_text(textwrap.dedent(READY))
-    program = subprocess.Popen(
-        [sys.executable, str(script)],
-        env=os.environ | {"PYTHONPATH": str(REPOSITORY.parent), "TMPDIR": str(tmp_path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert program.stdout is not None
-    assert program.stdout.readline().strip().isdigit()
-    below = descendants(program.pid)
-    listeners = {
-        connection.laddr.ip
-        for pid in below
-        for connection in psutil.Process(pid).net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-    }
-    assert {address.rpartition(":")[2] for address in listeners} == {ray_nodes.LOOPBACK}
-    output, errors = program.communicate("", timeout=SECONDS)
-    assert (program.returncode, output, errors) == (0, "", "")
-    assert not alive(below)
-    assert list(tmp_path.glob("triton-batching-*")) == []
+def test_a_program_has_its_own_ray_on_loopback_and_ends_it(nodes: Any) -> None:
+    with program("") as (process, folder):
+        assert line(process) == "ready"
+        below = descendants(process.pid)
+        connections = [each for pid in below for each in psutil.Process(pid).net_connections("tcp")]
+        listeners = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+        assert {address.rpartition(":")[2] for address in listeners} == {ray_nodes.LOOPBACK}
+        assert list(folder.glob("triton-batching-*"))
+        assert (*process.communicate("", timeout=SECONDS), process.returncode) == ("", "", 0)
+        assert not alive(below)
+        assert not list(folder.glob("triton-batching-*"))
 
 
 def node(name: str, cpus: float, free: float, gpus: float = 0.0) -> Node:
