@@ -23,6 +23,8 @@ from triton_batching.options import DAY_S
 from triton_batching.terminal import Mistake, terminal
 
 MOST_REPLICAS = 1000
+# A week of seconds takes minutes.
+MOST_STEPS = 7 * DAY_S
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -71,6 +73,11 @@ def _days(arguments: argparse.Namespace, plan: Plan) -> Mapping[str, Sequence[Va
             f"{arguments.trace}: {unknown[0]} is no deployment of the plan and no model of one. It has: {known}."
         )
     length_s = max(rates.times_s[-1] for rates in found.values()) + _last(found)
+    if (steps := length_s / arguments.step_s) > MOST_STEPS:
+        raise Mistake(
+            f"{arguments.trace}: has {steps:,.0f} steps of {arguments.step_s:g} s, and {MOST_STEPS:,} are the most. "
+            "Give a part of it, or a larger --step-s."
+        )
     return {entry.name: [found[name].steps(arguments.step_s, length_s)] for name, entry in names.items() if entry}
 
 

@@ -92,9 +92,8 @@ class Fleet:
     ) -> None:
         """`days` are rates per second in steps of `step_s`, all of one length."""
         self._flow, self._runs, self._conditions, self._step_s = Flow.of(curve, step_s), runs, conditions, step_s
-        self._rates = np.stack(days)[[run.day for run in runs]].T
-        self._steps = len(self._rates)
-        first = np.ceil(self._rates[0] / curve.capacity.rate_per_s).astype(np.int64)
+        self._rates, self._day_of = np.stack(days, axis=1), np.array([run.day for run in runs])
+        first = np.ceil(self._rates[0, self._day_of] / curve.capacity.rate_per_s).astype(np.int64)
         limits = [(run.scaling.least, run.scaling.most) for run in runs]
         self.wanted = np.array([min(max(n, low), high) for n, (low, high) in zip(first, limits, strict=True)])
         self.ready = self.wanted.copy()
@@ -117,9 +116,9 @@ class Fleet:
     def run(self, tick: Callable[[], None] = lambda: None) -> list[Outcome]:
         """Simulate every step; `tick` is called after each decision of all runs."""
         between = max(1, round(self._conditions.sync_s / self._step_s))
-        for step in range(self._steps):
+        for step, rates in enumerate(self._rates):
             self._start_and_fail(step)
-            self._serve(self._rates[step])
+            self._serve(rates[self._day_of])
             if (step + 1) % between == 0:
                 self._decide(step, between)
                 tick()

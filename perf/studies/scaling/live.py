@@ -6,23 +6,16 @@ start times that were seen. Exit code 1 if replicas or the share in time differ 
 """
 
 import asyncio
-import contextlib
-import os
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 
-from clients import AsyncModel
-from clients.errors import ClientError, RejectedError
 from export.repository import REPOSITORY, read_config
 from perf.measure.service_profile import Profile, load
 from perf.records import file
@@ -32,25 +25,20 @@ from perf.scale.fleet import Conditions, Fleet, Outcome, Run
 from perf.scale.rules import PENDING
 from perf.studies.archive import RESULTS as ARCHIVE
 from perf.studies.experiment import Origin, command_line, now, origin, progress_line
-from serve.cluster import place
+from perf.studies.scaling.watched import MODEL, Watch, cluster, offered, status_of
 from serve.cluster.autoscaler import DECIDE_S, rules
-from serve.cluster.control import Look, ask
 from serve.cluster.controller import TRAFFIC_S
 from serve.cluster.plan import ScalingTable
-from serve.cluster.status import Status
 from triton_batching.options import MOST_SEED, path, whole_number
-from triton_batching.terminal import Failure, Mistake, guarded, program_parser, terminal
+from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/scale")
 NAME = "live.json"
-MODEL = "simulated_accelerator"
 # The stand-in waits this much longer than in the repository, so that two cores can send the load of three replicas.
 SLOWER, TARGET_MS = 8.0, 600.0
 DOWN_AFTER_S = 30.0
 # Seconds, and the load as a multiple of one replica's capacity.
 TRACE = ((40, 0.6), (80, 1.6), (60, 2.5), (70, 0.6))
-LOOK_S = 0.5
-START_S, END_S = 120.0, 60.0
 # The gates: replicas at any time but for this many seconds around a change, and the share in time.
 SHIFT_S = 10
 MOST_REPLICAS_OFF, MOST_SHARE_OFF = 1, 0.03
@@ -140,104 +128,6 @@ down_after_s = {DOWN_AFTER_S:g}
 """
 
 
-@contextlib.contextmanager
-def cluster(plan: Path) -> Iterator[place.Place]:
-    """A cluster of the plan that is ready; it is stopped at the end."""
-    where = place.of_plan(plan)
-    log = plan.with_suffix(".log")
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "serve.cluster", "up", str(plan)],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            _await_ready(where, process, log)
-            yield where
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _await_ready(where: place.Place, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(Mistake, Failure):
-            if _status(where).is_ready:
-                return
-        time.sleep(LOOK_S)
-    raise Failure(f"the cluster did not start:\n{log.read_text()[-2000:]}")
-
-
-def _status(where: place.Place) -> Status:
-    status = ask(where, Look()).status
-    assert status is not None
-    return status
-
-
-class Watch:
-    """Asks the cluster for its replicas: `seen` has seconds since `start`, those wanted, and those ready."""
-
-    def __init__(self, where: place.Place) -> None:
-        self._where, self.start = where, time.monotonic()
-        self.seen: list[tuple[float, int, int]] = []
-        self._began: dict[str, float] = {}
-        self.start_s: list[float] = []
-
-    async def run(self) -> None:
-        """Ask until cancelled."""
-        while True:
-            status = await asyncio.to_thread(_status, self._where)
-            at = time.monotonic() - self.start
-            (deployment,) = status.deployments
-            self.seen.append((at, deployment.desired, deployment.ready))
-            for replica in status.replicas:
-                if replica.phase == "starting":
-                    self._began.setdefault(replica.name, at - replica.age_s)
-                elif replica.phase == "ready" and replica.name in self._began:
-                    self.start_s.append(at - self._began.pop(replica.name))
-            await asyncio.sleep(LOOK_S)
-
-    def each_second(self, seconds: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Replicas wanted and ready at the end of each second."""
-        times = [at for at, _, _ in self.seen]
-        places = np.clip(np.searchsorted(times, np.arange(1, seconds + 1), side="right") - 1, 0, None)
-        return tuple(self.seen[at][1] for at in places), tuple(self.seen[at][2] for at in places)
-
-
-async def offered(url: str, due_s: Sequence[float], watch: Watch) -> tuple[list[float], int]:
-    """The latency of each request in seconds from when it was due, infinite without an answer; and those refused."""
-    rows = np.zeros((1, 1, 32, 100), dtype=np.float32)
-    latencies = [float("inf")] * len(due_s)
-    refused = 0
-
-    async with AsyncModel(MODEL, url=url, transport="grpc", timeout_s=10.0, max_in_flight=4096) as model:
-
-        async def request(number: int, due: float) -> None:
-            nonlocal refused
-            try:
-                await model.predict(rows)
-                latencies[number] = time.monotonic() - watch.start - due
-            except RejectedError:
-                refused += 1
-            except ClientError as error:
-                terminal().print(f"{due:.1f} s: {error}", markup=False)
-
-        watch.start = time.monotonic()
-        watching = asyncio.create_task(watch.run())
-        async with asyncio.TaskGroup() as group:
-            for number, due in enumerate(due_s):
-                if (wait_s := due - (time.monotonic() - watch.start)) > 0:
-                    await asyncio.sleep(wait_s)
-                group.create_task(request(number, due))
-        watching.cancel()
-    return latencies, refused
-
-
 def simulated(found: ReplicaCurve, rates: Values, scaling: ScalingTable, start_s: float) -> Outcome:
     """The same trace under the cluster's own rules."""
     conditions = Conditions(start_s=start_s, start_cv=0.0, sync_s=DECIDE_S, scrape_s=TRAFFIC_S)
@@ -257,7 +147,7 @@ def measured(seed: int, command: Sequence[str]) -> LiveRecord:
         due = np.sort(np.concatenate([at + rng.random(rng.poisson(rate)) for at, rate in enumerate(rates)])).tolist()
         progress("the cluster starts")
         with cluster(plan) as where:
-            watch, status = Watch(where), _status(where)
+            watch, status = Watch(where), status_of(where)
             progress(f"{len(due)} requests in {len(rates)} s")
             latencies, refused = asyncio.run(offered(f"{status.host}:{status.grpc_port}", due, watch))
     if not watch.start_s:

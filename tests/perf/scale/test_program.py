@@ -1,6 +1,8 @@
 """`python -m perf.scale`: its record, what it writes for the cluster and for Kubernetes, and mistakes."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -107,6 +109,38 @@ def test_kubernetes_gets_the_same_rule(simulated: Path) -> None:
     assert spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"] == yaml.safe_load(hpa)["spec"]["behavior"]
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_prometheus_computes_the_replicas_that_are_needed(simulated: Path, record: ScaleRecord, tmp_path: Path) -> None:
+    """Three replicas, each with 2 requests that wait and 2.5 that run: their times grow by 2.5 s per second."""
+    query = yaml.safe_load((simulated / "keda").read_text())["spec"]["triggers"][0]["metadata"]["query"]
+    found = planned.values(record)
+    series = [("nv_inference_pending_request_count", "2+0x60")]
+    series += [
+        (f"nv_inference_compute_{part}_duration_us", f"0+{us}x60")
+        for part, us in (("input", 2e6), ("infer", 20e6), ("output", 3e6))
+    ]
+    expected = 3 * (4.5 / found["target_pending"]) ** (1 / found["steepness"])
+    test = {
+        "evaluation_interval": "10s",
+        "tests": [
+            {
+                "interval": "10s",
+                "input_series": [
+                    {"series": f'{name}{{model="simulated_accelerator", pod="{pod}"}}', "values": values}
+                    for name, values in series
+                    for pod in range(3)
+                ],
+                "promql_expr_test": [
+                    {"expr": f"round({query}, 1e-6)", "eval_time": "5m", "exp_samples": [{"value": round(expected, 6)}]}
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    ran = subprocess.run(["promtool", "test", "rules", "test.yaml"], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
 def test_a_plan_without_scaling_gets_its_table(folder: Path, record: ScaleRecord) -> None:
     plan = folder / "plan.toml"
     plan.write_text(re.sub(r"\[deployment.scaling\].*?\n\n", "", PLAN, flags=re.DOTALL))
@@ -138,6 +172,8 @@ def test_a_seed_makes_the_same_day() -> None:
         (("--day", "diurnal", "--peak", "100"), "--deployment is missing: the plan has other, pictures"),
         (("--trace", "{day}", "--min", "9", "--max", "3"), "--min 9 is above --max 3"),
         (("--trace", "{day}", "--write", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{day}", "--step-s", "0.1", "--hpa", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{long}"), "steps of 1 s, and 604,800 are the most"),
         (("--trace", "{none}"), "cannot be read (No such file or directory)"),
         (("--trace", "{plan}"), "its first line must be time_s,deployment,rate_per_s"),
         (("--trace", "{day}", "--deployment", "other"), "the trace has pictures"),
@@ -146,7 +182,13 @@ def test_a_seed_makes_the_same_day() -> None:
 def test_mistakes_are_one_line(
     folder: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    names = {"day": folder / "day.csv", "plan": folder / "plan.toml", "none": folder / "none.csv"}
+    (folder / "long.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n1000000,pictures,2\n")
+    names = {
+        "long": folder / "long.csv",
+        "day": folder / "day.csv",
+        "plan": folder / "plan.toml",
+        "none": folder / "none.csv",
+    }
     assert call(folder, *(option.format(**names) for option in options)) == 2
     error = capsys.readouterr().err
     assert said in error
