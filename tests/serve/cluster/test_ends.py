@@ -105,7 +105,7 @@ def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) 
     with ended(Cluster(tmp_path / "plan.toml", OWN + 'config_name = "broken"')) as cluster:
         cluster.begin()
         assert cluster.ended() == 1
-        assert "deployment own: 4 starts failed in a row; the last: " in cluster.printed()
+        assert "deployment own: 3 starts failed in a row; the last: " in cluster.printed()
 
 
 def test_scales_and_drains_without_second_tries(tmp_path: Path) -> None:
