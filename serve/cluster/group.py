@@ -18,7 +18,7 @@ from serve.front.proxy import Traffic
 # The first death is answered at once; each further one within the window doubles the wait.
 FIRST_WAIT_S, LONGEST_WAIT_S, WINDOW_S = 0.5, 15.0, 60.0
 # This many starts that fail in a row end the starting; in an update they end the update.
-MOST_FAILED, MOST_FAILED_UPDATE = 4, 2
+MOST_FAILED, MOST_FAILED_UPDATE = 3, 2
 # A replica without requests is stopped after this time even if the door was not told to forget it.
 FORGET_S = 5.0
 REASON = "reason: "

@@ -57,7 +57,10 @@ def of_plan(path: Path) -> Place:
 
 @contextlib.contextmanager
 def taken(place: Place) -> Iterator[None]:
-    """Hold the place; raises `RunningError` if another process does."""
+    """Hold the place; raises `RunningError` if another process does. Forgets clusters whose plan is gone."""
+    for other in _places():
+        if _is_lost(other) and not is_taken(other):
+            forget(other)
     place.folder.mkdir(mode=0o700, exist_ok=True)
     with place.lock.open("a+") as lock:
         try:
@@ -104,8 +107,22 @@ def is_taken(place: Place) -> bool:
 
 def running() -> list[Place]:
     """The clusters of this user that run on this machine."""
-    places = [Place(name=lock.read_text(), folder=lock.parent) for lock in sorted(_base().glob("cluster-*/lock"))]
-    return [place for place in places if is_taken(place)]
+    return [place for place in _places() if is_taken(place)]
+
+
+def _places() -> list[Place]:
+    """The places of clusters that run or may run again."""
+    places = []
+    for lock in sorted(_base().glob("cluster-*/lock")):
+        with contextlib.suppress(OSError):
+            places.append(Place(name=lock.read_text(), folder=lock.parent))
+    return places
+
+
+def _is_lost(place: Place) -> bool:
+    """Whether the folder of its plan is gone, or the process of `python -m serve --replicas` (serve-PID)."""
+    process = place.name.removeprefix("serve-")
+    return not (Path("/proc", process) if process != place.name else Path(place.name).parent).exists()
 
 
 def _base() -> Path:

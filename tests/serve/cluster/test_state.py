@@ -68,6 +68,20 @@ def test_place_is_private_and_taken_by_one(here: Place) -> None:
     assert not here.folder.exists()
 
 
+def test_place_of_a_plan_that_is_gone_is_forgotten(here: Place, tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    lost, kept = place.of_plan(gone / "plan.toml"), place.of_plan(tmp_path / "kept.toml")
+    for each in (lost, kept):
+        with place.taken(each):
+            each.state.write_text("{}")
+    gone.rmdir()
+    with place.taken(here):
+        assert not lost.folder.exists()
+        assert kept.state.exists()
+    place.forget(kept)
+
+
 def test_requests_are_answered_over_a_socket_of_the_user_alone(here: Place) -> None:
     calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
     commands = []
