@@ -1,7 +1,7 @@
 """Deploy a configuration to a running cluster, to a canary first; exit code 1 if the canary is worse.
 
-The canary is one replica with the new configuration. A control, one new replica with the old one, gets the same share of
-the requests. If the canary is surely slower, or fails more often, both go, and nothing has changed. Otherwise the other
+The canary is one replica with the new configuration. A control, one new replica with the old one, gets the same share
+of the requests. If the canary is surely slower, or fails more often, both go, and nothing has changed. Otherwise the other
 replicas are replaced one by one. Ctrl-C ends the canary.
 """
 

@@ -44,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
         verdict=verdict,
     )
     path = record.write(arguments.results)
-    terminal().print(f"{_file(arguments.config_name)}: {verdict.outcome}: {verdict.reason}. Record: {path}", markup=False)
+    terminal().print(
+        f"{_file(arguments.config_name)}: {verdict.outcome}: {verdict.reason}. Record: {path}", markup=False
+    )
     return _conclude(cluster, deployment, arguments.config_name, verdict)
 
 
@@ -130,9 +132,7 @@ def _conclude(cluster: Place, deployment: DeploymentStatus, config_name: str | N
     return 0
 
 
-def _await(
-    cluster: Place, holds: Callable[[Status], bool], most_s: float, what: str, deployment: str
-) -> Status:
+def _await(cluster: Place, holds: Callable[[Status], bool], most_s: float, what: str, deployment: str) -> Status:
     """The first status that `holds`; raises `Failure` after `most_s`, or if the canary is given up."""
     end = time.monotonic() + most_s
     while not holds(status := _status(cluster)):

@@ -83,6 +83,10 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "python -m perf.studies.prediction --only-compare --results {folder}",
     ),
     "later rounds": ("later rounds of a grid", "python -m perf.studies.grid MODEL --results {folder}"),
+    "canary": ("a canary beside its control", "python -m perf.deploy DEPLOYMENT --config-name NAME"),
+    "cluster fault": ("a fault of a cluster under load", "python -m perf.studies.cluster faults --results {folder}"),
+    "cluster balance": ("the balance of a cluster", "python -m perf.studies.cluster balance --results {folder}"),
+    "cluster under attack": ("a hostile load", "python -m perf.studies.cluster hostile --results {folder}"),
     "operators": ("checked operators", "python -m perf.studies.memory_estimate.operators --results {folder}"),
 }
 

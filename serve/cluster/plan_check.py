@@ -72,6 +72,7 @@ def replica(entry: Deployment, number: int, config_name: str | None, repository:
         arguments=entry.arguments,
         environment=entry.environment,
         start_timeout_s=entry.start_timeout_s,
+        exporter=True,
     )
     return Replica(
         name=f"{entry.name}-{number}",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf.studies.archive import ROOT
 from perf.studies.cluster.clients import Door
 from serve.cluster import control, place
 from serve.cluster.control import Command
@@ -94,10 +95,10 @@ def proxies(cluster: RunningCluster) -> list[int]:
 @contextlib.contextmanager
 def running(plan: Path, *, engine: str, log: Path) -> Iterator[RunningCluster]:
     """Start the cluster, yield it when all replicas are ready, and end it as Ctrl-C does."""
-    command = [sys.executable, "-P", "-m", "serve.cluster", "up", str(plan), "--engine", engine, "--fresh"]
+    command = [sys.executable, "-m", "serve.cluster", "up", str(plan), "--engine", engine, "--fresh"]
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"COLUMNS": "200"}
+            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )
     try:
         cluster = RunningCluster(process=process, place=place.of_plan(plan), log=log)
