@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -94,7 +93,7 @@ def proxies(cluster: RunningCluster) -> list[int]:
 
 @contextlib.contextmanager
 def running(plan: Path, *, engine: str, log: Path) -> Iterator[RunningCluster]:
-    """Start the cluster, yield it when all replicas are ready, and end it as Ctrl-C does."""
+    """Start the cluster, yield it when all replicas are ready, and end it."""
     command = [sys.executable, "-m", "serve.cluster", "up", str(plan), "--engine", engine, "--fresh"]
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -105,7 +104,8 @@ def running(plan: Path, *, engine: str, log: Path) -> Iterator[RunningCluster]:
         cluster.wait("every replica ready", lambda status: status.is_ready)
         yield cluster
     finally:
-        process.send_signal(signal.SIGINT)
+        # A shell starts programs in the background with SIGINT ignored.
+        process.terminate()
         try:
             process.wait(END_S)
         except subprocess.TimeoutExpired:
