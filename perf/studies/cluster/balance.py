@@ -14,7 +14,7 @@ from serve.management.statistics import Counters
 
 REPLICAS = 3
 CLIENTS = 24
-REQUESTS, LONE_REQUESTS = 2000, 400
+REQUESTS, LONE_REQUESTS = 2000, 200
 WARM_UP_S, LONGEST_S = 1.0, 60.0
 DEPLOYMENT = "replicas"
 
