@@ -18,7 +18,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import REPOSITORY, model_folder
 from perf.load import variant
 from perf.records import file
-from perf.studies.archive import RESULTS
 from perf.studies.cluster import balance, clients, faults, hostile, table
 from perf.studies.cluster.attackers import Target
 from perf.studies.cluster.balance import Bench
@@ -223,7 +222,7 @@ def _parser() -> argparse.ArgumentParser:
         "--target-ms", type=number(above=0, most=1e6), default=1500.0, help="of honest tenants (default: 1500)"
     )
     parser.add_argument("--again", action="store_true", help="measure what has a record, too")
-    parser.add_argument("--results", type=path, default=RESULTS / "cluster")
+    parser.add_argument("--results", type=path, default=Path("perf/results/local/cluster"))
     return parser
 
 

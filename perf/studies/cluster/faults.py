@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+import psutil
 
 from perf.load.crew import Crew
 from perf.load.timings import RIGHT, Timings
-from perf.studies.cluster import clients
+from perf.studies.cluster import clients, ray_nodes
 from perf.studies.cluster.clients import NS, Counts, Door, Protocol
 from perf.studies.cluster.program import RunningCluster, proxies, server_of
 from serve.cluster import control
@@ -27,6 +28,7 @@ MOST_S = 150.0
 HANG_S = 5.0
 POLL_S = 0.05
 AT_FULL = 0.9
+KILL_DOOR = "kill the door"
 
 
 @dataclass(kw_only=True)
@@ -89,6 +91,21 @@ def _drain(cluster: RunningCluster) -> str:
     return replica
 
 
+def _kill_actor(cluster: RunningCluster) -> str:
+    """The actor is the parent of its server's guard."""
+    replica = cluster.ready()[0]
+    os.kill(psutil.Process(replica.pid).ppid(), signal.SIGKILL)
+    return replica.name
+
+
+def _kill_node(cluster: RunningCluster) -> str:
+    """Not the first node, which has Ray's own control."""
+    assert cluster.nodes is not None
+    replica = next(each for each in cluster.ready() if each.node != ray_nodes.NODES[0])
+    cluster.nodes.kill(replica.node)
+    return replica.name
+
+
 def _kill_door(cluster: RunningCluster) -> str:
     os.kill(proxies(cluster)[0], signal.SIGKILL)
     return ""
@@ -101,7 +118,9 @@ FAULTS = (
     Fault(name="update", inject=_update),
     Fault(name="scale", inject=_scale, is_wanted=True),
     Fault(name="drain", inject=_drain),
-    Fault(name="kill the door", inject=_kill_door),
+    Fault(name="kill the actor", inject=_kill_actor, engines=("ray",)),
+    Fault(name="kill the node", inject=_kill_node, engines=("ray",)),
+    Fault(name=KILL_DOOR, inject=_kill_door),
 )
 
 

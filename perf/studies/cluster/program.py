@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perf.studies.archive import ROOT
+from perf.studies.cluster import ray_nodes
 from perf.studies.cluster.clients import Door
+from perf.studies.cluster.ray_nodes import Nodes
 from serve.cluster import control, place
 from serve.cluster.control import Command
 from serve.cluster.status import ReplicaStatus, Status
@@ -22,11 +24,12 @@ READY_S, POLL_S, END_S = 180.0, 0.1, 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunningCluster:
-    """A running `python -m serve.cluster up`; `log` has what it prints."""
+    """A running `python -m serve.cluster up`; `log` has what it prints. nodes: those of Ray, with that engine."""
 
     process: "subprocess.Popen[bytes]"
     place: place.Place
     log: Path
+    nodes: Nodes | None = None
 
     def ask(self, command: Command) -> Status:
         """Send a command; the status after it. Raises `Mistake` and `Failure`."""
@@ -93,14 +96,19 @@ def proxies(cluster: RunningCluster) -> list[int]:
 
 @contextlib.contextmanager
 def running(plan: Path, *, engine: str, log: Path) -> Iterator[RunningCluster]:
-    """Start the cluster, yield it when all replicas are ready, and end it."""
+    """Start the cluster, yield it when all replicas are ready, and end it; Ray gets three nodes."""
+    with ray_nodes.running() if engine == "ray" else contextlib.nullcontext() as nodes:
+        yield from _running(plan, engine, log, nodes)
+
+
+def _running(plan: Path, engine: str, log: Path, nodes: Nodes | None) -> Iterator[RunningCluster]:
     command = [sys.executable, "-m", "serve.cluster", "up", str(plan), "--engine", engine, "--fresh"]
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(ROOT)}
         )
     try:
-        cluster = RunningCluster(process=process, place=place.of_plan(plan), log=log)
+        cluster = RunningCluster(process=process, place=place.of_plan(plan), log=log, nodes=nodes)
         cluster.wait("every replica ready", lambda status: status.is_ready)
         yield cluster
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import experiments, summary, tools
+from perf.studies.pages import cluster, experiments, summary, tools
 from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -45,6 +45,9 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "scaling": scaling.rules,
     "scaling live": scaling.live,
     "soak": experiments.soak,
+    "cluster faults": cluster.faults,
+    "cluster balance": cluster.balance,
+    "cluster hostile": cluster.hostile,
     "aimd cap": experiments.aimd_cap,
 }
 BLOCK = re.compile(

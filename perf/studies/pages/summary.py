@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from perf.scale.rules import FIELD
 from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
+from perf.studies.cluster.faults import KILL_DOOR
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
 from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
-from perf.studies.pages import experiments, tools
+from perf.studies.pages import cluster, experiments, tools
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.scaling import table as scaling
@@ -72,6 +73,18 @@ def _backend_overhead() -> str:
     """What does the Python backend add to an execution?"""
     cells = experiments.overhead_cells()
     return f"each of {len(cells)} cells takes at most {max(cell.ratio for cell in cells):.2f} x its lower bounds"
+
+
+@experiment("cluster faults", "../../serve/cluster/README.md")
+def _cluster() -> str:
+    """What do clients see when replicas die, hang, drain and are updated?"""
+    records = [record for record in cluster.fault_records() if record.fault != KILL_DOOR]
+    requests, failed, wrong = (
+        sum(getattr(record.counts, name) for record in records) for name in ("requests", "failed", "wrong")
+    )
+    longest = max(record.counts.longest_ms for record in records) / 1e3
+    sums = f"{failed:,} failed and {wrong} wrong of {requests:,} requests"
+    return f"{sums} in {len(records)} trials, the longest {longest:.1f} s"
 
 
 @experiment("goodput --live --seeds 5", page="goodput/README.md")
