@@ -130,7 +130,7 @@ def run_hostile(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     with _cluster(arguments, config, limits) as (cluster, progress):
         tokens = {name: {"authorization": f"Bearer {PlanFile.token(name)}"} for name, _ in limits}
         door = cluster.door(arguments.model, headers=tokens[hostile.ATTACKER])
-        pool = clients.prepare(door, 1)
+        pool = clients.prepare(door, 1, config)
         tensor = config.input[0]
         target = Target(
             url=door.http_url,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients import Model
 from perf.load.crew import Crew, crew
@@ -67,9 +68,12 @@ class Counts:
         )
 
 
-def prepare(door: Door, rows: int) -> Pool:
-    """Requests of `rows` rows with their right answers, asked for one at a time."""
-    config = loaded.config(door.http_url, door.model)
+def prepare(door: Door, rows: int, config: ModelConfig | None = None) -> Pool:
+    """Requests of `rows` rows with their right answers, asked for one at a time.
+
+    config: the model's; without it the door is asked, which a door with tenants refuses.
+    """
+    config = config or loaded.config(door.http_url, door.model)
     with Model(door.model, url=door.grpc_url, transport="grpc", timeout_s=TIMEOUT_S, headers=door.headers) as model:
 
         def ask(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
