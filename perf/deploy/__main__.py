@@ -1,8 +1,8 @@
 """Deploy a configuration to a running cluster, to a canary first; exit code 1 if the canary is worse.
 
 The canary is one replica with the new configuration. A control, one new replica with the old one, gets the same share
-of the requests. If the canary is surely slower, or fails more often, both go, and nothing has changed. Otherwise the other
-replicas are replaced one by one. Ctrl-C ends the canary.
+of the requests. If the canary is surely slower, fails surely more often, or got too few requests to tell, both go, and
+nothing has changed. Otherwise the other replicas are replaced one by one. Ctrl-C ends the canary.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main(argv: list[str] | None = None) -> int:
 
         return run(arguments)
 
-    return guarded(action, on_interrupt="stopped: the canary goes, and the old configuration stays.")
+    return guarded(action, on_interrupt="stopped. A canary goes; an update that has begun goes on.")
 
 
 def _share(text: str) -> float:
@@ -48,10 +48,23 @@ def _parser() -> argparse.ArgumentParser:
         "python -m perf.deploy", __doc__, example="accelerator --config-name dynamic_2_instances --canary 10%%"
     )
     parser.add_argument("deployment", help="a deployment of the cluster, or a model")
-    parser.add_argument("--plan", type=path, help="the cluster's plan (default: the cluster that runs)")
-    parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
-    parser.add_argument("--canary", type=_share, default=0.1, metavar="SHARE", help="10%% by default")
-    parser.add_argument("--seconds", type=number(above=0, most=86_400), default=60.0, help="default: 60")
+    parser.add_argument(
+        "--plan",
+        type=path,
+        metavar="PLAN.toml",
+        help="the cluster's plan, or serve-PID (default: the only cluster that runs)",
+    )
+    parser.add_argument("--config-name", metavar="NAME", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
+    parser.add_argument(
+        "--canary",
+        type=_share,
+        default=0.1,
+        metavar="SHARE",
+        help="of the requests, for each of the two (default: 10%%)",
+    )
+    parser.add_argument(
+        "--seconds", type=number(above=0, most=86_400), default=60.0, help="how long both are compared (default: 60)"
+    )
     parser.add_argument(
         "--tolerance",
         type=_share,
