@@ -6,6 +6,7 @@ nothing has changed. Otherwise the other replicas are replaced one by one. Ctrl-
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from triton_batching.terminal import guarded, program_parser
 RESULTS = Path("perf/results/local/deploy")
 # Canary and control get this share each, and the other replicas the rest.
 MOST_SHARE = 0.45
+MOST_TOLERANCE = 9.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -29,23 +31,31 @@ def main(argv: list[str] | None = None) -> int:
     return guarded(action, on_interrupt="stopped. A canary goes; an update that has begun goes on.")
 
 
-def _share(text: str) -> float:
-    """A share: 10% or 0.1."""
-    percent = text.endswith("%")
+def share(text: str) -> float:
+    """A share of the requests: 10% or 0.1."""
+    if 0 < (value := _number(text)) <= MOST_SHARE:
+        return value
+    raise argparse.ArgumentTypeError(f"{text} is not a share above 0 and at most {MOST_SHARE:.0%}, for example 10%")
+
+
+def tolerance(text: str) -> float:
+    """How much slower a canary may be: 5% or 0.05, up to ten times as slow."""
+    if 0 <= (value := _number(text)) <= MOST_TOLERANCE:
+        return value
+    raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to {MOST_TOLERANCE:.0%}, for example 5%")
+
+
+def _number(text: str) -> float:
+    """The number before a %, as a share; not a number without one."""
     try:
-        share = float(text.removesuffix("%")) / (100 if percent else 1)
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        share = -1.0
-    if not 0 < share <= MOST_SHARE:
-        raise argparse.ArgumentTypeError(
-            f"{text} is not a share above 0 and at most {MOST_SHARE:.0%}, for example 10%%"
-        )
-    return share
+        return math.nan
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m perf.deploy", __doc__, example="accelerator --config-name dynamic_2_instances --canary 10%%"
+        "python -m perf.deploy", __doc__, example="accelerator --config-name dynamic_2_instances --canary 10%"
     )
     parser.add_argument("deployment", help="a deployment of the cluster, or a model")
     parser.add_argument(
@@ -57,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-name", metavar="NAME", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     parser.add_argument(
         "--canary",
-        type=_share,
+        type=tolerance,
         default=0.1,
         metavar="SHARE",
         help="of the requests, for each of the two (default: 10%%)",
@@ -67,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--tolerance",
-        type=_share,
+        type=tolerance,
         default=0.05,
         metavar="SHARE",
         help="how much slower the canary may be (default: 5%%)",

@@ -245,7 +245,7 @@ class Group:
         """Give up a replica that has not ended."""
         self.deaths += 1
         if occupant.role:
-            self._fail_canary(f"the {occupant.role} {why}")
+            self._fail_canary(f"{occupant.name} (the {occupant.role}): {why}")
             return
         self._events.add(occupant.name, f"{why}{self._pace.die()}")
         occupant.leave(why)
@@ -268,7 +268,7 @@ class Group:
         self._events.add(occupant.name, f"{text}\n{details}" if details else text)
         if occupant.role:
             if self.canary and (self.canary.is_over(occupant.role) or occupant.ready_at):
-                self._fail_canary(f"the {occupant.role} {occupant.fate}: {first}")
+                self._fail_canary(f"{occupant.name} (the {occupant.role}) {occupant.fate}: {first}")
             return
         if occupant.ready_at is None:
             self._pace.fail(first)
