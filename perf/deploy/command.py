@@ -2,12 +2,13 @@
 
 import argparse
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 
 from perf.deploy.reading import Reading
 from perf.deploy.record import DeployRecord
-from perf.deploy.verdict import CANNOT_TELL, NOT_WORSE, Verdict, Window, judge
+from perf.deploy.verdict import CANNOT_TELL, NOT_WORSE, Verdict, Window, fails_more, judge
 from perf.records import file
 from serve.cluster import control, place
 from serve.cluster.canary import CANARY, CONTROL
@@ -18,6 +19,7 @@ from triton_batching.machine import Machine
 from triton_batching.terminal import Failure, Mistake, terminal
 
 WINDOW_S, POLL_S = 2.0, 0.2
+# The cluster itself ends a canary that does not start, so START_S is for the slowest models.
 START_S, UPDATE_S = 900.0, 3600.0
 # Caches of new replicas are cold.
 WARM_UP_S = 5.0
@@ -103,6 +105,8 @@ def _measured(cluster: Place, name: str, seconds: float, progress: Callable[[str
         for role, list_ in windows.items():
             list_.append(after[role].since(before[role]))
         before = after
+        if fails_more(windows[CANARY], windows[CONTROL], looks=math.ceil(seconds / WINDOW_S)):
+            break  # clients need not see more of it
         counts = ", ".join(f"{role} {sum(each.requests for each in windows[role]):,} requests" for role in windows)
         progress(f"{name}: {counts}, {max(0.0, left_s - WINDOW_S):.0f} s left")
     return windows

@@ -58,11 +58,10 @@ class Verdict:
 def judge(canary: Sequence[Window], control: Sequence[Window], *, tolerance: float) -> Verdict:
     """Judge the windows of both, in pairs; `tolerance` is how much slower a canary may be, as a share."""
     sides = canary, control
-    requests = sum(each.requests for each in canary), sum(each.requests for each in control)
-    failures = sum(each.failures for each in canary), sum(each.failures for each in control)
+    requests, failures = _totals(canary, control)
     models = sorted({model for window in (*canary, *control) for model in window.models})
     ratios = {model: ratio for model in models if (ratio := _ratio(*sides, model, len(models)))}
-    if _fails_more(requests, failures):
+    if fails_more(canary, control):
         outcome = WORSE
         reason = (
             f"{failures[0]:,} of {requests[0]:,} requests failed, and {failures[1]:,} of {requests[1]:,} of the control"
@@ -73,6 +72,14 @@ def judge(canary: Sequence[Window], control: Sequence[Window], *, tolerance: flo
     else:
         outcome, reason = _compared(ratios, models, tolerance)
     return Verdict(outcome=outcome, reason=reason, ratios=ratios, requests=requests, failures=failures)
+
+
+def fails_more(canary: Sequence[Window], control: Sequence[Window], *, looks: int = 1) -> bool:
+    """Whether the canary surely fails more often (Fisher's exact test); `looks` tests share the chance of an error."""
+    requests, failures = _totals(canary, control)
+    failed = [min(failure, count) for failure, count in zip(failures, requests, strict=True)]
+    table = [failed, [count - failure for failure, count in zip(failed, requests, strict=True)]]
+    return bool(scipy.stats.fisher_exact(table, alternative="greater").pvalue < FAILURE_CHANCE / looks)
 
 
 def _ratio(canary: Sequence[Window], control: Sequence[Window], model: str, models: int) -> Interval | None:
@@ -100,8 +107,7 @@ def _compared(ratios: Mapping[str, Interval], models: Sequence[str], tolerance: 
     return NOT_WORSE, f"{text}; too few requests of {', '.join(unknown)}" if unknown else text
 
 
-def _fails_more(requests: tuple[int, int], failures: tuple[int, int]) -> bool:
-    """Whether the canary fails more often, by Fisher's exact test."""
-    failed = [min(failure, count) for failure, count in zip(failures, requests, strict=True)]
-    table = [failed, [count - failure for failure, count in zip(failed, requests, strict=True)]]
-    return bool(scipy.stats.fisher_exact(table, alternative="greater").pvalue < FAILURE_CHANCE)
+def _totals(canary: Sequence[Window], control: Sequence[Window]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The requests of both, and their failures."""
+    requests = sum(each.requests for each in canary), sum(each.requests for each in control)
+    return requests, (sum(each.failures for each in canary), sum(each.failures for each in control))
