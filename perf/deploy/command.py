@@ -11,7 +11,7 @@ from perf.deploy.record import DeployRecord
 from perf.deploy.verdict import CANNOT_TELL, NOT_WORSE, Verdict, Window, fails_more, judge
 from perf.records import file
 from serve.cluster import control, place
-from serve.cluster.canary import CANARY, CONTROL
+from serve.cluster.canary import CANARY, CONTROL, ROLES
 from serve.cluster.place import Place
 from serve.cluster.status import DeploymentStatus, ReplicaStatus, Status
 from serve.management.api import ServerError
@@ -90,7 +90,7 @@ def _judged(cluster: Place, deployment: DeploymentStatus, arguments: argparse.Na
 def _windows(cluster: Place, name: str, seconds: float) -> Windows:
     """What the canary and the control did in each window, by role."""
     with terminal().status(f"{name}: the canary and its control start") as status:
-        _await(cluster, lambda now: len(_pair(now, name)) == 2, START_S, "the start of the canary", name)
+        _await(cluster, lambda now: len(_pair(now, name)) == len(ROLES), START_S, "the start of the canary", name)
         status.update(f"{name}: the canary and its control warm up")
         time.sleep(WARM_UP_S)
         return _measured(cluster, name, seconds, status.update)
@@ -116,7 +116,7 @@ def _read(cluster: Place, name: str) -> dict[str, Reading]:
     """What both have counted; raises `Failure` if one of them has ended."""
     try:
         pair = _pair(_status(cluster), name)
-        return {role: Reading.of(pair[role]) for role in (CANARY, CONTROL)}
+        return {role: Reading.of(pair[role]) for role in ROLES}
     except (ServerError, KeyError) as error:
         end = time.monotonic() + NOTICED_S
         while not (why := _deployment(_status(cluster), name).canary_failed) and time.monotonic() < end:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from serve.cluster.occupant import ORDINARY
 
-CANARY, CONTROL = "canary", "control"
+ROLES = CANARY, CONTROL = "canary", "control"
 # This many starts of one of the two that fail end the canary.
 MOST_FAILED = 2
 ABANDONED = "the canary is abandoned"

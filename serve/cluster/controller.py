@@ -11,7 +11,7 @@ import msgspec
 
 from serve.cluster import plan_check
 from serve.cluster.autoscaler import Autoscaler
-from serve.cluster.canary import CANARY, CONTROL
+from serve.cluster.canary import ROLES
 from serve.cluster.control import Abandon, Answer, Call, Canary, Command, Down, Drain, Look, Promote, Scale, Update
 from serve.cluster.engine import Engine
 from serve.cluster.events import Events
@@ -244,20 +244,20 @@ class Controller:
 
     def _begin_canary(self, group: Group, command: Canary) -> str:
         _check_idle(group)
-        name, count = group.entry.name, group.desired + len((CANARY, CONTROL))
+        name, count = group.entry.name, group.desired + len(ROLES)
         for config_name in (group.config_name, command.config_name):
             entry = msgspec.structs.replace(group.entry, replicas=count, config_name=config_name, scaling=None)
             plan_check.check_count(entry, self._plan.repository)
         if not group.ready():
             raise Mistake(f"{name}: no replica is ready, so a canary would get all requests. Wait for one.")
-        self._engine.check([group.replica(number) for number in range(2)])
+        self._engine.check([group.replica(number) for number in range(len(ROLES))])
         group.begin_canary(command.config_name, command.share, command.most_s)
         return f"{name}: the canary with {command.config_name or 'config.pbtxt'} starts"
 
     def _promote(self, group: Group) -> str:
         name = group.entry.name
         if group.canary is None:
-            raise Mistake(f"{name}: has no canary. {group.status().canary_failed}".rstrip())
+            raise Mistake(f"{name}: {group.status().canary_failed or 'has no canary'}.")
         if len(group.pair()) < 2:
             raise Mistake(f"{name}: the canary and its control are not both ready yet.")
         group.promote()
