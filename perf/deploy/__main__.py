@@ -10,13 +10,15 @@ import math
 import sys
 from pathlib import Path
 
-from triton_batching.options import number, path
+from triton_batching.options import DAY_S, number, path
 from triton_batching.terminal import guarded, program_parser
 
 RESULTS = Path("perf/results/local/deploy")
 # Canary and control get this share each, and the other replicas the rest.
 MOST_SHARE = 0.45
 MOST_TOLERANCE = 9.0
+# The verdict needs five windows of two seconds.
+LEAST_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,7 +75,10 @@ def _parser() -> argparse.ArgumentParser:
         help="of the requests, for each of the two (default: 10%%)",
     )
     parser.add_argument(
-        "--seconds", type=number(above=0, most=86_400), default=60.0, help="how long both are compared (default: 60)"
+        "--seconds",
+        type=number(least=LEAST_S, most=DAY_S),
+        default=60.0,
+        help="how long both are compared (default: 60)",
     )
     parser.add_argument(
         "--tolerance",

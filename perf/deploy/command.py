@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -98,17 +97,17 @@ def _windows(cluster: Place, name: str, seconds: float) -> Windows:
 
 def _measured(cluster: Place, name: str, seconds: float, progress: Callable[[str], None]) -> Windows:
     windows: Windows = {CANARY: [], CONTROL: []}
-    before, end = _read(cluster, name), time.monotonic() + seconds
-    while (left_s := end - time.monotonic()) > 0:
-        time.sleep(min(WINDOW_S, left_s))
+    before, looks = _read(cluster, name), int(seconds / WINDOW_S)
+    for left in reversed(range(looks)):
+        time.sleep(WINDOW_S)
         after = _read(cluster, name)
         for role, list_ in windows.items():
             list_.append(after[role].since(before[role]))
         before = after
-        if fails_more(windows[CANARY], windows[CONTROL], looks=math.ceil(seconds / WINDOW_S)):
+        if fails_more(windows[CANARY], windows[CONTROL], looks=looks):
             break  # clients need not see more of it
         counts = ", ".join(f"{role} {sum(each.requests for each in windows[role]):,} requests" for role in windows)
-        progress(f"{name}: {counts}, {max(0.0, left_s - WINDOW_S):.0f} s left")
+        progress(f"{name}: {counts}, {left * WINDOW_S:.0f} s left")
     return windows
 
 
