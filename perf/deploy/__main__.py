@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-name", metavar="NAME", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
     parser.add_argument(
         "--canary",
-        type=tolerance,
+        type=share,
         default=0.1,
         metavar="SHARE",
         help="of the requests, for each of the two (default: 10%%)",

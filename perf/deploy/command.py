@@ -58,8 +58,13 @@ def _abandoned_after_errors(cluster: Place, deployment: str) -> Iterator[None]:
         yield
     except BaseException:
         with contextlib.suppress(Exception):
-            control.ask(cluster, control.Abandon(deployment=deployment))
+            _abandon(cluster, deployment)
         raise
+
+
+def _abandon(cluster: Place, deployment: str) -> None:
+    with contextlib.suppress(Mistake):  # the cluster has done it
+        control.ask(cluster, control.Abandon(deployment=deployment))
 
 
 def _judged(cluster: Place, deployment: DeploymentStatus, arguments: argparse.Namespace) -> Verdict:
@@ -101,8 +106,8 @@ def _measured(cluster: Place, name: str, seconds: float, progress: Callable[[str
     for left in reversed(range(looks)):
         time.sleep(WINDOW_S)
         after = _read(cluster, name)
-        for role, list_ in windows.items():
-            list_.append(after[role].since(before[role]))
+        for role in ROLES:
+            windows[role].append(after[role].since(before[role]))
         before = after
         if fails_more(windows[CANARY], windows[CONTROL], looks=looks):
             break  # clients need not see more of it
@@ -127,12 +132,15 @@ def _read(cluster: Place, name: str) -> dict[str, Reading]:
 def _conclude(cluster: Place, deployment: DeploymentStatus, config_name: str | None, verdict: Verdict) -> int:
     name = deployment.name
     if verdict.outcome != NOT_WORSE:
-        control.ask(cluster, control.Abandon(deployment=name))
+        _abandon(cluster, name)
         hint = " Send more requests, or measure for longer (--seconds)." if verdict.outcome == CANNOT_TELL else ""
         terminal().print(f"{name} keeps {_file(deployment.config_name)}.{hint}", markup=False)
         return 1
     with terminal().status(f"{name}: its replicas are replaced one by one"):
-        control.ask(cluster, control.Promote(deployment=name))
+        try:
+            control.ask(cluster, control.Promote(deployment=name))
+        except Mistake as gone:  # the canary has ended since
+            raise Failure(str(gone)) from gone
         after = _await(cluster, lambda now: not _deployment(now, name).updating, UPDATE_S, "the update", name)
     result = _deployment(after, name)
     if not result.update.startswith("done"):

@@ -1,6 +1,5 @@
 """The options of perf.deploy, and what it reads from a replica."""
 
-from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,9 @@ from serve.exporter.own_metrics import OwnMetrics
 from serve.exporter.totals import Total
 from serve.management.statistics import Counters
 
+SHARES = "is not a share above 0 and at most 45%, for example 10%. See python -m perf.deploy --help."
+TOLERANCES = "is not a share from 0 to 900%, for example 5%. See python -m perf.deploy --help."
+
 
 @pytest.mark.parametrize(
     ("read", "text", "value"),
@@ -24,20 +26,19 @@ def test_shares(read: Callable[[str], float], text: str, value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("read", "text"),
+    ("option", "text", "words"),
     [
-        (share, "0"),
-        (share, "46%"),
-        (share, "ten"),
-        (share, "nan"),
-        (share, "%"),
-        (tolerance, "-1%"),
-        (tolerance, "inf"),
+        *(("--canary", text, SHARES) for text in ("0", "46%", "ten", "nan", "%")),
+        *(("--tolerance", text, TOLERANCES) for text in ("-1%", "inf", "1000%")),
+        ("--seconds", "9", "is not a number from 10 to 86,400. See python -m perf.deploy --help."),
     ],
 )
-def test_wrong_shares(read: Callable[[str], float], text: str) -> None:
-    with pytest.raises(ArgumentTypeError, match=r"is not a share .* for example \d+%$"):
-        read(text)
+def test_wrong_values_are_one_line(
+    option: str, text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["accelerator", f"--plan={tmp_path / 'plan.toml'}", f"{option}={text}"])
+    assert capsys.readouterr().err == f"{option}: {text} {words}\n"
 
 
 def test_a_cluster_that_does_not_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
