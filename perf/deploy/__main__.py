@@ -1,20 +1,24 @@
 """Deploy a configuration to a running cluster, to a canary first; exit code 1 if the canary is worse.
 
 The canary is one replica with the new configuration. A control, one new replica with the old one, gets the same share
-of the requests. If the canary is surely slower, or fails more often, both go, and nothing has changed. Otherwise the other
-replicas are replaced one by one. Ctrl-C ends the canary.
+of the requests. If the canary is surely slower, fails surely more often, or got too few requests to tell, both go, and
+nothing has changed. Otherwise the other replicas are replaced one by one. Ctrl-C ends the canary.
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
-from triton_batching.options import number, path
+from triton_batching.options import DAY_S, number, path
 from triton_batching.terminal import guarded, program_parser
 
 RESULTS = Path("perf/results/local/deploy")
 # Canary and control get this share each, and the other replicas the rest.
 MOST_SHARE = 0.45
+MOST_TOLERANCE = 9.0
+# The verdict needs five windows of two seconds.
+LEAST_S = 10.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,35 +30,59 @@ def main(argv: list[str] | None = None) -> int:
 
         return run(arguments)
 
-    return guarded(action, on_interrupt="stopped: the canary goes, and the old configuration stays.")
+    return guarded(action, on_interrupt="stopped. A canary goes; an update that has begun goes on.")
 
 
-def _share(text: str) -> float:
-    """A share: 10% or 0.1."""
-    percent = text.endswith("%")
+def share(text: str) -> float:
+    """A share of the requests: 10% or 0.1."""
+    if 0 < (value := _number(text)) <= MOST_SHARE:
+        return value
+    raise argparse.ArgumentTypeError(f"{text} is not a share above 0 and at most {MOST_SHARE:.0%}, for example 10%")
+
+
+def tolerance(text: str) -> float:
+    """How much slower a canary may be: 5% or 0.05, up to ten times as slow."""
+    if 0 <= (value := _number(text)) <= MOST_TOLERANCE:
+        return value
+    raise argparse.ArgumentTypeError(f"{text} is not a share from 0 to {MOST_TOLERANCE:.0%}, for example 5%")
+
+
+def _number(text: str) -> float:
+    """The number before a %, as a share; not a number without one."""
     try:
-        share = float(text.removesuffix("%")) / (100 if percent else 1)
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
-        share = -1.0
-    if not 0 < share <= MOST_SHARE:
-        raise argparse.ArgumentTypeError(
-            f"{text} is not a share above 0 and at most {MOST_SHARE:.0%}, for example 10%%"
-        )
-    return share
+        return math.nan
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m perf.deploy", __doc__, example="accelerator --config-name dynamic_2_instances --canary 10%%"
+        "python -m perf.deploy", __doc__, example="accelerator --config-name dynamic_2_instances --canary 10%"
     )
     parser.add_argument("deployment", help="a deployment of the cluster, or a model")
-    parser.add_argument("--plan", type=path, help="the cluster's plan (default: the cluster that runs)")
-    parser.add_argument("--config-name", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
-    parser.add_argument("--canary", type=_share, default=0.1, metavar="SHARE", help="10%% by default")
-    parser.add_argument("--seconds", type=number(above=0, most=86_400), default=60.0, help="default: 60")
+    parser.add_argument(
+        "--plan",
+        type=path,
+        metavar="PLAN.toml",
+        help="the cluster's plan, or serve-PID (default: the only cluster that runs)",
+    )
+    parser.add_argument("--config-name", metavar="NAME", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
+    parser.add_argument(
+        "--canary",
+        type=share,
+        default=0.1,
+        metavar="SHARE",
+        help="of the requests, for each of the two (default: 10%%)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=number(least=LEAST_S, most=DAY_S),
+        default=60.0,
+        help="how long both are compared (default: 60)",
+    )
     parser.add_argument(
         "--tolerance",
-        type=_share,
+        type=tolerance,
         default=0.05,
         metavar="SHARE",
         help="how much slower the canary may be (default: 5%%)",

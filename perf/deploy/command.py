@@ -5,21 +5,28 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from perf.deploy.reading import Reading
 from perf.deploy.record import DeployRecord
-from perf.deploy.verdict import CANNOT_TELL, NOT_WORSE, Verdict, Window, judge
+from perf.deploy.verdict import CANNOT_TELL, NOT_WORSE, Verdict, Window, fails_more, judge
 from perf.records import file
 from serve.cluster import control, place
+from serve.cluster.canary import CANARY, CONTROL, ROLES
 from serve.cluster.place import Place
 from serve.cluster.status import DeploymentStatus, ReplicaStatus, Status
-from serve.management.statistics import Counters
+from serve.management.api import ServerError
 from triton_batching.machine import Machine
-from triton_batching.terminal import Failure, terminal
+from triton_batching.terminal import Failure, Mistake, terminal
 
 WINDOW_S, POLL_S = 2.0, 0.2
-START_S, UPDATE_S = 300.0, 3600.0
+# The cluster itself ends a canary that does not start, so START_S is for the slowest models.
+START_S, UPDATE_S = 900.0, 3600.0
 # Caches of new replicas are cold.
 WARM_UP_S = 5.0
-CANARY, CONTROL = "canary", "control"
+# For the cluster's limit: reading the counters, judging, writing.
+SLACK_S = 60.0
+# The cluster notices within this time that a replica has died.
+NOTICED_S = 5.0
+Windows = dict[str, list[Window]]
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,9 +34,44 @@ def run(arguments: argparse.Namespace) -> int:
     file.check_folder(arguments.results)
     cluster = place.chosen(arguments.plan)
     deployment = _deployment(_status(cluster), arguments.deployment)
+    if deployment.config_name == arguments.config_name:
+        raise Mistake(
+            f"{deployment.name}: has {_file(arguments.config_name)} already. For new files of its models: "
+            f"python -m serve.cluster update {deployment.name}"
+        )
+    begin = control.Canary(
+        deployment=deployment.name,
+        config_name=arguments.config_name,
+        share=arguments.canary,
+        most_s=START_S + WARM_UP_S + arguments.seconds + SLACK_S,
+    )
+    control.ask(cluster, begin)
+    with _abandoned_after_errors(cluster, deployment.name):
+        verdict = _judged(cluster, deployment, arguments)
+        return _conclude(cluster, deployment, arguments.config_name, verdict)
+
+
+@contextlib.contextmanager
+def _abandoned_after_errors(cluster: Place, deployment: str) -> Iterator[None]:
+    """Let the canary go after an error or Ctrl-C; a canary that is promoted stays."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            _abandon(cluster, deployment)
+        raise
+
+
+def _abandon(cluster: Place, deployment: str) -> None:
+    with contextlib.suppress(Mistake):  # the cluster has done it
+        control.ask(cluster, control.Abandon(deployment=deployment))
+
+
+def _judged(cluster: Place, deployment: DeploymentStatus, arguments: argparse.Namespace) -> Verdict:
+    """The verdict on the canary that starts; it is printed and written."""
     started_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-    canary, opponent = _windows(cluster, deployment, arguments)
-    verdict = judge(canary, opponent, tolerance=arguments.tolerance)
+    windows = _windows(cluster, deployment.name, arguments.seconds)
+    verdict = judge(windows[CANARY], windows[CONTROL], tolerance=arguments.tolerance)
     record = DeployRecord(
         machine=Machine.this(),
         started_at=started_at,
@@ -39,108 +81,83 @@ def run(arguments: argparse.Namespace) -> int:
         share=arguments.canary,
         tolerance=arguments.tolerance,
         window_s=WINDOW_S,
-        canary=tuple(canary),
-        control=tuple(opponent),
+        canary=tuple(windows[CANARY]),
+        control=tuple(windows[CONTROL]),
         verdict=verdict,
     )
     path = record.write(arguments.results)
-    terminal().print(
-        f"{_file(arguments.config_name)}: {verdict.outcome}: {verdict.reason}. Record: {path}", markup=False
-    )
-    return _conclude(cluster, deployment, arguments.config_name, verdict)
+    said = f"{_file(arguments.config_name)}: {verdict.outcome}: {verdict.reason}. Record: {path}"
+    terminal().print(said, markup=False)
+    return verdict
 
 
-def _windows(
-    cluster: Place, deployment: DeploymentStatus, arguments: argparse.Namespace
-) -> tuple[list[Window], list[Window]]:
-    """The windows of the canary and of the control; both are gone after an error or Ctrl-C."""
-    name = deployment.name
-    begin = control.Canary(deployment=name, config_name=arguments.config_name, share=arguments.canary)
-    with terminal().status(f"{_file(arguments.config_name)}: the canary starts") as status:
-        control.ask(cluster, begin)
-        with _abandoned_after_errors(cluster, name):
-            _await(cluster, lambda now: len(_pair(now, name)) == 2, START_S, "canary and control", name)
-            status.update(f"{_file(arguments.config_name)}: the canary warms up")
-            time.sleep(WARM_UP_S)
-            return _measured(cluster, name, arguments.seconds, status.update)
+def _windows(cluster: Place, name: str, seconds: float) -> Windows:
+    """What the canary and the control did in each window, by role."""
+    with terminal().status(f"{name}: the canary and its control start") as status:
+        _await(cluster, lambda now: len(_pair(now, name)) == len(ROLES), START_S, "the start of the canary", name)
+        status.update(f"{name}: the canary and its control warm up")
+        time.sleep(WARM_UP_S)
+        return _measured(cluster, name, seconds, status.update)
 
 
-@contextlib.contextmanager
-def _abandoned_after_errors(cluster: Place, deployment: str) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        with contextlib.suppress(Exception):
-            control.ask(cluster, control.Abandon(deployment=deployment))
-        raise
-
-
-def _measured(
-    cluster: Place, deployment: str, seconds: float, progress: Callable[[str], None]
-) -> tuple[list[Window], list[Window]]:
-    """Windows of both replicas, one after the other for `seconds` seconds; fewer if one of them ends."""
-    windows: dict[str, list[Window]] = {CANARY: [], CONTROL: []}
-    before, end = _read(_pair(_status(cluster), deployment)), time.monotonic() + seconds
-    while time.monotonic() < end and len(before) == 2:
+def _measured(cluster: Place, name: str, seconds: float, progress: Callable[[str], None]) -> Windows:
+    windows: Windows = {CANARY: [], CONTROL: []}
+    before, looks = _read(cluster, name), int(seconds / WINDOW_S)
+    for left in reversed(range(looks)):
         time.sleep(WINDOW_S)
-        after = _read(_pair(_status(cluster), deployment))
-        for role in after:
-            windows[role].append(_window(before[role], after[role]))
+        after = _read(cluster, name)
+        for role in ROLES:
+            windows[role].append(after[role].since(before[role]))
         before = after
+        if fails_more(windows[CANARY], windows[CONTROL], looks=looks):
+            break  # clients need not see more of it
         counts = ", ".join(f"{role} {sum(each.requests for each in windows[role]):,} requests" for role in windows)
-        progress(f"{deployment}: {counts}, {max(0.0, end - time.monotonic()):.0f} s left")
-    if len(before) < 2:
-        raise Failure(f"{deployment}: {_deployment(_status(cluster), deployment).canary or 'the canary ended'}.")
-    return windows[CANARY], windows[CONTROL]
+        progress(f"{name}: {counts}, {left * WINDOW_S:.0f} s left")
+    return windows
 
 
-Reading = tuple[ReplicaStatus, Counters]
-
-
-def _read(pair: dict[str, ReplicaStatus]) -> dict[str, Reading]:
-    """What the server of each replica has counted."""
-    return {
-        role: (replica, Counters.read(f"{replica.host}:{replica.grpc_port}", replica.models[0]))
-        for role, replica in pair.items()
-    }
-
-
-def _window(before: Reading, after: Reading) -> Window:
-    counted = after[1].since(before[1])
-    return Window(
-        requests=after[0].requests - before[0].requests,
-        failures=after[0].failures - before[0].failures,
-        answered=counted.requests,
-        server_ns=counted.queue_ns + counted.compute_ns,
-    )
+def _read(cluster: Place, name: str) -> dict[str, Reading]:
+    """What both have counted; raises `Failure` if one of them has ended."""
+    try:
+        pair = _pair(_status(cluster), name)
+        return {role: Reading.of(pair[role]) for role in ROLES}
+    except (ServerError, KeyError) as error:
+        end = time.monotonic() + NOTICED_S
+        while not (why := _deployment(_status(cluster), name).canary_failed) and time.monotonic() < end:
+            time.sleep(POLL_S)
+        lost = error if isinstance(error, ServerError) else "the canary or its control has ended"
+        raise Failure(f"{name}: {why or lost}") from error
 
 
 def _conclude(cluster: Place, deployment: DeploymentStatus, config_name: str | None, verdict: Verdict) -> int:
     name = deployment.name
     if verdict.outcome != NOT_WORSE:
-        control.ask(cluster, control.Abandon(deployment=name))
+        _abandon(cluster, name)
         hint = " Send more requests, or measure for longer (--seconds)." if verdict.outcome == CANNOT_TELL else ""
         terminal().print(f"{name} keeps {_file(deployment.config_name)}.{hint}", markup=False)
         return 1
     with terminal().status(f"{name}: its replicas are replaced one by one"):
-        control.ask(cluster, control.Promote(deployment=name))
+        try:
+            control.ask(cluster, control.Promote(deployment=name))
+        except Mistake as gone:  # the canary has ended since
+            raise Failure(str(gone)) from gone
         after = _await(cluster, lambda now: not _deployment(now, name).updating, UPDATE_S, "the update", name)
     result = _deployment(after, name)
-    if result.config_name != config_name:
+    if not result.update.startswith("done"):
         raise Failure(f"{name}: the update {result.update}")
     terminal().print(f"{name}: {result.ready} replicas with {_file(config_name)}.", markup=False)
     return 0
 
 
-def _await(cluster: Place, holds: Callable[[Status], bool], most_s: float, what: str, deployment: str) -> Status:
-    """The first status that `holds`; raises `Failure` after `most_s`, or if the canary is given up."""
+def _await(cluster: Place, holds: Callable[[Status], bool], most_s: float, what: str, name: str) -> Status:
+    """The first status that `holds`; raises `Failure` after `most_s`, or if the cluster gives up."""
     end = time.monotonic() + most_s
     while not holds(status := _status(cluster)):
-        found = _deployment(status, deployment)
-        if found.canary_failed or found.gave_up:
-            raise Failure(f"{deployment}: {found.canary_failed or found.gave_up}")
+        found = _deployment(status, name)
+        if why := found.canary_failed or found.gave_up:
+            raise Failure(f"{name}: {why}")
         if time.monotonic() > end:
-            raise Failure(f"{deployment}: {what} took longer than {most_s:g} s. Nothing has changed.")
+            raise Failure(f"{name}: {what} took longer than {most_s:g} s. See: python -m serve.cluster status")
         time.sleep(POLL_S)
     return status
 
@@ -152,17 +169,20 @@ def _status(cluster: Place) -> Status:
 
 
 def _deployment(status: Status, name: str) -> DeploymentStatus:
-    """The deployment with this name or this model; the cluster itself refuses another name."""
+    """The deployment with this name, or with this model; raises `Mistake`."""
     named = [each for each in status.deployments if each.name == name]
-    return next(iter(named or [each for each in status.deployments if name in each.models] or status.deployments))
+    if found := named or [each for each in status.deployments if name in each.models]:
+        return found[0]
+    there = ", ".join(each.name for each in status.deployments)
+    raise Mistake(f"{name}: no such deployment or model. There are: {there}.")
 
 
-def _pair(status: Status, deployment: str) -> dict[str, ReplicaStatus]:
+def _pair(status: Status, name: str) -> dict[str, ReplicaStatus]:
     """The canary and its control by role, once they are ready."""
     return {
         replica.role: replica
         for replica in status.replicas
-        if replica.role and replica.deployment == deployment and replica.phase == "ready"
+        if replica.role and replica.deployment == name and replica.phase in ("ready", "unready")
     }
 
 

@@ -4,7 +4,7 @@ The control is a new replica of the old configuration with the same share of the
 replicas would be unfair: they get more requests, so their batches and their queues differ.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import scipy.stats
@@ -12,68 +12,102 @@ import scipy.stats
 from perf.stats import bootstrap
 from perf.stats.bootstrap import Interval
 
-# The canary is worse if it fails more often than chance explains once in a hundred deployments.
-FAILURE_CHANCE = 0.01
+# How often chance alone may put a ratio outside of its interval, over all models, or call a canary failing.
+SLOWER_CHANCE, FAILURE_CHANCE = 0.05, 0.01
 LEAST_REQUESTS, LEAST_WINDOWS = 100, 5
 WORSE, NOT_WORSE, CANNOT_TELL = "worse", "not worse", "cannot tell"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """What one replica did in a window: requests and failures at the front door, and its server's own time.
-
-    answered: requests that the server counted. server_ns: their time in the server, queue and execution, added up.
-    """
+class Served:
+    """Requests that a server answered for a model, and their time in it, queue and execution, added up."""
 
     requests: int
-    failures: int
-    answered: int
     server_ns: int
 
     @property
-    def mean_ms(self) -> float:
+    def mean_ns(self) -> float:
         """The mean time of a request in the server."""
-        return self.server_ns / self.answered / 1e6 if self.answered else 0.0
+        return self.server_ns / self.requests
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """What one replica did in a window: requests that the door sent it, failed ones, and what it served by model."""
+
+    requests: int
+    failures: int
+    models: Mapping[str, Served]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What came of a canary. `ratio`: its mean time in the server over the control's, None with too few requests."""
+    """What came of a canary.
+
+    ratios: its mean time in the server over the control's, for each model with enough requests.
+    requests, failures: of the canary and of the control.
+    """
 
     outcome: str
     reason: str
-    ratio: Interval | None
+    ratios: Mapping[str, Interval]
     requests: tuple[int, int]
     failures: tuple[int, int]
 
 
 def judge(canary: Sequence[Window], control: Sequence[Window], *, tolerance: float) -> Verdict:
     """Judge the windows of both, in pairs; `tolerance` is how much slower a canary may be, as a share."""
-    requests = sum(each.requests for each in canary), sum(each.requests for each in control)
-    failures = sum(each.failures for each in canary), sum(each.failures for each in control)
-    pairs = [(new, old) for new, old in zip(canary, control, strict=True) if new.answered and old.answered]
-    ratio = None
-    if min(requests) < LEAST_REQUESTS or len(pairs) < LEAST_WINDOWS:
-        outcome = CANNOT_TELL
-        reason = f"too few requests: {requests[0]} and {requests[1]}, in {len(pairs)} windows with both"
-    else:
-        ratio = bootstrap.paired([new.mean_ms for new, _ in pairs], [old.mean_ms for _, old in pairs])
-        outcome, reason = _compared(ratio, tolerance)
-    if _fails_more(requests, failures):
+    sides = canary, control
+    requests, failures = _totals(canary, control)
+    models = sorted({model for window in (*canary, *control) for model in window.models})
+    ratios = {model: ratio for model in models if (ratio := _ratio(*sides, model, len(models)))}
+    if fails_more(canary, control):
         outcome = WORSE
-        reason = f"{failures[0]:,} of {requests[0]:,} requests failed, and {failures[1]:,} of {requests[1]:,} before"
-    return Verdict(outcome=outcome, reason=reason, ratio=ratio, requests=requests, failures=failures)
+        reason = (
+            f"{failures[0]:,} of {requests[0]:,} requests failed, and {failures[1]:,} of {requests[1]:,} of the control"
+        )
+    elif not ratios:
+        outcome = CANNOT_TELL
+        reason = f"too few requests to compare, {requests[0]:,} and {requests[1]:,} of the control"
+    else:
+        outcome, reason = _compared(ratios, models, tolerance)
+    return Verdict(outcome=outcome, reason=reason, ratios=ratios, requests=requests, failures=failures)
 
 
-def _compared(ratio: Interval, tolerance: float) -> tuple[str, str]:
-    text = f"a request takes x {ratio} of the time in the server"
-    if ratio.low > 1 + tolerance:
-        return WORSE, f"{text}, surely more than the {tolerance:.0%} that are allowed"
-    return NOT_WORSE, text
-
-
-def _fails_more(requests: tuple[int, int], failures: tuple[int, int]) -> bool:
-    """Whether the canary fails more often, by Fisher's exact test."""
+def fails_more(canary: Sequence[Window], control: Sequence[Window], *, looks: int = 1) -> bool:
+    """Whether the canary surely fails more often (Fisher's exact test); `looks` tests share the chance of an error."""
+    requests, failures = _totals(canary, control)
     failed = [min(failure, count) for failure, count in zip(failures, requests, strict=True)]
     table = [failed, [count - failure for failure, count in zip(failed, requests, strict=True)]]
-    return bool(scipy.stats.fisher_exact(table, alternative="greater").pvalue < FAILURE_CHANCE) and failed[0] > 0
+    return bool(scipy.stats.fisher_exact(table, alternative="greater").pvalue < FAILURE_CHANCE / looks)
+
+
+def _ratio(canary: Sequence[Window], control: Sequence[Window], model: str, models: int) -> Interval | None:
+    """The ratio of the mean times of a model, None with too few requests; there is one for each of `models`."""
+    none = Served(requests=0, server_ns=0)
+    windows = [
+        (new.models.get(model, none), old.models.get(model, none)) for new, old in zip(canary, control, strict=True)
+    ]
+    pairs = [(new, old) for new, old in windows if min(new.requests, old.requests, new.server_ns, old.server_ns) > 0]
+    least = min(sum(pair[side].requests for pair in pairs) for side in (0, 1))
+    if len(pairs) < LEAST_WINDOWS or least < LEAST_REQUESTS:
+        return None
+    means = [[pair[side].mean_ns for pair in pairs] for side in (0, 1)]
+    return bootstrap.paired(*means, level=1 - SLOWER_CHANCE / models)
+
+
+def _compared(ratios: Mapping[str, Interval], models: Sequence[str], tolerance: float) -> tuple[str, str]:
+    """The outcome for the models, and a sentence with the slowest one first."""
+    slowest = max(ratios, key=lambda model: ratios[model].low)
+    ratio = ratios[slowest]
+    text = f"a request of {slowest} takes {ratio} times as long in the server as at the control"
+    if ratio.low > 1 + tolerance:
+        return WORSE, f"{text}, surely more than the {tolerance:.0%} that are allowed"
+    unknown = [model for model in models if model not in ratios]
+    return NOT_WORSE, f"{text}; too few requests of {', '.join(unknown)}" if unknown else text
+
+
+def _totals(canary: Sequence[Window], control: Sequence[Window]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """The requests of both, and their failures."""
+    requests = sum(each.requests for each in canary), sum(each.requests for each in control)
+    return requests, (sum(each.failures for each in canary), sum(each.failures for each in control))

@@ -40,7 +40,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 SHOWN = 40
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "canary"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {

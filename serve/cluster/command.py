@@ -10,7 +10,7 @@ from serve.cluster.control import Command, Down, Drain, Look, Scale, Update, ask
 from serve.cluster.place import Place
 from serve.cluster.status import DeploymentStatus, Status
 from serve.cluster.status_table import print_status
-from triton_batching.terminal import Failure, Mistake, terminal
+from triton_batching.terminal import Failure, terminal
 
 POLL_S = 0.3
 
@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
             fresh=arguments.fresh,
         )
         return 0
-    where = _place(arguments)
+    where = place.chosen(arguments.plan)
     if arguments.verb == "down":
         _down(where)
     elif arguments.verb == "status":
@@ -35,21 +35,6 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _change(where, arguments)
     return 0
-
-
-def _place(arguments: argparse.Namespace) -> Place:
-    """The place of the cluster that the command is for."""
-    running = place.running()
-    if arguments.plan:
-        named = [each for each in running if each.name == str(arguments.plan)]
-        return named[0] if named else place.of_plan(arguments.plan)
-    if not running:
-        raise Mistake("no cluster runs here. Start one: python -m serve.cluster up PLAN.toml")
-    if len(running) > 1:
-        raise Mistake(
-            f"{len(running)} clusters run here. Name one with --plan: {', '.join(each.name for each in running)}."
-        )
-    return running[0]
 
 
 def _status(where: Place, *, as_json: bool) -> None:
@@ -117,7 +102,7 @@ def _ended(command: Command, status: Status) -> str:
     deployment = _deployment(command, status)
     if deployment.gave_up:
         raise Failure(f"{deployment.name}: {deployment.gave_up}")
-    living = [replica for replica in status.replicas if replica.deployment == deployment.name]
+    living = [each for each in status.replicas if each.deployment == deployment.name and not each.role]
     if isinstance(command, Update):
         if deployment.updating:
             return ""

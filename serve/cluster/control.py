@@ -8,8 +8,10 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from serve.cluster.place import Place
 from serve.cluster.status import Status
@@ -54,11 +56,36 @@ class Update(Request, frozen=True, kw_only=True, tag="update"):
     keeps_config: bool = False
 
 
+class Canary(Request, frozen=True, kw_only=True, tag="canary"):
+    """Start a canary with this configuration, and a control: a new replica with the configuration that there is.
+
+    Each gets `share` of the deployment's requests, and never more than an ordinary replica. Without `Promote` or
+    `Abandon` within `most_s` seconds both go: the program that asked may have been killed.
+    """
+
+    deployment: str
+    config_name: str | None = None
+    share: Annotated[float, Meta(gt=0.0, lt=0.5)]
+    most_s: Annotated[float, Meta(gt=0.0, le=1e6)]
+
+
+class Promote(Request, frozen=True, kw_only=True, tag="promote"):
+    """Let the control go, keep the canary as the first replica of an update to its configuration."""
+
+    deployment: str
+
+
+class Abandon(Request, frozen=True, kw_only=True, tag="abandon"):
+    """Let the canary and its control go; the other replicas stay as they are."""
+
+    deployment: str
+
+
 class Down(Request, frozen=True, kw_only=True, tag="down"):
     """End the cluster and forget its state."""
 
 
-Command = Look | Scale | Drain | Update | Down
+Command = Look | Scale | Drain | Update | Canary | Promote | Abandon | Down
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,8 @@ import msgspec
 
 from serve.cluster import plan_check
 from serve.cluster.autoscaler import Autoscaler
-from serve.cluster.control import Answer, Call, Command, Down, Drain, Look, Scale, Update
+from serve.cluster.canary import ROLES
+from serve.cluster.control import Abandon, Answer, Call, Canary, Command, Down, Drain, Look, Promote, Scale, Update
 from serve.cluster.engine import Engine
 from serve.cluster.events import Events
 from serve.cluster.group import NO_TRAFFIC, Group
@@ -198,6 +199,12 @@ class Controller:
             case Update(deployment=name):
                 group = self._group(name)
                 return self._update(group, group.config_name if command.keeps_config else command.config_name)
+            case Canary(deployment=name):
+                return self._begin_canary(self._group(name), command)
+            case Promote(deployment=name):
+                return self._promote(self._group(name))
+            case Abandon(deployment=name):
+                return self._abandon(self._group(name))
 
     def _group(self, name: str) -> Group:
         if entry := self._plan.find(name):
@@ -209,6 +216,10 @@ class Controller:
             if occupant := group.occupants.get(name):
                 if occupant.leaving:
                     raise Mistake(f"{name}: leaves already ({occupant.leaving}).")
+                if occupant.role:
+                    raise Mistake(
+                        f"{name}: is the {occupant.role} of {group.entry.name}. It leaves when the canary ends."
+                    )
                 group.drain(name)
                 return f"{name} drains"
         names = [name for group in self.groups.values() for name in group.occupants]
@@ -226,11 +237,37 @@ class Controller:
         return f"{name}: {before} -> {replicas} replicas"
 
     def _update(self, group: Group, config_name: str | None) -> str:
-        if group.is_updating:
-            raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
+        _check_idle(group)
         plan_check.check_models(group.entry, config_name, self._plan.repository)
         group.update(config_name)
         return f"{group.entry.name}: the update to {config_name or 'config.pbtxt'} begins"
+
+    def _begin_canary(self, group: Group, command: Canary) -> str:
+        _check_idle(group)
+        name, count = group.entry.name, group.desired + len(ROLES)
+        for config_name in (group.config_name, command.config_name):
+            entry = msgspec.structs.replace(group.entry, replicas=count, config_name=config_name, scaling=None)
+            plan_check.check_count(entry, self._plan.repository)
+        if not group.ready():
+            raise Mistake(f"{name}: no replica is ready, so a canary would get all requests. Wait for one.")
+        self._engine.check([group.replica(number) for number in range(len(ROLES))])
+        group.begin_canary(command.config_name, command.share, command.most_s)
+        return f"{name}: the canary with {command.config_name or 'config.pbtxt'} starts"
+
+    def _promote(self, group: Group) -> str:
+        name = group.entry.name
+        if group.canary is None:
+            raise Mistake(f"{name}: {group.status().canary_failed or 'has no canary'}.")
+        if len(group.pair()) < 2:
+            raise Mistake(f"{name}: the canary and its control are not both ready yet.")
+        group.promote()
+        return f"{name}: the update to {group.config_name or 'config.pbtxt'} begins"
+
+    def _abandon(self, group: Group) -> str:
+        if group.canary is None:
+            raise Mistake(f"{group.entry.name}: has no canary.")
+        group.abandon()
+        return f"{group.entry.name}: the canary leaves"
 
     def _replica(self, occupant: Occupant) -> ReplicaStatus:
         state, traffic = occupant.state, self._traffic.get(occupant.name, NO_TRAFFIC)
@@ -251,3 +288,11 @@ class Controller:
             requests=traffic.requests,
             failures=traffic.failures,
         )
+
+
+def _check_idle(group: Group) -> None:
+    """Raise `Mistake` if the configuration of the deployment is changing."""
+    if group.is_updating:
+        raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
+    if group.canary:
+        raise Mistake(f"{group.entry.name}: a canary with {group.canary.file} runs. Wait for its end.")

@@ -5,23 +5,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serve.cluster import plan_check, reconcile
+from serve.cluster.canary import ABANDONED, CANARY, CONTROL, Canary
 from serve.cluster.engine import Engine, Phase, Replica, ReplicaState
 from serve.cluster.events import Events
-from serve.cluster.occupant import Occupant
+from serve.cluster.occupant import ORDINARY, Occupant
+from serve.cluster.pace import Pace
 from serve.cluster.plan import Deployment, Limits
-from serve.cluster.reconcile import Member
 from serve.cluster.state import Remembered
 from serve.cluster.status import DeploymentStatus
 from serve.front.door import Endpoint
 from serve.front.proxy import Traffic
 
-# The first death is answered at once; each further one within the window doubles the wait.
-FIRST_WAIT_S, LONGEST_WAIT_S, WINDOW_S = 0.5, 15.0, 60.0
-# This many starts that fail in a row end the starting; in an update they end the update.
-MOST_FAILED, MOST_FAILED_UPDATE = 3, 2
+# This many starts that fail in an update end it.
+MOST_FAILED_UPDATE = 2
 # A replica without requests is stopped after this time even if the door was not told to forget it.
 FORGET_S = 5.0
-REASON = "reason: "
 NO_TRAFFIC = Traffic(in_flight=0, requests=0, failures=0)
 
 
@@ -39,9 +37,10 @@ class Group:
         # During an update: the generation and the configuration to go back to.
         self._before: tuple[int, str | None] | None = None
         self._is_updating, self._update, self._failed_update = False, "", 0
-        self._failed, self._wait_until, self._gave_up = 0, 0.0, ""
-        self._death_times: list[float] = []
+        self._pace = Pace()
         self.deaths = self.drained = 0
+        self.canary: Canary | None = None
+        self._canary_failed = ""
 
     def remembered(self) -> Remembered:
         """What the next `up` continues with."""
@@ -61,7 +60,7 @@ class Group:
                 self._end(occupant)
             elif occupant.state.phase is Phase.READY and occupant.ready_at is None:
                 self._welcome(occupant)
-            elif occupant.state.problem and not occupant.leaving and len(self.ready()) > 1:
+            elif occupant.state.problem and not occupant.leaving and (occupant.role or len(self.ready()) > 1):
                 self._replace(occupant, occupant.state.problem)
             elif occupant.is_ending:
                 self._replace(occupant, "takes no new connections, as a server does that ends")
@@ -69,6 +68,7 @@ class Group:
                 self._replace(occupant, f"hangs: not ready for {self._limits.hung_s:g} s")
                 occupant.done_at = time.monotonic()
         self._reconcile()
+        self._keep_canary()
         self._finish_update()
         for occupant in self.occupants.values():
             if occupant.leaving and occupant.done_at is None:
@@ -83,7 +83,7 @@ class Group:
     def scale(self, replicas: int) -> None:
         """Have this number of replicas."""
         self.desired = replicas
-        self._try_again()
+        self._pace.try_again()
 
     def drain(self, name: str) -> None:
         """Let a replica leave; another one takes its place."""
@@ -91,11 +91,42 @@ class Group:
 
     def update(self, config_name: str | None) -> None:
         """Replace the replicas one by one, with this configuration."""
-        self._before = (self._generation, self.config_name)
         self._latest_generation += 1
-        self._generation, self.config_name = self._latest_generation, config_name
+        self._begin_update(self._latest_generation, config_name)
+
+    def begin_canary(self, config_name: str | None, share: float, most_s: float) -> None:
+        """Start a canary and its control; they go after `most_s` without `promote` or `abandon`."""
+        self._latest_generation += 1
+        self.canary = Canary(
+            config_name=config_name, share=share, generation=self._latest_generation, ends_at=time.monotonic() + most_s
+        )
+        self._canary_failed = ""
+        self._events.add(self.entry.name, self.canary.announcement(len(self.ready())))
+
+    def promote(self) -> None:
+        """Let the control go, and update the others to the configuration of the canary."""
+        canary, pair, self.canary = self.canary, self.pair(), None
+        assert canary is not None
+        pair[CANARY].role = ""
+        self._leave(pair[CONTROL], "the canary is promoted")
+        self._begin_update(canary.generation, canary.config_name)
+
+    def abandon(self) -> None:
+        """Let the canary and its control go."""
+        self.canary = None
+        for occupant in self.occupants.values():
+            if occupant.role and not occupant.leaving:
+                self._leave(occupant, ABANDONED)
+
+    def pair(self) -> dict[str, Occupant]:
+        """The canary and its control by role, those that serve and stay."""
+        return {each.role: each for each in self.occupants.values() if each.role and each.ready_at and not each.leaving}
+
+    def _begin_update(self, generation: int, config_name: str | None) -> None:
+        self._before = (self._generation, self.config_name)
+        self._generation, self.config_name = generation, config_name
         self._is_updating, self._update, self._failed_update = True, "", 0
-        self._try_again()
+        self._pace.try_again()
         self._events.add(self.entry.name, f"update to {self.config_name or 'config.pbtxt'} begins")
 
     @property
@@ -106,15 +137,19 @@ class Group:
     @property
     def gave_up(self) -> str:
         """Why no more replicas are started; "" if they are."""
-        return self._gave_up
+        return self._pace.gave_up
 
     def ready(self) -> list[Occupant]:
-        """The replicas that serve and stay."""
-        return [each for each in self.occupants.values() if each.ready_at and not each.leaving]
+        """The ordinary replicas that serve and stay."""
+        return [each for each in self.occupants.values() if each.ready_at and not each.leaving and not each.role]
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """The replicas as the door sees them."""
-        return tuple(endpoint for each in self.occupants.values() if (endpoint := each.endpoint()))
+        """The replicas as the door sees them; the canary and its control when both are ready."""
+        weight = self.canary.weight(len(self.ready())) if self.canary else ORDINARY
+        waits = [*self.pair().values()] if len(self.pair()) < 2 else []
+        shown = [each for each in self.occupants.values() if each not in waits]
+        found = [each.endpoint(weight if each.role else ORDINARY) for each in shown]
+        return tuple(endpoint for endpoint in found if endpoint)
 
     def routed(self) -> None:
         """The door has taken `endpoints`."""
@@ -134,41 +169,54 @@ class Group:
             ready=sum(not each.is_unready for each in self.ready()),
             deaths=self.deaths,
             drained=self.drained,
-            gave_up=self._gave_up,
+            gave_up=self._pace.gave_up,
             updating=self._is_updating,
             update=self._update,
             scales=self.entry.scaling is not None,
+            canary=self.canary.file if self.canary else None,
+            canary_failed=self._canary_failed,
         )
 
     def _reconcile(self) -> None:
-        members = [
-            Member(
-                name=each.name,
-                number=each.number,
-                is_current=each.generation == self._generation,
-                is_ready=each.ready_at is not None,
-            )
-            for each in self.occupants.values()
-            if not each.leaving
-        ]
-        step = reconcile.step(members, self.desired)
-        if time.monotonic() >= self._wait_until and not self._gave_up:
+        stay = [each for each in self.occupants.values() if not each.leaving and not each.role]
+        step = reconcile.step([each.member(self._generation) for each in stay], self.desired)
+        if self._pace.may_start():
             for _ in range(step.start):
-                self._start()
+                self._start(self._generation, self.config_name)
         for name in step.drain:
             is_current = self.occupants[name].generation == self._generation
             self._leave(self.occupants[name], "not needed any more" if is_current else "replaced by the update")
 
-    def _start(self) -> None:
+    def _keep_canary(self) -> None:
+        """Start the canary and its control, again after a start that failed, and abandon them in the end."""
+        if not self.canary:
+            return
+        if time.monotonic() > self.canary.ends_at:
+            self._fail_canary("nobody promoted or abandoned it in time")
+            return
+        there = {each.role for each in self.occupants.values() if not each.leaving}
+        if CANARY not in there:
+            self._start(self.canary.generation, self.canary.config_name, CANARY)
+        if CONTROL not in there:
+            self._start(self._generation, self.config_name, CONTROL)
+
+    def _fail_canary(self, why: str) -> None:
+        assert self.canary is not None
+        self._canary_failed = f"the canary with {self.canary.file} is abandoned: {why}"
+        self._events.add(self.entry.name, self._canary_failed)
+        self.abandon()
+
+    def _start(self, generation: int, config_name: str | None, role: str = "") -> None:
         self._number += 1
-        replica = self.replica(self._number)
-        self.occupants[replica.name] = Occupant(replica=replica, number=self._number, generation=self._generation)
+        replica = plan_check.replica(self.entry, self._number, config_name, self._repository)
+        self.occupants[replica.name] = Occupant(replica=replica, number=self._number, generation=generation, role=role)
         self._engine.start(replica)
-        self._events.add(replica.name, "starts")
+        self._events.add(replica.name, f"starts as the {role}" if role else "starts")
 
     def _welcome(self, occupant: Occupant) -> None:
         occupant.begin(occupant.state)
-        self._failed = 0
+        if not occupant.role:
+            self._pace.begin()
         took_s, state = time.monotonic() - occupant.started_at, occupant.state
         ports = f"HTTP {state.http_port}, gRPC {state.grpc_port}, metrics {state.metrics_port}"
         self._events.add(occupant.name, f"ready after {took_s:.1f} s on {state.node} ({ports})")
@@ -195,7 +243,11 @@ class Group:
 
     def _replace(self, occupant: Occupant, why: str) -> None:
         """Give up a replica that has not ended."""
-        self._events.add(occupant.name, f"{why}{self._delay()}")
+        self.deaths += 1
+        if occupant.role:
+            self._fail_canary(f"{occupant.name} (the {occupant.role}): {why}")
+            return
+        self._events.add(occupant.name, f"{why}{self._pace.die()}")
         occupant.leave(why)
 
     def _end(self, occupant: Occupant) -> None:
@@ -210,34 +262,22 @@ class Group:
 
     def _mourn(self, occupant: Occupant) -> None:
         """Note a death, and when the next start may be."""
-        was_ready, problem = occupant.ready_at is not None, occupant.state.problem or "it ended"
-        first, _, details = problem.partition("\n")
-        first = first.rstrip(".")
-        # What the log of a server that did not start says (serve/failure_log.py).
-        if details.startswith(REASON):
-            reason, _, details = details.partition("\n")
-            first = f"{first} ({reason.removeprefix(REASON)})"
-        text = f"{'died' if was_ready else 'did not start'}: {first}{self._delay()}"
+        self.deaths += 1
+        first, details = occupant.death()
+        text = f"{occupant.fate}: {first}{'' if occupant.role else self._pace.die()}"
         self._events.add(occupant.name, f"{text}\n{details}" if details else text)
-        self._failed += not was_ready
+        if occupant.role:
+            if self.canary and (self.canary.is_over(occupant.role) or occupant.ready_at):
+                self._fail_canary(f"{occupant.name} (the {occupant.role}) {occupant.fate}: {first}")
+            return
+        if occupant.ready_at is None:
+            self._pace.fail(first)
         if self._before and occupant.generation == self._generation:
             self._failed_update += 1
             if self._failed_update >= MOST_FAILED_UPDATE:
                 self._go_back(first)
-        if self._failed >= MOST_FAILED:
-            self._gave_up = f"{self._failed} starts failed in a row; the last: {first}."
-            self._events.add(self.entry.name, f"no more replicas are started: {self._gave_up} `scale` tries again.")
-
-    def _delay(self) -> str:
-        """Count a death, and let the next start wait if there were others lately; says when it is."""
-        now = time.monotonic()
-        self.deaths += 1
-        self._death_times = [*(time_s for time_s in self._death_times if now - time_s < WINDOW_S), now]
-        wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2 ** (len(self._death_times) - 2))
-        if len(self._death_times) == 1:
-            return "; another starts"
-        self._wait_until = now + wait_s
-        return f"; another starts in {wait_s:g} s"
+        if self.gave_up:
+            self._events.add(self.entry.name, f"no more replicas are started: {self.gave_up} `scale` tries again.")
 
     def _go_back(self, why: str) -> None:
         assert self._before is not None
@@ -246,7 +286,7 @@ class Group:
         self._before = None
         self._update = f"went back to {self.config_name or 'config.pbtxt'}, because {refused} failed: {why}"
         self._events.add(self.entry.name, self._update)
-        self._try_again()
+        self._pace.try_again()
 
     def _finish_update(self) -> None:
         """End the update when every replica has the configuration."""
@@ -257,6 +297,3 @@ class Group:
             if not self._update:
                 self._update = f"done: {len(stay)} replicas with {self.config_name or 'config.pbtxt'}"
                 self._events.add(self.entry.name, f"update {self._update}")
-
-    def _try_again(self) -> None:
-        self._failed, self._wait_until, self._gave_up = 0, 0.0, ""

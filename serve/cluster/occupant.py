@@ -5,8 +5,13 @@ from dataclasses import dataclass, field
 
 from serve.cluster.engine import Phase, Replica, ReplicaState
 from serve.cluster.probe import Probe
+from serve.cluster.reconcile import Member
 from serve.front.door import Endpoint
 
+# The weight of an ordinary replica at the door.
+ORDINARY = 100
+# What the log of a server that did not start says (serve/failure_log.py).
+REASON = "reason: "
 # A request that the door sent before it took the replica out may still be on its way.
 SETTLE_S = 0.5
 # A replica whose readiness is asked for every second is called unready after this time.
@@ -17,7 +22,8 @@ UNREADY_S = 3.0
 class Occupant:
     """A replica.
 
-    generation: the update that it belongs to. leaving: why it leaves, "" if it stays. leaves_at: since when.
+    generation: the update that it belongs to. role: of a canary or its control, "" of an ordinary replica.
+    leaving: why it leaves, "" if it stays. leaves_at: since when.
     out_at: since when the door sends it nothing. done_at: since when it has no requests left, so that the door may
     forget it and close its connections. stopping: whether the engine was told to stop it.
     """
@@ -25,6 +31,7 @@ class Occupant:
     replica: Replica
     number: int
     generation: int
+    role: str = ""
     state: ReplicaState = field(default_factory=lambda: ReplicaState(phase=Phase.STARTING))
     started_at: float = field(default_factory=time.monotonic)
     ready_at: float | None = None
@@ -44,6 +51,11 @@ class Occupant:
         """It is ready for the first time."""
         self.ready_at, self.probe = time.monotonic(), Probe(state)
 
+    def member(self, generation: int) -> Member:
+        """It, for `reconcile.step`; `generation` is the current one."""
+        is_current, is_ready = self.generation == generation, self.ready_at is not None
+        return Member(name=self.name, number=self.number, is_current=is_current, is_ready=is_ready)
+
     def leave(self, why: str) -> None:
         """It gets no new requests from now on."""
         self.leaving, self.leaves_at = why, time.monotonic()
@@ -55,7 +67,7 @@ class Occupant:
         if self.probe:
             self.probe.end()
 
-    def endpoint(self) -> Endpoint | None:
+    def endpoint(self, weight: int = ORDINARY) -> Endpoint | None:
         """The replica as the door sees it; None before it is ready, and after it has answered its last request."""
         if self.state.phase is not Phase.READY or self.done_at is not None:
             return None
@@ -65,7 +77,22 @@ class Occupant:
             http_port=self.state.http_port,
             grpc_port=self.state.grpc_port,
             is_draining=bool(self.leaving),
+            weight=weight,
         )
+
+    @property
+    def fate(self) -> str:
+        """How it ended by itself, in words."""
+        return "died" if self.ready_at else "did not start"
+
+    def death(self) -> tuple[str, str]:
+        """Why it ended by itself, in a line; and further lines about it."""
+        first, _, details = (self.state.problem or "it ended").partition("\n")
+        first = first.rstrip(".")
+        if details.startswith(REASON):
+            reason, _, details = details.partition("\n")
+            first = f"{first} ({reason.removeprefix(REASON)})"
+        return first, details
 
     def is_drained(self, in_flight: int) -> bool:
         """Whether a replica that leaves has answered all its requests."""

@@ -55,6 +55,21 @@ def of_plan(path: Path) -> Place:
     return Place.of(str(path.resolve()))
 
 
+def chosen(plan: Path | None) -> Place:
+    """The place of the cluster of this plan, or of the only one that runs; `plan` may be its name (serve-PID), too."""
+    found = running()
+    if plan:
+        named = [each for each in found if each.name == str(plan)]
+        return named[0] if named else of_plan(plan)
+    if not found:
+        raise Mistake("no cluster runs here. Start one: python -m serve.cluster up PLAN.toml")
+    if len(found) > 1:
+        raise Mistake(
+            f"{len(found)} clusters run here. Name one with --plan: {', '.join(each.name for each in found)}."
+        )
+    return found[0]
+
+
 @contextlib.contextmanager
 def taken(place: Place) -> Iterator[None]:
     """Hold the place; raises `RunningError` if another process does. Forgets clusters whose plan is gone."""

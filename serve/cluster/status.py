@@ -16,6 +16,7 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
 
     phase: starting, ready, unready (it does not say that it is ready), draining or stopping.
     in_flight, requests, failures: what the door counts for it.
+    role: canary or control, "" of an ordinary replica.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
     in_flight: int
     requests: int
     failures: int
+    role: str = ""
 
 
 class DeploymentStatus(Frozen, frozen=True, kw_only=True):
@@ -41,6 +43,8 @@ class DeploymentStatus(Frozen, frozen=True, kw_only=True):
     desired: the replicas that it is to have. deaths: replicas that ended by themselves. drained: those that left.
     gave_up: why no more replicas are started, "" if they are. updating: whether replicas are being replaced by those of
     another configuration. update: how the last update ended, "" without one.
+    canary: the file of the canary's configuration, None without a canary. canary_failed: why the cluster itself ended
+    the last canary, "" if it did not. The canary and its control are in none of the counts but `deaths` and `drained`.
     """
 
     name: str
@@ -54,6 +58,8 @@ class DeploymentStatus(Frozen, frozen=True, kw_only=True):
     updating: bool
     update: str
     scales: bool
+    canary: str | None = None
+    canary_failed: str = ""
 
 
 class Status(Frozen, frozen=True, kw_only=True):

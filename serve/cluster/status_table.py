@@ -23,6 +23,7 @@ def print_status(status: Status) -> None:
     for each in status.deployments:
         more = f"; no more are started: {each.gave_up}" if each.gave_up else ""
         more += "; an update is under way" if each.updating else ""
+        more += f"; a canary has {each.canary}" if each.canary else ""
         line = f"{each.name}: {each.ready} of {each.desired} replicas ready, {each.deaths} died, {each.drained} drained"
         console.print(f"{line}{more}", markup=False)
     table = Table(*COLUMNS)
@@ -33,7 +34,7 @@ def print_status(status: Status) -> None:
         for replica, batch in zip(status.replicas, batches, strict=True):
             ports = (replica.http_port, replica.grpc_port, replica.metrics_port)
             table.add_row(
-                replica.name,
+                f"{replica.name} ({replica.role})" if replica.role else replica.name,
                 replica.node,
                 replica.phase,
                 replica.config_name or "config.pbtxt",

@@ -12,7 +12,8 @@ class Endpoint:
     """A replica as the door sees it.
 
     is_draining: it gets no new requests; those in flight are answered.
-    weight: its share of new requests, relative to the other endpoints of its pool.
+    weight: its share of new requests, relative to the other endpoints of its pool, at most 256. While the weights
+        differ, Envoy gives each its share in turn, and HAProxy its share of the requests in flight.
     """
 
     replica: str

@@ -70,6 +70,9 @@ def _cluster(pool: Pool, protocol: str, folder: Path) -> dict[str, Any]:
         "eds_cluster_config": {"eds_config": {"path_config_source": file, "resource_api_version": "V3"}},
         "connect_timeout": "1s",
         "lb_policy": "LEAST_REQUEST",
+        # It counts only while weights differ, as for a canary, and then each endpoint gets its share. With more than 0,
+        # the weight is divided by the requests in flight: a lower weight gets more, and a slower replica less.
+        "least_request_lb_config": {"active_request_bias": {"default_value": 0.0, "runtime_key": "door.bias"}},
         "common_lb_config": {
             # No panic: requests to a draining or dead replica are worse than a refusal.
             "healthy_panic_threshold": {"value": 0.0},
