@@ -131,6 +131,7 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Ports of 0 are any free ones. metrics_port: of the cluster's own metrics; with -1 there are none.
     is_open: whether `host` may be beyond loopback without tenants and TLS.
+    passes_traces: whether replicas get the `traceparent` of requests without a tenant, too.
     """
 
     deployment: Annotated[tuple[Deployment, ...], Meta(min_length=1)]
@@ -139,6 +140,7 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grpc_port: Port = 8001
     metrics_port: Annotated[int, Meta(ge=-1, le=65_535)] = 8002
     is_open: bool = False
+    passes_traces: bool = False
     proxy: Literal["envoy", "haproxy"] = "envoy"
     repository: Path = REPOSITORY
     limits: Limits = Limits()

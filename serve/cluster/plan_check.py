@@ -47,6 +47,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         pools=pools,
         tenants=tenants,
         is_open=plan.is_open,
+        passes_traces=plan.passes_traces,
         tls=Tls(certificate=plan.tls.certificate, key=plan.tls.key) if plan.tls else None,
         largest_request_bytes=int(largest_mib * MIB),
         retry_buffer_bytes=int(buffer_mib * MIB),

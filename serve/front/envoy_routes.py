@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from serve.front.door import FrontDoor, Pool
-from serve.management import admin
 
 TENANT_HEADER, POOL_HEADER = "x-door-tenant", "x-door-pool"
 MODELS = "/v2/models/"
@@ -58,7 +57,7 @@ def routes(door: FrontDoor) -> dict[str, Any]:
                     *_http(door),
                     _refusal({"prefix": "/"}, 404, "the front door has no such path"),
                 ],
-                "request_headers_to_remove": ["authorization", admin.HEADER, TENANT_HEADER, POOL_HEADER],
+                "request_headers_to_remove": [*door.removed_headers, TENANT_HEADER, POOL_HEADER],
                 "request_body_buffer_limit": door.retry_buffer_bytes,
             }
         ],
