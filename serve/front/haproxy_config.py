@@ -15,6 +15,8 @@ CONTROL_SOCKET, METRICS_SOCKET, TENANTS_FILE, CERTIFICATE_FILE = (
 )
 PROTOCOLS = ("http", "grpc")
 SLOTS = 64
+# The name of a slot in HAProxy, before its number.
+SERVER = "s"
 CHECK_EVERY_MS = 500
 MOST_HEADERS = 100
 # HAProxy's own overhead in a buffer; a body of the largest size needs more than its bytes.
@@ -70,7 +72,7 @@ def tenants(door: FrontDoor) -> str:
 
 def server(number: int) -> str:
     """The name of a slot in HAProxy."""
-    return f"s{number}"
+    return f"{SERVER}{number}"
 
 
 def _ms(time_s: float) -> str:

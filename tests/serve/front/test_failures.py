@@ -28,10 +28,12 @@ from doors import (
 from processes import descendants, wait_until
 
 from export.repository import REPOSITORY
+from serve.front import envoy, haproxy
 from serve.front.checks import Kind
 from serve.front.door import FrontDoor
 from serve.front.envoy import Envoy
 from serve.front.haproxy import HAProxy
+from serve.front.process import ProxyError
 from serve.launcher import Server
 from serve.management.statistics import Counters
 from triton_batching.processes import is_running, name
@@ -125,6 +127,43 @@ def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Serv
             assert caller.infer(GRPC, SIMULATED).ok
 
 
+def test_a_replica_in_the_place_of_another_counts_from_0(kind: Kind, replicas: Sequence[Server]) -> None:
+    first, second, third = endpoints(replicas[:3])
+    front = door(SIMULATED)
+    with opened(front, kind=kind, simulated_accelerator=[first, second]) as proxy, Caller(front) as caller:
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
+        proxy.route({SIMULATED: [second]})
+        proxy.route({SIMULATED: [second, third]})
+        assert proxy.traffic()["r2"].requests == 0
+        proxy.route({SIMULATED: [third]})
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 2)
+        assert proxy.traffic()["r2"].requests == 4
+
+
+def test_a_proxy_that_hung_takes_what_it_was_told_meanwhile(
+    kind: Kind, replicas: Sequence[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (envoy, haproxy):
+        monkeypatch.setattr(module, "TAKEN_S", 0.2)
+    monkeypatch.setattr(haproxy, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(envoy, "ADMIN_TIMEOUT_S", 0.1)
+    first, second, third = endpoints(replicas[:3])
+    front = door(SIMULATED)
+    with opened(front, kind=kind, simulated_accelerator=[first]) as proxy, Caller(front) as caller:
+        assert isinstance(proxy, Envoy | HAProxy)
+        _, process = proxy.pids()
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(ProxyError, match="did not take the endpoints"):
+                proxy.route({SIMULATED: [second, third]})
+        finally:
+            os.kill(process, signal.SIGCONT)
+        monkeypatch.undo()
+        proxy.route({SIMULATED: [third]})
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
+        assert {name: replica.requests for name, replica in proxy.traffic().items()} == {"r2": 8}
+
+
 def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
     with opened(front, kind=kind) as proxy, Caller(front) as caller:
@@ -156,7 +195,7 @@ def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequen
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED, is_retried=is_retried)
         with (
-            opened(front, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
+            opened(front, kind=kind, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
             ThreadPoolExecutor() as threads,
         ):
             os.kill(triton(victim), signal.SIGSTOP)
