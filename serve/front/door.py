@@ -70,8 +70,8 @@ class FrontDoor:
 
     tenants: without any, everybody who reaches the ports may call. is_open: whether the door may listen beyond loopback
         without tenants or without TLS, as in a network of containers.
-    passes_traces: whether a `traceparent` reaches the replicas without a tenant, too. Each one makes a server that sends
-        traces trace the request, and servers before 2.58 can die from that (serve/server_flags.py).
+    passes_traces: whether a `traceparent` reaches the replicas without a tenant, too. A server that sends traces
+        traces each request that has one, and before 2.58 it can die from that (serve/server_flags.py).
     largest_request_bytes: a larger request is refused. retry_buffer_bytes must be above it, or a retry fails.
     most_depth: the deepest nesting of a JSON request.
     idle_s: a connection without requests is closed after this time; headers_s, request_s: the longest time in which a
