@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,10 @@ from serve.cluster.place import Place
 from serve.cluster.plan import Plan
 from serve.cluster.probe import address
 from serve.cluster.state import Remembered
+from serve.exporter.endpoint import serving
 from serve.front.opening import open_door
 from serve.front.proxy import Proxy
+from serve.management.api import ServerError
 from triton_batching.terminal import Mistake, terminal
 
 
@@ -64,16 +67,20 @@ def _controller(
         proxy = stack.enter_context(open_door(setup.door, kind=kind, report=partial(events.add, kind)))
         controller = Controller(setup, engine, proxy, events, remember=remember, ready=lambda: _announce(setup, tell))
         stack.callback(controller.close)
-        page = partial(_page, controller, proxy)
-        stack.enter_context(metrics_page.served(setup.door.host, setup.metrics_port, page))
+        if setup.metrics_port is not None:
+            page = partial(_page, controller, proxy)
+            stack.enter_context(serving(setup.door.host, setup.metrics_port, page))
         yield controller
 
 
 def _page(controller: Controller, proxy: Proxy) -> str:
-    """The metrics of the cluster; the controller's own thread says how it is."""
+    """The metrics of the cluster; the controller's own thread says how it is. Raises `ServerError` if it does not."""
     call = Call(Look())
     controller.calls.put(call)
-    status = call.wait().status
+    try:
+        status = call.wait().status
+    except queue.Empty as error:
+        raise ServerError("the cluster does not answer") from error
     assert status is not None
     return metrics_page.page(status, proxy.metrics())
 
