@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from serve.cluster import plan_check
+from serve.cluster import plan_check, targets
 from serve.cluster.autoscaler import Autoscaler
 from serve.cluster.control import Answer, Call, Command, Down, Drain, Look, Scale, Update
 from serve.cluster.engine import Engine
@@ -45,7 +45,8 @@ class Setup:
 class Controller:
     """One cluster: `run` keeps it until it is told to end.
 
-    remember: writes what the next `up` continues with. ready: called once, when every deployment has its replicas.
+    remember: writes what the next `up` continues with. publish: writes the targets of Prometheus. ready: called once,
+        when every deployment has its replicas.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class Controller:
         events: Events,
         *,
         remember: Callable[[Mapping[str, Remembered]], None],
+        publish: Callable[[str], object],
         ready: Callable[[], None],
     ) -> None:
         self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._setup, self._plan = setup, setup.plan
         self._engine, self._proxy, self._events = engine, proxy, events
-        self._remember, self._announce = remember, ready
+        self._remember, self._publish, self._announce = remember, publish, ready
         limits, repository = self._plan.limits, self._plan.repository
         self.groups = {
             entry.name: Group(entry, setup.starts[entry.name], engine, events, limits=limits, repository=repository)
@@ -72,6 +74,7 @@ class Controller:
         }
         self._routed: Mapping[str, tuple[Endpoint, ...]] = {}
         self._remembered: Mapping[str, Remembered] = {}
+        self._targets = ""
         self._traffic: Mapping[str, Traffic] = {}
         self._traffic_at = 0.0
         self._is_ready = self._ends = False
@@ -91,19 +94,18 @@ class Controller:
     def close(self) -> None:
         """Let the replicas answer what they have, and make the door forget them, so that they stop soon."""
         draining = {
-            name: [dataclasses.replace(each, is_draining=True) for each in endpoints]
+            name: [dataclasses.replace(endpoint, is_draining=True) for endpoint in endpoints]
             for name, endpoints in self._routed.items()
         }
         with contextlib.suppress(Failure):
             self._proxy.route(draining)
             until = time.monotonic() + CLOSE_S
-            while any(each.in_flight for each in self._proxy.traffic().values()) and time.monotonic() < until:
+            while any(replica.in_flight for replica in self._proxy.traffic().values()) and time.monotonic() < until:
                 time.sleep(TICK_S)
             self._proxy.route(dict.fromkeys(self._routed, ()))
 
     def status(self) -> Status:
         """How the cluster is."""
-        occupants = [each for group in self.groups.values() for each in group.occupants.values()]
         return Status(
             name=self._setup.name,
             engine=self._setup.engine,
@@ -115,7 +117,7 @@ class Controller:
             is_ready=self._is_ready,
             proxy_restarts=self._proxy.restarts,
             deployments=tuple(group.status() for group in self.groups.values()),
-            replicas=tuple(self._replica(each) for each in occupants),
+            replicas=tuple(map(self._replica, self._occupants())),
             events=self._events.last(),
         )
 
@@ -130,13 +132,13 @@ class Controller:
         self._note_readiness()
 
     def _look_at_traffic(self) -> None:
-        drains = any(each.leaving for group in self.groups.values() for each in group.occupants.values())
+        drains = any(occupant.leaving for occupant in self._occupants())
         now = time.monotonic()
         if not drains and now - self._traffic_at < TRAFFIC_S:
             return
         self._traffic, self._traffic_at = self._proxy.traffic(), now
         for name, scaler in self._scalers.items():
-            ready = [each.name for each in self.groups[name].ready()]
+            ready = [occupant.name for occupant in self.groups[name].ready()]
             if ready and self._traffic:
                 in_flight = [self._traffic.get(replica, NO_TRAFFIC).in_flight for replica in ready]
                 scaler.sample(sum(in_flight) / len(ready))
@@ -163,9 +165,16 @@ class Controller:
 
     def _keep(self) -> None:
         remembered = {name: group.remembered() for name, group in self.groups.items()}
-        if remembered != self._remembered:
-            self._remember(remembered)
-            self._remembered = remembered
+        targets_now = targets.text(self._occupants())
+        try:
+            if remembered != self._remembered:
+                self._remembered = remembered
+                self._remember(remembered)
+            if targets_now != self._targets:
+                self._targets = targets_now
+                self._publish(targets_now)
+        except Mistake as mistake:  # a full disk must not end what serves
+            self._events.add(self._setup.name, f"its files are old: {mistake}")
 
     def _note_readiness(self) -> None:
         if self._is_ready:
@@ -231,6 +240,9 @@ class Controller:
         plan_check.check_models(group.entry, config_name, self._plan.repository)
         group.update(config_name)
         return f"{group.entry.name}: the update to {config_name or 'config.pbtxt'} begins"
+
+    def _occupants(self) -> list[Occupant]:
+        return [occupant for group in self.groups.values() for occupant in group.occupants.values()]
 
     def _replica(self, occupant: Occupant) -> ReplicaStatus:
         state, traffic = occupant.state, self._traffic.get(occupant.name, NO_TRAFFIC)

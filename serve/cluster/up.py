@@ -21,6 +21,7 @@ from serve.exporter.endpoint import serving
 from serve.front.opening import open_door
 from serve.front.proxy import Proxy
 from serve.management.api import ServerError
+from triton_batching import whole_file
 from triton_batching.terminal import Mistake, terminal
 
 
@@ -45,7 +46,8 @@ def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, 
             tell(f"continues with {'; '.join(differences)}. --fresh starts as planned.")
         setup = Setup(plan=plan, name=where.name, engine=engine, door=door, metrics_port=metrics_port, starts=starts)
         remember = partial(state.write, where.state) if remembers else _forget
-        with _controller(setup, tell, remember) as running, listening(where.socket, running.calls):
+        publish = partial(whole_file.write, where.targets)
+        with _controller(setup, tell, remember, publish) as running, listening(where.socket, running.calls):
             running.run()
         where.state.unlink(missing_ok=True)
         tell("the cluster has ended.")
@@ -57,7 +59,10 @@ def _forget(_: Mapping[str, Remembered]) -> None:
 
 @contextlib.contextmanager
 def _controller(
-    setup: Setup, tell: Callable[[str], None], remember: Callable[[Mapping[str, Remembered]], None]
+    setup: Setup,
+    tell: Callable[[str], None],
+    remember: Callable[[Mapping[str, Remembered]], None],
+    publish: Callable[[str], object],
 ) -> Iterator[Controller]:
     """The cluster's engine, front door and metrics, and what keeps them; at the end all have ended."""
     events, kind = Events(tell), setup.plan.proxy
@@ -65,7 +70,8 @@ def _controller(
         engine = stack.enter_context(_engine(setup.engine, events))
         _check_room(setup, engine)
         proxy = stack.enter_context(open_door(setup.door, kind=kind, report=partial(events.add, kind)))
-        controller = Controller(setup, engine, proxy, events, remember=remember, ready=lambda: _announce(setup, tell))
+        ready = partial(_announce, setup, tell)
+        controller = Controller(setup, engine, proxy, events, remember=remember, publish=publish, ready=ready)
         stack.callback(controller.close)
         if setup.metrics_port is not None:
             page = partial(_page, controller, proxy)
