@@ -115,7 +115,11 @@ class Process:
             self.restarts += 1
             with contextlib.suppress(OSError):
                 self._log.replace(self._log.with_suffix(f".old{self._log.suffix}"))
-            self._guard, started = self._started(), time.monotonic()
+            started = time.monotonic()
+            try:
+                self._guard = self._started()
+            except OSError as error:  # the machine has no memory or no process left
+                self._report(f"the front door's {self.name} cannot be started ({error}); it is tried again")
 
     def _end_proxy(self) -> None:
         """Wait for the end of a proxy whose guard was killed; the kernel has sent it SIGTERM."""

@@ -25,7 +25,8 @@ from doors import (
     opened,
     start,
 )
-from processes import descendants, wait_until
+from processes import wait_until
+from server_processes import tritonserver
 
 from export.repository import REPOSITORY
 from serve.front import envoy, haproxy
@@ -36,7 +37,7 @@ from serve.front.haproxy import HAProxy
 from serve.front.process import ProxyError
 from serve.launcher import Server
 from serve.management.statistics import Counters
-from triton_batching.processes import is_running, name
+from triton_batching.processes import is_running
 
 pytestmark = pytest.mark.server
 CLIENTS = 8
@@ -73,11 +74,6 @@ def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> lis
         return [answer for one in clients for answer in one.result()]
 
 
-def triton(server: Server) -> int:
-    """The process of the tritonserver under a guard."""
-    return next(pid for pid in descendants(server.pid) if name(pid) == "tritonserver")
-
-
 def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
     with contextlib.ExitStack() as stack:
         victim, sleeper = start(stack, SIMULATED, SIMULATED)
@@ -85,13 +81,13 @@ def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: S
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
 
             def harm() -> None:
-                os.kill(triton(victim), signal.SIGKILL)
-                os.kill(triton(sleeper), signal.SIGSTOP)
+                os.kill(tritonserver(victim.pid), signal.SIGKILL)
+                os.kill(tritonserver(sleeper.pid), signal.SIGSTOP)
 
             try:
                 assert offer(front, 30, harm) == []
             finally:
-                os.kill(triton(sleeper), signal.SIGCONT)
+                os.kill(tritonserver(sleeper.pid), signal.SIGCONT)
             traffic = proxy.traffic()
             assert all(traffic[f"r{number}"].requests > 0 for number in range(4))
             assert sum(replica.requests for replica in traffic.values()) >= CLIENTS * 30
@@ -103,7 +99,7 @@ def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(kind: Kind, r
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED)
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim])):
-            assert offer(front, 100, lambda: os.kill(triton(victim), signal.SIGTERM)) == []
+            assert offer(front, 100, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
             wait_until(lambda: not victim.running(), seconds=30.0)
 
 
@@ -198,13 +194,13 @@ def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequen
             opened(front, kind=kind, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
             ThreadPoolExecutor() as threads,
         ):
-            os.kill(triton(victim), signal.SIGSTOP)
+            os.kill(tritonserver(victim.pid), signal.SIGSTOP)
             caller = stack.enter_context(Caller(front))
             calls = [threads.submit(caller.infer, protocol, SIMULATED) for protocol in (GRPC, HTTP)]
             assert wait_until(lambda: proxy.traffic()["victim"].in_flight == 2, seconds=10)
             before = executed()
             proxy.route({SIMULATED: [endpoint(victim, "victim", is_draining=True), endpoint(replicas[0], "other")]})
-            os.kill(triton(victim), signal.SIGKILL)
+            os.kill(tritonserver(victim.pid), signal.SIGKILL)
             codes = [call.result().code for call in calls]
         assert codes == (["OK", "200"] if is_retried else ["UNAVAILABLE", "503"])
         assert executed() - before == (2 if is_retried else 0)
