@@ -6,6 +6,7 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
@@ -64,10 +65,9 @@ class Controller:
         self._setup, self._plan = setup, setup.plan
         self._engine, self._proxy, self._events = engine, proxy, events
         self._remember, self._publish, self._announce = remember, publish, ready
-        limits, repository = self._plan.limits, self._plan.repository
+        new = partial(Group, engine=engine, events=events, limits=self._plan.limits, repository=self._plan.repository)
         self.groups = {
-            entry.name: Group(entry, setup.starts[entry.name], engine, events, limits=limits, repository=repository)
-            for entry in self._plan.deployment
+            deployment.name: new(deployment, setup.starts[deployment.name]) for deployment in self._plan.deployment
         }
         self._scalers = {
             name: Autoscaler(group.entry.scaling) for name, group in self.groups.items() if group.entry.scaling
@@ -209,8 +209,8 @@ class Controller:
                 return self._update(group, group.config_name if command.keeps_config else command.config_name)
 
     def _group(self, name: str) -> Group:
-        if entry := self._plan.find(name):
-            return self.groups[entry.name]
+        if deployment := self._plan.find(name):
+            return self.groups[deployment.name]
         raise Mistake(f"{name}: no such deployment or model. There are: {', '.join(self.groups)}.")
 
     def _drain(self, name: str) -> str:
@@ -227,8 +227,8 @@ class Controller:
         name, before = group.entry.name, group.desired
         if group.entry.scaling:
             raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
-        entry = msgspec.structs.replace(group.entry, replicas=replicas)
-        plan_check.check_count(entry, self._plan.repository)
+        deployment = msgspec.structs.replace(group.entry, replicas=replicas)
+        plan_check.check_count(deployment, self._plan.repository)
         self._engine.check([group.replica(number) for number in range(replicas - before)])
         self._events.add(name, f"scale {before} -> {replicas} by command")
         group.scale(replicas)

@@ -155,5 +155,5 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def find(self, name: str) -> Deployment | None:
         """The deployment with this name, or the only one that serves a model of this name."""
-        named = [entry for entry in self.deployment if entry.name == name]
-        return next(iter(named or [entry for entry in self.deployment if name in entry.models]), None)
+        named = [deployment for deployment in self.deployment if deployment.name == name]
+        return next(iter(named or [deployment for deployment in self.deployment if name in deployment.models]), None)

@@ -40,8 +40,11 @@ def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, 
         door, metrics_port = plan_check.check(plan, where.name)
         if fresh or not remembers:
             where.state.unlink(missing_ok=True)
-        found = state.read(where.state)
-        starts = {entry.name: state.start_of(entry, found.get(entry.name)) for entry in plan.deployment}
+        remembered = state.read(where.state)
+        starts = {
+            deployment.name: state.start_of(deployment, remembered.get(deployment.name))
+            for deployment in plan.deployment
+        }
         if differences := state.differences(plan, starts):
             tell(f"continues with {'; '.join(differences)}. --fresh starts as planned.")
         setup = Setup(plan=plan, name=where.name, engine=engine, door=door, metrics_port=metrics_port, starts=starts)
@@ -126,9 +129,9 @@ def _remove_empty(folder: Path) -> None:
 def _check_room(setup: Setup, engine: Engine) -> None:
     """Raise `Mistake` if there is no room for all replicas that the plan may ask for."""
     replicas = [
-        plan_check.replica(entry, number, setup.starts[entry.name].config_name, setup.plan.repository)
-        for entry in setup.plan.deployment
-        for number in range(max(entry.most_replicas, setup.starts[entry.name].replicas))
+        plan_check.replica(deployment, number, setup.starts[deployment.name].config_name, setup.plan.repository)
+        for deployment in setup.plan.deployment
+        for number in range(max(deployment.most_replicas, setup.starts[deployment.name].replicas))
     ]
     try:
         engine.check(replicas)

@@ -93,11 +93,11 @@ class Envoy:
 
     def _has(self, expected: Mapping[str, set[Host]]) -> bool:
         """Whether Envoy has these hosts, and has checked the health of each once."""
-        found = self._hosts()
+        hosts_of = self._hosts()
         return all(
-            name in found
-            and {_found(host) for host in found[name]} == hosts
-            and not any(host["health_status"].get("pending_active_hc") for host in found[name])
+            name in hosts_of
+            and {_found(host) for host in hosts_of[name]} == hosts
+            and not any(host["health_status"].get("pending_active_hc") for host in hosts_of[name])
             for name, hosts in expected.items()
         )
 
