@@ -25,13 +25,9 @@ RETRY_IF_NOT_SENT = "connect-failure,refused-stream,reset-before-request,retriab
 STOPPING = ("Server is stopping", "has no available versions")
 SHORT_TIMEOUT_S = 10.0
 LUA = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.LuaPerRoute"
-ALWAYS_OPEN = {
-    "envoy.filters.http.api_key_auth": {
-        "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
-        "config": {},
-        "disabled": True,
-    }
-}
+OFF = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}, "disabled": True}
+# Without a token, and without a rate: a stranger could name a tenant in its header, and use up the tenant's rate.
+ALWAYS_OPEN = {f"envoy.filters.http.{name}": OFF for name in ("api_key_auth", "local_ratelimit")}
 
 
 def cluster(pool: Pool, protocol: str) -> str:
