@@ -81,6 +81,7 @@ def cluster_plan(arguments: argparse.Namespace, theirs: list[str]) -> "Plan":
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         metrics_port=arguments.metrics_port,
+        metrics_host=arguments.host,
         passes_traces=arguments.trace is not None,
         repository=arguments.repository,
     )

@@ -38,6 +38,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
     tenants = tuple(_tenant(tenant, f"{where}: tenant {tenant.name}") for tenant in plan.tenant)
     try:
         http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, max(plan.metrics_port, 0))
+        free_ports(plan.metrics_host, 0, 0, metrics)
     except PortError as error:
         raise Mistake(f"{where}: {error}") from error
     opening = FrontDoor(

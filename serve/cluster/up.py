@@ -78,7 +78,7 @@ def _controller(
         stack.callback(controller.close)
         if setup.metrics_port is not None:
             page = partial(_page, controller, proxy)
-            stack.enter_context(serving(setup.door.host, setup.metrics_port, page))
+            stack.enter_context(serving(setup.plan.metrics_host, setup.metrics_port, page))
         yield controller
 
 
@@ -96,7 +96,7 @@ def _page(controller: Controller, proxy: Proxy) -> str:
 
 def _announce(setup: Setup, tell: Callable[[str], None]) -> None:
     door = setup.door
-    metrics = "" if setup.metrics_port is None else f", metrics {address(door.host, setup.metrics_port)}"
+    metrics = "" if setup.metrics_port is None else f", metrics {address(setup.plan.metrics_host, setup.metrics_port)}"
     http, grpc = address(door.host, door.http_port), address(door.host, door.grpc_port)
     tell(f"ready: HTTP {http}, gRPC {grpc}{metrics}. Ctrl-C stops the cluster.")
 
