@@ -55,5 +55,5 @@ def _mean_batch(replica: ReplicaStatus) -> str:
             counters = Counters.read(address(replica.host, replica.grpc_port), model)
         except ServerError:
             return ""
-        means.append(f"{counters.rows / counters.executions:.1f}" if counters.executions else "-")
+        means.append(f"{counters.rows_per_execution:.1f}" if counters.executions else "-")
     return ", ".join(means)
