@@ -13,7 +13,7 @@ from serve.front import haproxy_config, process
 from serve.front.door import Endpoint, FrontDoor
 from serve.front.envoy_clusters import address
 from serve.front.haproxy_config import PROTOCOLS, SERVER, SLOTS, Slot, server
-from serve.front.process import Process, ProxyError, write_private
+from serve.front.process import Process, ProxyError, Supervised, write_private
 from serve.front.proxy import Traffic
 from serve.server_folder import ServerFolder
 
@@ -27,26 +27,18 @@ UNKNOWN = dict.fromkeys(range(SLOTS), Slot())
 NONE = Traffic(in_flight=0, requests=0, failures=0)
 
 
-class HAProxy:
+class HAProxy(Supervised):
     """HAProxy as a `Proxy`. A replica keeps its slot as long as it is an endpoint."""
 
     def __init__(self, door: FrontDoor, folder: Path, running: Process, workers: int) -> None:
-        self._door, self._folder, self._process, self._workers = door, folder, running, workers
+        super().__init__(running)
+        self._door, self._folder, self._workers = door, folder, workers
         self._slots: dict[int, Slot] = {}
         # What HAProxy has surely taken.
         self._taken: Mapping[int, Slot] = {}
         # What a slot had counted when its replica got it, and the number of restarts for which that holds.
         self._earlier: dict[int, Traffic] = {}
         self._counts_since = 0
-
-    @property
-    def restarts(self) -> int:
-        """How often the process was started again."""
-        return self._process.restarts
-
-    def pids(self) -> list[int]:
-        """The process of the guard, and HAProxy's."""
-        return self._process.pids()
 
     def route(self, endpoints: Mapping[str, Sequence[Endpoint]]) -> None:
         """Send the requests of the pool to these endpoints; raises `ProxyError` if HAProxy does not take them."""

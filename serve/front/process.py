@@ -135,6 +135,22 @@ class Process:
         return [pid for pid, command in processes.with_argument(folder) if command[0] == self._command[0]]
 
 
+class Supervised:
+    """What every proxy says of its process."""
+
+    def __init__(self, running: Process) -> None:
+        self._process = running
+
+    @property
+    def restarts(self) -> int:
+        """How often the process was started again."""
+        return self._process.restarts
+
+    def pids(self) -> list[int]:
+        """The process of the guard, and below it the proxy's."""
+        return self._process.pids()
+
+
 @contextlib.contextmanager
 def running(
     command: Callable[[ServerFolder], Sequence[str]],
