@@ -96,8 +96,9 @@ class HAProxy(Supervised):
             for protocol in PROTOCOLS
             for setting in _settings(before.get(number), self._slots.get(number), protocol)
         ]
-        answers = [tell(self._folder, command) for command in commands]
-        # It answers a change with a sentence about it, and a mistake with one that begins otherwise.
+        # It answers a change with a sentence about it, and a mistake with one that begins otherwise. A command to one
+        # that hangs takes TIMEOUT_S, so the first without an answer is the last.
+        answers = (tell(self._folder, command) for command in commands)
         return all(answer is not None and "No such" not in answer for answer in answers)
 
     def _begin_counting(self, numbers: Collection[int]) -> None:
