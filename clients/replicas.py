@@ -86,25 +86,25 @@ class Replicas:
 
         Raises the error of the replicas if none works, and what a user has to change at any of them.
         """
-        found = (yield Work(self._addresses.now, _ignore)) if self._addresses.is_name else self._addresses.endpoints
+        endpoints = (yield Work(self._addresses.now, _ignore)) if self._addresses.is_name else self._addresses.endpoints
         self._closed, self._renewed = False, time.monotonic()
-        self._all = tuple(map(self._replica, found))
-        for each in self._all:
-            yield from each.look(None, timeout_s)
-            if each.error and not isinstance(each.error, ServerUnreachableError):
-                raise each.error
-        working = [each.metadata for each in self._all if each.error is None]
+        self._all = tuple(map(self._replica, endpoints))
+        for replica in self._all:
+            yield from replica.look(None, timeout_s)
+            if replica.error and not isinstance(replica.error, ServerUnreachableError):
+                raise replica.error
+        working = [replica.metadata for replica in self._all if replica.error is None]
         if not working:
-            raise self._together([each.error for each in self._all if each.error])
+            raise self._together([replica.error for replica in self._all if replica.error])
         self.metadata = replace(
             working[0],
             max_batch_size=min(metadata.max_batch_size for metadata in working),
             instances=working[0].instances * len(self._all),
         )
-        for each in self._all:
-            if each.error:
-                self._watch(each)
-            elif error := each.difference(self.metadata):
+        for replica in self._all:
+            if replica.error:
+                self._watch(replica)
+            elif error := replica.difference(self.metadata):
                 raise error
         return self.metadata
 

@@ -57,17 +57,21 @@ class BoundedServer(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Answer on a thread of its own, if one is left."""
-        if self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
             super().process_request(request, client_address)
-        else:
+        except RuntimeError:  # the machine has no thread left
+            self._free.release()
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer, and end the connection after `LONGEST_S`."""
         limit = threading.Timer(LONGEST_S, _end, [request])
         limit.daemon = True
-        limit.start()
         try:
+            limit.start()
             super().process_request_thread(request, client_address)
         finally:
             limit.cancel()

@@ -4,6 +4,7 @@ import argparse
 import os
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -14,6 +15,9 @@ from serve.management.api import ServerError
 from serve.server_flags import tracing, tracing_danger
 from serve.supervisor import supervise
 from triton_batching.terminal import Mistake, terminal
+
+if TYPE_CHECKING:
+    from serve.cluster.plan import Plan
 
 
 def serve(settings: Settings, *, restart: bool) -> None:
@@ -49,8 +53,14 @@ def run(arguments: argparse.Namespace, theirs: list[str], *, log: Path) -> None:
 def _serve_replicas(arguments: argparse.Namespace, theirs: list[str]) -> None:
     """Keep the cluster of a plan with one deployment, as `python -m serve.cluster up` does."""
     from serve.cluster.place import Place
-    from serve.cluster.plan import Deployment, Plan
     from serve.cluster.up import up
+
+    up(cluster_plan(arguments, theirs), Place.of(f"serve-{os.getpid()}"), remembers=False)
+
+
+def cluster_plan(arguments: argparse.Namespace, theirs: list[str]) -> "Plan":
+    """The plan of `--replicas`: one deployment of all models; raises `Mistake` for options that do not go with it."""
+    from serve.cluster.plan import Deployment, Plan
 
     if arguments.open_admin:
         raise Mistake("--open-admin does not go with --replicas: the front door lets no admin API through.")
@@ -62,18 +72,24 @@ def _serve_replicas(arguments: argparse.Namespace, theirs: list[str]) -> None:
         models=names,
         config_name=arguments.config_name,
         replicas=arguments.replicas,
-        arguments=tuple(theirs),
+        arguments=_flags(arguments, theirs),
         start_timeout_s=arguments.start_timeout,
     )
-    plan = Plan(
+    return Plan(
         deployment=(deployment,),
         host=arguments.host,
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         metrics_port=arguments.metrics_port,
+        metrics_host=arguments.host,
+        passes_traces=arguments.trace is not None,
         repository=arguments.repository,
     )
-    up(plan, Place.of(f"serve-{os.getpid()}"), remembers=False)
+
+
+def _flags(arguments: argparse.Namespace, theirs: list[str]) -> tuple[str, ...]:
+    """The flags of each tritonserver, beside those that the launcher sets."""
+    return (*(tracing(arguments.trace, theirs) if arguments.trace is not None else ()), *theirs)
 
 
 def _version(server: Server) -> str:
@@ -111,7 +127,7 @@ def _settings(arguments: argparse.Namespace, theirs: list[str], log: Path) -> Se
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         metrics_port=arguments.metrics_port,
-        arguments=(*(tracing(arguments.trace, theirs) if arguments.trace is not None else ()), *theirs),
+        arguments=_flags(arguments, theirs),
         log=log,
         open_admin=arguments.open_admin,
         start_timeout_s=arguments.start_timeout,

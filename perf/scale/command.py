@@ -1,6 +1,7 @@
 """Simulates the days of a plan's deployments and writes what they need: what `python -m perf.scale` does."""
 
 import argparse
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -35,11 +36,11 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     days = _days(arguments, plan)
     file.check_folder(arguments.out)
     records = []
-    for entry in _entries(arguments, plan, days):
-        record = _simulated(arguments, plan, entry, days[entry.name], command)
+    for deployment in _deployments(arguments, plan, days):
+        record = _simulated(arguments, plan, deployment, days[deployment.name], command)
         records.append(record)
         table.show(record, console)
-        path = file.write(record, arguments.out / f"{entry.name}.{record.curve.model}.{file.digest(command)}.json")
+        path = file.write(record, arguments.out / f"{deployment.name}.{record.curve.model}.{file.digest(command)}.json")
         console.print(f"written: {path}", markup=False)
     _write(arguments, records, console)
 
@@ -61,69 +62,75 @@ def _check(arguments: argparse.Namespace) -> None:
 def _days(arguments: argparse.Namespace, plan: Plan) -> Mapping[str, Sequence[Values]]:
     """The rates of each deployment in steps, one list of days for each."""
     if arguments.day:
-        entry = _only(plan, arguments.deployment)
+        deployment = _only(plan, arguments.deployment)
         seeds = range(arguments.seed, arguments.seed + arguments.days)
         rates = [day.diurnal(arguments.peak, seed=seed) for seed in seeds]
-        return {entry.name: [each.steps(arguments.step_s, DAY_S) for each in rates]}
-    found = day.read(arguments.trace)
-    names = {name: plan.find(name) for name in found}
-    if unknown := [name for name, entry in names.items() if entry is None]:
-        known = ", ".join(entry.name for entry in plan.deployment)
+        return {deployment.name: [of_day.steps(arguments.step_s, DAY_S) for of_day in rates]}
+    traced = day.read(arguments.trace)
+    names = {name: plan.find(name) for name in traced}
+    if unknown := [name for name, deployment in names.items() if deployment is None]:
+        known = ", ".join(deployment.name for deployment in plan.deployment)
         raise Mistake(
             f"{arguments.trace}: {unknown[0]} is no deployment of the plan and no model of one. It has: {known}."
         )
-    length_s = max(rates.times_s[-1] for rates in found.values()) + _last(found)
+    if twice := [name for name, number in Counter(d.name for d in names.values() if d).items() if number > 1]:
+        raise Mistake(f"{arguments.trace}: {twice[0]} is there twice, by its name and by its model. Add up the rates.")
+    length_s = max(rates.times_s[-1] for rates in traced.values()) + _last(traced)
     if (steps := length_s / arguments.step_s) > MOST_STEPS:
         raise Mistake(
             f"{arguments.trace}: has {steps:,.0f} steps of {arguments.step_s:g} s, and {MOST_STEPS:,} are the most. "
             "Give a part of it, or a larger --step-s."
         )
-    return {entry.name: [found[name].steps(arguments.step_s, length_s)] for name, entry in names.items() if entry}
+    return {
+        deployment.name: [traced[name].steps(arguments.step_s, length_s)]
+        for name, deployment in names.items()
+        if deployment
+    }
 
 
-def _last(found: Mapping[str, day.Rates]) -> float:
+def _last(traced: Mapping[str, day.Rates]) -> float:
     """How long the last rate of a trace holds: as long as the one before it."""
-    times = max((rates.times_s for rates in found.values()), key=lambda times: times[-1])
+    times = max((rates.times_s for rates in traced.values()), key=lambda times: times[-1])
     return times[-1] - times[-2] if len(times) > 1 else 60.0
 
 
 def _only(plan: Plan, name: str | None) -> Deployment:
     if name is None and len(plan.deployment) == 1:
         return plan.deployment[0]
-    entry = plan.find(name) if name else None
-    if entry is None:
-        known = ", ".join(each.name for each in plan.deployment)
+    deployment = plan.find(name) if name else None
+    if deployment is None:
+        known = ", ".join(deployment.name for deployment in plan.deployment)
         raise Mistake(f"--deployment {name or 'is missing'}: the plan has {known}. Name one of them.")
-    return entry
+    return deployment
 
 
-def _entries(arguments: argparse.Namespace, plan: Plan, days: Mapping[str, object]) -> list[Deployment]:
+def _deployments(arguments: argparse.Namespace, plan: Plan, days: Mapping[str, object]) -> list[Deployment]:
     """The deployments to simulate; raises `Mistake` for one that cannot be."""
     wanted = [_only(plan, arguments.deployment)] if arguments.deployment else list(plan.deployment)
-    entries = [entry for entry in wanted if entry.name in days]
-    if not entries:
+    deployments = [deployment for deployment in wanted if deployment.name in days]
+    if not deployments:
         raise Mistake(f"--deployment {arguments.deployment}: the trace has {', '.join(days)}. Name one of them.")
-    for entry in entries:
-        where = f"{arguments.plan}: deployment {entry.name}"
-        if len(entry.models) > 1:
+    for deployment in deployments:
+        where = f"{arguments.plan}: deployment {deployment.name}"
+        if len(deployment.models) > 1:
             raise Mistake(
-                f"{where}: has {len(entry.models)} models, and perf.scale simulates replicas of one. Plan a deployment "
-                "for each model."
+                f"{where}: has {len(deployment.models)} models, and perf.scale simulates replicas of one. Plan a "
+                "deployment for each model."
             )
-        if entry.p99_ms is None:
+        if deployment.p99_ms is None:
             raise Mistake(f"{where}: has no p99_ms, and a capacity is that at a latency target. Add it.")
     if arguments.write or arguments.hpa or arguments.keda:
-        if len(entries) > 1:
+        if len(deployments) > 1:
             raise Mistake("--write, --hpa and --keda are for one deployment. Name it: --deployment NAME.")
-        if not arguments.max and not entries[0].scaling:
+        if not arguments.max and not deployments[0].scaling:
             raise Mistake("--max: missing; what is written needs the most replicas that your machines hold. Give it.")
-    return entries
+    return deployments
 
 
 def _simulated(
-    arguments: argparse.Namespace, plan: Plan, entry: Deployment, days: Sequence[Values], command: tuple[str, ...]
+    arguments: argparse.Namespace, plan: Plan, deployment: Deployment, days: Sequence[Values], command: tuple[str, ...]
 ) -> ScaleRecord:
-    scaling = entry.scaling
+    scaling = deployment.scaling
     least = arguments.min or (scaling.min if scaling else 1)
     most = arguments.max or (scaling.max if scaling else MOST_REPLICAS)
     if least > most:
@@ -136,11 +143,11 @@ def _simulated(
     )
     steps = round(len(days[0]) * arguments.step_s / arguments.decide_s)
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        curve_task = progress.add_task(f"{entry.name}: one replica", total=simulations())
-        curve = _curve(arguments, plan, entry, tick=lambda: progress.advance(curve_task))
+        curve_task = progress.add_task(f"{deployment.name}: one replica", total=simulations())
+        curve = _curve(arguments, plan, deployment, tick=lambda: progress.advance(curve_task))
         if days[0].max() <= 0:
-            raise Mistake(f"{entry.name}: its rate is 0 all day. Give a trace with requests.")
-        days_task = progress.add_task(f"{entry.name}: days", total=steps)
+            raise Mistake(f"{deployment.name}: its rate is 0 all day. Give a trace with requests.")
+        days_task = progress.add_task(f"{deployment.name}: days", total=steps)
         tried = compare(
             curve,
             days,
@@ -153,7 +160,7 @@ def _simulated(
         )
     return ScaleRecord(
         command=command,
-        deployment=entry.name,
+        deployment=deployment.name,
         trace=str(arguments.trace or arguments.day),
         days=len(days),
         step_s=arguments.step_s,
@@ -167,36 +174,36 @@ def _simulated(
     )
 
 
-def _curve(arguments: argparse.Namespace, plan: Plan, entry: Deployment, tick: Callable[[], None]) -> ReplicaCurve:
+def _curve(arguments: argparse.Namespace, plan: Plan, deployment: Deployment, tick: Callable[[], None]) -> ReplicaCurve:
     """The curve of one replica, from the service times on record."""
-    model = entry.models[0]
-    config = read_config(model, entry.config_name, plan.repository)
+    model = deployment.models[0]
+    config = read_config(model, deployment.config_name, plan.repository)
     ramps = [load(arguments.service_time)] if arguments.service_time else _ramps(model, arguments.records)
     if ramps[0].model != model:
         raise Mistake(
             f"{arguments.service_time}: service times of {ramps[0].model}, not of {model}. Name another record."
         )
-    assert entry.p99_ms is not None
-    target = LatencyTarget(latency_ms=entry.p99_ms)
-    name = entry.config_name or "default"
+    assert deployment.p99_ms is not None
+    target = LatencyTarget(latency_ms=deployment.p99_ms)
+    name = deployment.config_name or "default"
     curve = measure(config, Profile(ramps=tuple(ramps)), target, config_name=name, tick=tick)
     return curve if arguments.capacity is None else curve.faster(arguments.capacity / curve.capacity.rate_per_s)
 
 
 def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
     """The ramps of a model, of each count of instances and threads the one with the largest batches."""
-    found: dict[tuple[int, int | None], ServiceTimes] = {}
+    ramps: dict[tuple[int, int | None], ServiceTimes] = {}
     for path in sorted(folder.glob(f"{model}.*.b*.k*.json")):
         times = load(path)
-        known = found.get((times.instances, times.threads))
+        known = ramps.get((times.instances, times.threads))
         if times.model == model and (known is None or known.max_batch_size < times.max_batch_size):
-            found[times.instances, times.threads] = times
-    if not found:
+            ramps[times.instances, times.threads] = times
+    if not ramps:
         raise Mistake(
             f"{folder}: has no service times of {model}. Measure them: python -m perf.measure.service_time {model}. Or "
             "name a record: --service-time FILE."
         )
-    return list(found.values())
+    return list(ramps.values())
 
 
 def _write(arguments: argparse.Namespace, records: Sequence[ScaleRecord], console: Console) -> None:

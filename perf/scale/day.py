@@ -65,8 +65,8 @@ def read(path: Path) -> Mapping[str, Rates]:
         if of_name[0][0] != 0:
             raise Mistake(f"{path}: {name} begins at {of_name[0][0]:g} s. Give its rate at 0 s.")
     return {
-        name: Rates(times_s=tuple(t for t, _ in each), rates_per_s=tuple(r for _, r in each))
-        for name, each in found.items()
+        name: Rates(times_s=tuple(t for t, _ in rows), rates_per_s=tuple(r for _, r in rows))
+        for name, rows in found.items()
     }
 
 

@@ -24,14 +24,18 @@ RUNNING = (
 WAITING = "nv_inference_pending_request_count"
 
 
-def query(record: ScaleRecord) -> str:
-    """The replicas that the requests in flight need: ready x (pending / target) ^ (1 / steepness)."""
-    found = planned.values(record)
-    selector = f'{{model="{record.curve.model}"}}'
+def query(model: str, *, target_pending: float, steepness: float) -> str:
+    """The replicas that the requests in flight need: ready x (pending / target_pending) ^ (1 / steepness)."""
+    selector = f'{{model="{model}"}}'
     running = " + ".join(f"sum(rate({name}{selector}[{WINDOW}]))" for name in RUNNING)
     ready = f"count({WAITING}{selector})"
     in_flight = f"(sum({WAITING}{selector}) + ({running}) / 1e6)"
-    return f"{ready} * ({in_flight} / {ready} / {found['target_pending']}) ^ (1 / {found['steepness']})"
+    return f"{ready} * ({in_flight} / {ready} / {target_pending}) ^ (1 / {steepness})"
+
+
+def _query(record: ScaleRecord) -> str:
+    values = planned.values(record)
+    return query(record.curve.model, target_pending=values["target_pending"], steepness=values["steepness"])
 
 
 def hpa(record: ScaleRecord) -> str:
@@ -43,7 +47,7 @@ def hpa(record: ScaleRecord) -> str:
                     "seriesQuery": WAITING,
                     "resources": {"namespaced": False},
                     "name": {"as": METRIC},
-                    "metricsQuery": query(record),
+                    "metricsQuery": _query(record),
                 }
             ]
         }
@@ -87,7 +91,7 @@ def keda(record: ScaleRecord, prometheus: str) -> str:
                     "metricType": "AverageValue",
                     "metadata": {
                         "serverAddress": prometheus,
-                        "query": query(record),
+                        "query": _query(record),
                         "threshold": "1",
                         # No answer is a failure and not a load of zero.
                         "ignoreNullValues": "false",

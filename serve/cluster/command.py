@@ -79,8 +79,8 @@ def _change(where: Place, arguments: argparse.Namespace) -> None:
         terminal().print(f"{answer.text}.", markup=False)
         return
     started = time.monotonic()
-    said = _wait(where, command, answer.text)
-    terminal().print(f"{said} ({time.monotonic() - started:.1f} s)", markup=False)
+    ended = _wait(where, command, answer.text)
+    terminal().print(f"{ended} ({time.monotonic() - started:.1f} s)", markup=False)
 
 
 def _wait(where: Place, command: Command, begun: str) -> str:
@@ -88,8 +88,8 @@ def _wait(where: Place, command: Command, begun: str) -> str:
     with terminal().status(begun) as progress:
         while True:
             status = _look(where)
-            if said := _ended(command, status):
-                return said
+            if ended := _ended(command, status):
+                return ended
             progress.update(f"{begun}: {_phases(command, status)}")
             time.sleep(POLL_S)
 
@@ -117,11 +117,14 @@ def _ended(command: Command, status: Status) -> str:
 def _phases(command: Command, status: Status) -> str:
     """The replicas that the command is about, and their phases."""
     if isinstance(command, Drain):
-        return ", ".join(f"{each.in_flight} requests left" for each in status.replicas if each.name == command.replica)
+        left = [replica.in_flight for replica in status.replicas if replica.name == command.replica]
+        return ", ".join(f"{requests} requests left" for requests in left)
     name = _deployment(command, status).name
-    return ", ".join(f"{each.name} {each.phase}" for each in status.replicas if each.deployment == name)
+    return ", ".join(f"{replica.name} {replica.phase}" for replica in status.replicas if replica.deployment == name)
 
 
 def _deployment(command: Command, status: Status) -> DeploymentStatus:
     assert isinstance(command, Scale | Update)
-    return next(each for each in status.deployments if command.deployment in (each.name, *each.models))
+    return next(
+        deployment for deployment in status.deployments if command.deployment in (deployment.name, *deployment.models)
+    )

@@ -6,10 +6,11 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
-from serve.cluster import plan_check
+from serve.cluster import plan_check, targets
 from serve.cluster.autoscaler import Autoscaler
 from serve.cluster.canary import ROLES
 from serve.cluster.control import Abandon, Answer, Call, Canary, Command, Down, Drain, Look, Promote, Scale, Update
@@ -46,7 +47,8 @@ class Setup:
 class Controller:
     """One cluster: `run` keeps it until it is told to end.
 
-    remember: writes what the next `up` continues with. ready: called once, when every deployment has its replicas.
+    remember: writes what the next `up` continues with. publish: writes the targets of Prometheus. ready: called once,
+        when every deployment has its replicas.
     """
 
     def __init__(
@@ -57,22 +59,23 @@ class Controller:
         events: Events,
         *,
         remember: Callable[[Mapping[str, Remembered]], None],
+        publish: Callable[[str], object],
         ready: Callable[[], None],
     ) -> None:
         self.calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
         self._setup, self._plan = setup, setup.plan
         self._engine, self._proxy, self._events = engine, proxy, events
-        self._remember, self._announce = remember, ready
-        limits, repository = self._plan.limits, self._plan.repository
+        self._remember, self._publish, self._announce = remember, publish, ready
+        new = partial(Group, engine=engine, events=events, limits=self._plan.limits, repository=self._plan.repository)
         self.groups = {
-            entry.name: Group(entry, setup.starts[entry.name], engine, events, limits=limits, repository=repository)
-            for entry in self._plan.deployment
+            deployment.name: new(deployment, setup.starts[deployment.name]) for deployment in self._plan.deployment
         }
         self._scalers = {
             name: Autoscaler(group.entry.scaling) for name, group in self.groups.items() if group.entry.scaling
         }
         self._routed: Mapping[str, tuple[Endpoint, ...]] = {}
         self._remembered: Mapping[str, Remembered] = {}
+        self._targets = ""
         self._traffic: Mapping[str, Traffic] = {}
         self._traffic_at = 0.0
         self._is_ready = self._ends = False
@@ -92,19 +95,18 @@ class Controller:
     def close(self) -> None:
         """Let the replicas answer what they have, and make the door forget them, so that they stop soon."""
         draining = {
-            name: [dataclasses.replace(each, is_draining=True) for each in endpoints]
+            name: [dataclasses.replace(endpoint, is_draining=True) for endpoint in endpoints]
             for name, endpoints in self._routed.items()
         }
         with contextlib.suppress(Failure):
             self._proxy.route(draining)
             until = time.monotonic() + CLOSE_S
-            while any(each.in_flight for each in self._proxy.traffic().values()) and time.monotonic() < until:
+            while any(replica.in_flight for replica in self._proxy.traffic().values()) and time.monotonic() < until:
                 time.sleep(TICK_S)
             self._proxy.route(dict.fromkeys(self._routed, ()))
 
     def status(self) -> Status:
         """How the cluster is."""
-        occupants = [each for group in self.groups.values() for each in group.occupants.values()]
         return Status(
             name=self._setup.name,
             engine=self._setup.engine,
@@ -116,7 +118,7 @@ class Controller:
             is_ready=self._is_ready,
             proxy_restarts=self._proxy.restarts,
             deployments=tuple(group.status() for group in self.groups.values()),
-            replicas=tuple(self._replica(each) for each in occupants),
+            replicas=tuple(map(self._replica, self._occupants())),
             events=self._events.last(),
         )
 
@@ -131,13 +133,13 @@ class Controller:
         self._note_readiness()
 
     def _look_at_traffic(self) -> None:
-        drains = any(each.leaving for group in self.groups.values() for each in group.occupants.values())
+        drains = any(occupant.leaving for occupant in self._occupants())
         now = time.monotonic()
         if not drains and now - self._traffic_at < TRAFFIC_S:
             return
         self._traffic, self._traffic_at = self._proxy.traffic(), now
         for name, scaler in self._scalers.items():
-            ready = [each.name for each in self.groups[name].ready()]
+            ready = [occupant.name for occupant in self.groups[name].ready()]
             if ready and self._traffic:
                 in_flight = [self._traffic.get(replica, NO_TRAFFIC).in_flight for replica in ready]
                 scaler.sample(sum(in_flight) / len(ready))
@@ -164,9 +166,16 @@ class Controller:
 
     def _keep(self) -> None:
         remembered = {name: group.remembered() for name, group in self.groups.items()}
-        if remembered != self._remembered:
-            self._remember(remembered)
-            self._remembered = remembered
+        targets_now = targets.text(self._occupants())
+        try:
+            if remembered != self._remembered:
+                self._remembered = remembered
+                self._remember(remembered)
+            if targets_now != self._targets:
+                self._targets = targets_now
+                self._publish(targets_now)
+        except Mistake as mistake:  # a full disk must not end what serves
+            self._events.add(self._setup.name, f"its files are old: {mistake}")
 
     def _note_readiness(self) -> None:
         if self._is_ready:
@@ -207,8 +216,8 @@ class Controller:
                 return self._abandon(self._group(name))
 
     def _group(self, name: str) -> Group:
-        if entry := self._plan.find(name):
-            return self.groups[entry.name]
+        if deployment := self._plan.find(name):
+            return self.groups[deployment.name]
         raise Mistake(f"{name}: no such deployment or model. There are: {', '.join(self.groups)}.")
 
     def _drain(self, name: str) -> str:
@@ -229,8 +238,8 @@ class Controller:
         name, before = group.entry.name, group.desired
         if group.entry.scaling:
             raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
-        entry = msgspec.structs.replace(group.entry, replicas=replicas)
-        plan_check.check_count(entry, self._plan.repository)
+        deployment = msgspec.structs.replace(group.entry, replicas=replicas)
+        plan_check.check_count(deployment, self._plan.repository)
         self._engine.check([group.replica(number) for number in range(replicas - before)])
         self._events.add(name, f"scale {before} -> {replicas} by command")
         group.scale(replicas)
@@ -268,6 +277,9 @@ class Controller:
             raise Mistake(f"{group.entry.name}: has no canary.")
         group.abandon()
         return f"{group.entry.name}: the canary leaves"
+
+    def _occupants(self) -> list[Occupant]:
+        return [occupant for group in self.groups.values() for occupant in group.occupants.values()]
 
     def _replica(self, occupant: Occupant) -> ReplicaStatus:
         state, traffic = occupant.state, self._traffic.get(occupant.name, NO_TRAFFIC)

@@ -50,7 +50,7 @@ class LocalEngine:
         devices = self._devices(replica.gpus)
         environment = dict(replica.settings.environment)
         if self._room:
-            environment["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, devices))
+            environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, devices)))
         log = self._logs / f"{replica.name}.log"
         settings = replace(replica.settings, environment=environment, log=log)
         run = _Run(replace(replica, settings=settings), devices, self._report)

@@ -1,10 +1,6 @@
-"""The cluster's metrics in the Prometheus format, over HTTP: its deployments, and those of the proxy below them."""
+"""The cluster's metrics in the Prometheus format: its deployments, and those of the proxy below them."""
 
-import contextlib
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socket import AF_INET, AF_INET6
+from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -13,7 +9,6 @@ from prometheus_client.registry import Collector
 from serve.cluster.status import Status
 
 PREFIX = "triton_batching_cluster"
-TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def page(status: Status, proxy: str) -> str:
@@ -46,42 +41,3 @@ def _families(status: Status) -> Iterator[Metric]:
         in_flight.add_metric([replica.deployment, replica.name], replica.in_flight)
     restarts = CounterMetricFamily(f"{PREFIX}_proxy_restarts", "deaths of the proxy", value=status.proxy_restarts)
     yield from (desired, ready, deaths, drained, in_flight, restarts)
-
-
-@contextlib.contextmanager
-def served(host: str, port: int | None, content: Callable[[], str]) -> Iterator[None]:
-    """Answer GET /metrics on `host` and `port` with what `content` returns; without a port do nothing."""
-    if port is None:
-        yield
-        return
-
-    class Handler(BaseHTTPRequestHandler):
-        timeout = 10.0
-
-        def do_GET(self) -> None:
-            if self.path != "/metrics":
-                self.send_error(404)
-                return
-            body = content().encode()
-            self.send_response(200)
-            self.send_header("Content-Type", TYPE)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing."""
-
-    class Server(ThreadingHTTPServer):
-        address_family = AF_INET6 if ":" in host else AF_INET
-        daemon_threads = True
-        block_on_close = False
-
-    with Server((host, port), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True, name="metrics")
-        thread.start()
-        try:
-            yield
-        finally:
-            server.shutdown()
-            thread.join()

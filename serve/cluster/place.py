@@ -5,14 +5,17 @@ import fcntl
 import hashlib
 import os
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from triton_batching.terminal import Mistake
 
 # The path of a socket has 107 characters at most (unix(7)), and this file's own part of it has 29.
 LONGEST = 78
+GLANCE_S = 0.1
 
 
 class RunningError(Mistake):
@@ -43,6 +46,11 @@ class Place:
     def state(self) -> Path:
         """What the next `up` continues from."""
         return self.folder / "state.json"
+
+    @property
+    def targets(self) -> Path:
+        """The replicas' metrics as Prometheus' file of targets; it is there while the cluster runs."""
+        return self.folder / "targets.json"
 
     @property
     def lock(self) -> Path:
@@ -78,12 +86,7 @@ def taken(place: Place) -> Iterator[None]:
             forget(other)
     place.folder.mkdir(mode=0o700, exist_ok=True)
     with place.lock.open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_ours = os.fstat(lock.fileno()).st_ino == place.lock.stat().st_ino
-        except OSError:
-            is_ours = False
-        if not is_ours:
+        if not _has_locked(lock, place.lock):
             raise RunningError(
                 f"{place.name}: its cluster runs already. Look at it with python -m serve.cluster status, or end it "
                 "with down."
@@ -91,20 +94,38 @@ def taken(place: Place) -> Iterator[None]:
         lock.truncate(0)
         lock.write(place.name)
         lock.flush()
-        place.socket.unlink(missing_ok=True)
+        for path in (place.socket, place.targets):
+            path.unlink(missing_ok=True)
         try:
             yield
         finally:
-            place.socket.unlink(missing_ok=True)
+            for path in (place.socket, place.targets):
+                path.unlink(missing_ok=True)
             if not place.state.exists():
                 forget(place)
 
 
+def _has_locked(lock: IO[str], path: Path) -> bool:
+    """Lock the file at `path`, which is open; others hold it for a moment to see whether the cluster runs."""
+    until = time.monotonic() + GLANCE_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return os.fstat(lock.fileno()).st_ino == path.stat().st_ino
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(GLANCE_S / 10)
+        except OSError:
+            return False
+
+
 def forget(place: Place) -> None:
     """Remove the files of a cluster that does not run."""
-    with contextlib.suppress(FileNotFoundError):
-        for path in (place.state, place.socket, place.lock):
-            path.unlink(missing_ok=True)
+    # A cluster that was killed may have left a draft of one.
+    for path in (*place.folder.glob(".*.draft"), place.state, place.targets, place.socket, place.lock):
+        path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # another one is about to take the place, or nobody had it
         place.folder.rmdir()
 
 

@@ -129,16 +129,20 @@ class TenantEntry(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A cluster.
 
-    Ports of 0 are any free ones. metrics_port: of the cluster's own metrics; with -1 there are none.
+    Ports of 0 are any free ones. metrics_host, metrics_port: of the cluster's own metrics, which everybody who reaches
+        them can read; with -1 there are none.
     is_open: whether `host` may be beyond loopback without tenants and TLS.
+    passes_traces: whether replicas get the `traceparent` of requests without a tenant, too.
     """
 
     deployment: Annotated[tuple[Deployment, ...], Meta(min_length=1)]
     host: str = "127.0.0.1"
     http_port: Port = 8000
     grpc_port: Port = 8001
+    metrics_host: str = "127.0.0.1"
     metrics_port: Annotated[int, Meta(ge=-1, le=65_535)] = 8002
     is_open: bool = False
+    passes_traces: bool = False
     proxy: Literal["envoy", "haproxy"] = "envoy"
     repository: Path = REPOSITORY
     limits: Limits = Limits()
@@ -153,5 +157,5 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def find(self, name: str) -> Deployment | None:
         """The deployment with this name, or the only one that serves a model of this name."""
-        named = [entry for entry in self.deployment if entry.name == name]
-        return next(iter(named or [entry for entry in self.deployment if name in entry.models]), None)
+        named = [deployment for deployment in self.deployment if deployment.name == name]
+        return next(iter(named or [deployment for deployment in self.deployment if name in deployment.models]), None)

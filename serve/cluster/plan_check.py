@@ -26,8 +26,8 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
     """
     for kind, names in _names(plan).items():
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge the entries.")
-    pools = tuple(_pool(entry, plan, f"{where}: deployment {entry.name}") for entry in plan.deployment)
+            raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge them.")
+    pools = tuple(_pool(deployment, plan, f"{where}: deployment {deployment.name}") for deployment in plan.deployment)
     limits = plan.limits
     largest_mib, buffer_mib = plan.sizes_mib
     if buffer_mib <= largest_mib:
@@ -35,9 +35,10 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
             f"{where}: [limits] largest_request_mib {largest_mib:g} is not below retry_buffer_mib {buffer_mib:g}, so "
             "the largest request could not be sent a second time. Raise the buffer."
         )
-    tenants = tuple(_tenant(entry, f"{where}: tenant {entry.name}") for entry in plan.tenant)
+    tenants = tuple(_tenant(tenant, f"{where}: tenant {tenant.name}") for tenant in plan.tenant)
     try:
         http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, max(plan.metrics_port, 0))
+        free_ports(plan.metrics_host, 0, 0, metrics)
     except PortError as error:
         raise Mistake(f"{where}: {error}") from error
     opening = FrontDoor(
@@ -47,6 +48,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         pools=pools,
         tenants=tenants,
         is_open=plan.is_open,
+        passes_traces=plan.passes_traces,
         tls=Tls(certificate=plan.tls.certificate, key=plan.tls.key) if plan.tls else None,
         largest_request_bytes=int(largest_mib * MIB),
         retry_buffer_bytes=int(buffer_mib * MIB),
@@ -63,76 +65,75 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
     return opening, None if plan.metrics_port < 0 else metrics
 
 
-def replica(entry: Deployment, number: int, config_name: str | None, repository: Path) -> Replica:
+def replica(deployment: Deployment, number: int, config_name: str | None, repository: Path) -> Replica:
     """The replica of a deployment with this number."""
     served = Settings(
-        models=entry.models,
+        models=deployment.models,
         config_name=config_name,
         repository=repository,
-        arguments=entry.arguments,
-        environment=entry.environment,
-        start_timeout_s=entry.start_timeout_s,
+        arguments=deployment.arguments,
+        environment=deployment.environment,
+        start_timeout_s=deployment.start_timeout_s,
         exporter=True,
     )
     return Replica(
-        name=f"{entry.name}-{number}",
-        deployment=entry.name,
+        name=f"{deployment.name}-{number}",
+        deployment=deployment.name,
         settings=served,
-        cpus=entry.cpus,
-        gpus=entry.gpus,
-        node=entry.nodes[number % len(entry.nodes)] if entry.nodes else None,
+        cpus=deployment.cpus,
+        gpus=deployment.gpus,
+        node=deployment.nodes[number % len(deployment.nodes)] if deployment.nodes else None,
     )
 
 
-def check_models(entry: Deployment, config_name: str | None, repository: Path) -> Mapping[str, ModelConfig]:
+def check_models(deployment: Deployment, config_name: str | None, repository: Path) -> Mapping[str, ModelConfig]:
     """The configurations that a replica serves, by model; raises `Mistake`."""
-    server_flags.check(entry.arguments, open_admin=False)
-    return check_files(replica(entry, 0, config_name, repository).settings)
+    server_flags.check(deployment.arguments, open_admin=False)
+    return check_files(replica(deployment, 0, config_name, repository).settings)
 
 
-def check_count(entry: Deployment, repository: Path) -> None:
+def check_count(deployment: Deployment, repository: Path) -> None:
     """Raise `Mistake` if the deployment cannot have as many replicas."""
-    configs = check_models(entry, entry.config_name, repository)
-    for fault in _faults(entry, configs):
-        raise Mistake(f"{entry.name}: {fault}")
+    configs = check_models(deployment, deployment.config_name, repository)
+    for fault in _faults(deployment, configs):
+        raise Mistake(f"{deployment.name}: {fault}")
 
 
 def _names(plan: Plan) -> Mapping[str, Sequence[str]]:
     return {
-        "deployment": [entry.name for entry in plan.deployment],
-        "model": [model for entry in plan.deployment for model in entry.models],
-        "tenant": [entry.name for entry in plan.tenant],
+        "deployment": [deployment.name for deployment in plan.deployment],
+        "model": [model for deployment in plan.deployment for model in deployment.models],
+        "tenant": [tenant.name for tenant in plan.tenant],
     }
 
 
-def _pool(entry: Deployment, plan: Plan, where: str) -> Pool:
+def _pool(deployment: Deployment, plan: Plan, where: str) -> Pool:
     try:
-        configs = check_models(entry, entry.config_name, plan.repository)
+        configs = check_models(deployment, deployment.config_name, plan.repository)
     except Mistake as mistake:
         raise Mistake(f"{where}: {mistake}") from mistake
-    for fault in _faults(entry, configs):
+    for fault in _faults(deployment, configs):
         raise Mistake(f"{where}: {fault}")
     return Pool(
-        name=entry.name,
+        name=deployment.name,
         models=tuple(configs),
-        slowest_s=entry.slowest_s,
-        is_retried=entry.idempotent and not _sequences(configs),
-        most_in_flight=entry.most_in_flight,
+        slowest_s=deployment.slowest_s,
+        is_retried=deployment.idempotent and not _sequences(configs),
+        most_in_flight=deployment.most_in_flight,
     )
 
 
-def _faults(entry: Deployment, configs: Mapping[str, ModelConfig]) -> Iterator[str]:
-    if entry.slowest_ms is not None and entry.p99_ms is not None and entry.slowest_ms < entry.p99_ms:
+def _faults(deployment: Deployment, configs: Mapping[str, ModelConfig]) -> Iterator[str]:
+    slowest_ms, p99_ms, scaling = deployment.slowest_ms, deployment.p99_ms, deployment.scaling
+    if slowest_ms is not None and p99_ms is not None and slowest_ms < p99_ms:
         yield (
-            f"slowest_ms {entry.slowest_ms:g} is below p99_ms {entry.p99_ms:g}, so honest requests would be sent "
-            "twice. Raise it."
+            f"slowest_ms {slowest_ms:g} is below p99_ms {p99_ms:g}, so honest requests would be sent twice. Raise it."
         )
-    scaling = entry.scaling
     if scaling and scaling.min > scaling.max:
         yield f"scaling: min {scaling.min} is above max {scaling.max}. Swap them."
-    elif scaling and not scaling.min <= entry.replicas <= scaling.max:
-        yield f"replicas {entry.replicas} is not between min {scaling.min} and max {scaling.max} of its scaling."
-    if entry.most_replicas > 1 and (models := _sequences(configs)):
+    elif scaling and not scaling.min <= deployment.replicas <= scaling.max:
+        yield f"replicas {deployment.replicas} is not between min {scaling.min} and max {scaling.max} of its scaling."
+    if deployment.most_replicas > 1 and (models := _sequences(configs)):
         yield (
             f"{models[0]} keeps state between the requests of a sequence, and the door sends each request to any "
             "replica. Give the deployment one replica."

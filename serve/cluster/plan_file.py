@@ -78,12 +78,12 @@ def _path(kind: type[Path], value: object) -> Path:
 def _said(text: str) -> str:
     """What msgspec found, in the words of a user."""
     matches = ((re.fullmatch(pattern, text), phrase) for pattern, phrase in PHRASES)
-    said = next((match.expand(phrase) for match, phrase in matches if match), text)
-    return re.sub(r"\b(str|int|float|bool|array)\b", lambda word: WORDS[word[0]], said)
+    phrase = next((match.expand(ours) for match, ours in matches if match), text)
+    return re.sub(r"\b(str|int|float|bool|array)\b", lambda word: WORDS[word[0]], phrase)
 
 
 def _beside(folder: Path, plan: Plan) -> Plan:
     """The plan with the paths that it names relative to `folder`."""
     tls = plan.tls and TlsFiles(certificate=folder / plan.tls.certificate, key=folder / plan.tls.key)
-    tenants = tuple(msgspec.structs.replace(each, token_file=folder / each.token_file) for each in plan.tenant)
+    tenants = tuple(msgspec.structs.replace(tenant, token_file=folder / tenant.token_file) for tenant in plan.tenant)
     return msgspec.structs.replace(plan, repository=folder / plan.repository, tls=tls, tenant=tenants)

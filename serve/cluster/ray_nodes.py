@@ -57,8 +57,8 @@ def nodes() -> list[Node]:
     living = [entry for entry in RAY.nodes() if entry["Alive"]]
     count = Counter(entry["NodeName"] for entry in living)
     free = RAY._private.state.available_resources_per_node()
-    found = [_node(entry, free.get(entry["NodeID"], {}), count[entry["NodeName"]] == 1) for entry in living]
-    return sorted(found, key=lambda node: node.name)
+    known = [_node(entry, free.get(entry["NodeID"], {}), count[entry["NodeName"]] == 1) for entry in living]
+    return sorted(known, key=lambda node: node.name)
 
 
 def own_node() -> Node:

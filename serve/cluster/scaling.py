@@ -198,8 +198,8 @@ def _remembered(scaling: Scaling, history: History, now_s: float, recommended: i
     """The history with this decision, without what no window and no period reaches any more."""
     window = max(scaling.up.stabilisation_s, scaling.down.stabilisation_s)
     period = max((policy.period_s for policy in (*scaling.up.policies, *scaling.down.policies)), default=0.0)
-    recommendations = tuple(each for each in history.recommendations if each[0] > now_s - window)
-    changes = tuple(each for each in history.changes if each[0] > now_s - period)
+    recommendations = tuple((at_s, count) for at_s, count in history.recommendations if at_s > now_s - window)
+    changes = tuple((at_s, step) for at_s, step in history.changes if at_s > now_s - period)
     return History(
         recommendations=recommendations if recommended is None else (*recommendations, (now_s, recommended)),
         changes=(*changes, (now_s, change)) if change else changes,

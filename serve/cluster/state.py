@@ -47,30 +47,31 @@ def write(path: Path, deployments: Mapping[str, Remembered]) -> None:
     whole_file.write(path, msgspec.json.encode(state).decode())
 
 
-def start_of(entry: Deployment, found: Remembered | None) -> Remembered:
+def start_of(deployment: Deployment, remembered: Remembered | None) -> Remembered:
     """What a deployment starts with: what is remembered, except where the plan says something else since."""
-    if found is None:
-        found = Remembered(replicas=-1, config_name=None, planned_replicas=-1, planned_config_name="", number=0)
-    same_count, same_config = found.planned_replicas == entry.replicas, found.planned_config_name == entry.config_name
-    replicas = found.replicas if same_count else entry.replicas
-    if entry.scaling:
-        replicas = min(max(replicas, entry.scaling.min), entry.scaling.max)
+    if remembered is None:
+        remembered = Remembered(replicas=-1, config_name=None, planned_replicas=-1, planned_config_name="", number=0)
+    same_count = remembered.planned_replicas == deployment.replicas
+    same_config = remembered.planned_config_name == deployment.config_name
+    replicas = remembered.replicas if same_count else deployment.replicas
+    if deployment.scaling:
+        replicas = min(max(replicas, deployment.scaling.min), deployment.scaling.max)
     return Remembered(
         replicas=replicas,
-        config_name=found.config_name if same_config else entry.config_name,
-        planned_replicas=entry.replicas,
-        planned_config_name=entry.config_name,
-        number=found.number,
+        config_name=remembered.config_name if same_config else deployment.config_name,
+        planned_replicas=deployment.replicas,
+        planned_config_name=deployment.config_name,
+        number=remembered.number,
     )
 
 
 def differences(plan: Plan, starts: Mapping[str, Remembered]) -> list[str]:
     """How the cluster starts differently from its plan, a phrase each."""
     phrases = []
-    for entry in plan.deployment:
-        start = starts[entry.name]
-        if start.replicas != entry.replicas:
-            phrases.append(f"{start.replicas} replicas of {entry.name} (the plan says {entry.replicas})")
-        if start.config_name != entry.config_name:
-            phrases.append(f"{entry.name} with {start.config_name or 'config.pbtxt'}")
+    for deployment in plan.deployment:
+        start = starts[deployment.name]
+        if start.replicas != deployment.replicas:
+            phrases.append(f"{start.replicas} replicas of {deployment.name} (the plan says {deployment.replicas})")
+        if start.config_name != deployment.config_name:
+            phrases.append(f"{deployment.name} with {start.config_name or 'config.pbtxt'}")
     return phrases

@@ -20,12 +20,13 @@ def print_status(status: Status) -> None:
     console = terminal()
     http, grpc = address(status.host, status.http_port), address(status.host, status.grpc_port)
     console.print(f"{status.name}: HTTP {http}, gRPC {grpc} ({status.proxy}), engine {status.engine}", markup=False)
-    for each in status.deployments:
-        more = f"; no more are started: {each.gave_up}" if each.gave_up else ""
-        more += "; an update is under way" if each.updating else ""
-        more += f"; a canary has {each.canary}" if each.canary else ""
-        line = f"{each.name}: {each.ready} of {each.desired} replicas ready, {each.deaths} died, {each.drained} drained"
-        console.print(f"{line}{more}", markup=False)
+    for deployment in status.deployments:
+        more = f"; no more are started: {deployment.gave_up}" if deployment.gave_up else ""
+        more += "; an update is under way" if deployment.updating else ""
+        more += f"; a canary has {deployment.canary}" if deployment.canary else ""
+        ready = f"{deployment.ready} of {deployment.desired} replicas ready"
+        left = f"{deployment.deaths} died, {deployment.drained} drained"
+        console.print(f"{deployment.name}: {ready}, {left}{more}", markup=False)
     table = Table(*COLUMNS)
     for heading in NUMBERS:
         table.add_column(heading, justify="right")
@@ -55,5 +56,5 @@ def _mean_batch(replica: ReplicaStatus) -> str:
             counters = Counters.read(address(replica.host, replica.grpc_port), model)
         except ServerError:
             return ""
-        means.append(f"{counters.rows / counters.executions:.1f}" if counters.executions else "-")
+        means.append(f"{counters.rows_per_execution:.1f}" if counters.executions else "-")
     return ", ".join(means)

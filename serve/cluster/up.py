@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import queue
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -16,8 +17,11 @@ from serve.cluster.place import Place
 from serve.cluster.plan import Plan
 from serve.cluster.probe import address
 from serve.cluster.state import Remembered
+from serve.exporter.endpoint import serving
 from serve.front.opening import open_door
 from serve.front.proxy import Proxy
+from serve.management.api import ServerError
+from triton_batching import whole_file
 from triton_batching.terminal import Mistake, terminal
 
 
@@ -36,13 +40,17 @@ def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, 
         door, metrics_port = plan_check.check(plan, where.name)
         if fresh or not remembers:
             where.state.unlink(missing_ok=True)
-        found = state.read(where.state)
-        starts = {entry.name: state.start_of(entry, found.get(entry.name)) for entry in plan.deployment}
+        remembered = state.read(where.state)
+        starts = {
+            deployment.name: state.start_of(deployment, remembered.get(deployment.name))
+            for deployment in plan.deployment
+        }
         if differences := state.differences(plan, starts):
             tell(f"continues with {'; '.join(differences)}. --fresh starts as planned.")
         setup = Setup(plan=plan, name=where.name, engine=engine, door=door, metrics_port=metrics_port, starts=starts)
         remember = partial(state.write, where.state) if remembers else _forget
-        with _controller(setup, tell, remember) as running, listening(where.socket, running.calls):
+        publish = partial(whole_file.write, where.targets)
+        with _controller(setup, tell, remember, publish) as running, listening(where.socket, running.calls):
             running.run()
         where.state.unlink(missing_ok=True)
         tell("the cluster has ended.")
@@ -54,7 +62,10 @@ def _forget(_: Mapping[str, Remembered]) -> None:
 
 @contextlib.contextmanager
 def _controller(
-    setup: Setup, tell: Callable[[str], None], remember: Callable[[Mapping[str, Remembered]], None]
+    setup: Setup,
+    tell: Callable[[str], None],
+    remember: Callable[[Mapping[str, Remembered]], None],
+    publish: Callable[[str], object],
 ) -> Iterator[Controller]:
     """The cluster's engine, front door and metrics, and what keeps them; at the end all have ended."""
     events, kind = Events(tell), setup.plan.proxy
@@ -62,25 +73,30 @@ def _controller(
         engine = stack.enter_context(_engine(setup.engine, events))
         _check_room(setup, engine)
         proxy = stack.enter_context(open_door(setup.door, kind=kind, report=partial(events.add, kind)))
-        controller = Controller(setup, engine, proxy, events, remember=remember, ready=lambda: _announce(setup, tell))
+        ready = partial(_announce, setup, tell)
+        controller = Controller(setup, engine, proxy, events, remember=remember, publish=publish, ready=ready)
         stack.callback(controller.close)
-        page = partial(_page, controller, proxy)
-        stack.enter_context(metrics_page.served(setup.door.host, setup.metrics_port, page))
+        if setup.metrics_port is not None:
+            page = partial(_page, controller, proxy)
+            stack.enter_context(serving(setup.plan.metrics_host, setup.metrics_port, page))
         yield controller
 
 
 def _page(controller: Controller, proxy: Proxy) -> str:
-    """The metrics of the cluster; the controller's own thread says how it is."""
+    """The metrics of the cluster; the controller's own thread says how it is. Raises `ServerError` if it does not."""
     call = Call(Look())
     controller.calls.put(call)
-    status = call.wait().status
+    try:
+        status = call.wait().status
+    except queue.Empty as error:
+        raise ServerError("the cluster does not answer") from error
     assert status is not None
     return metrics_page.page(status, proxy.metrics())
 
 
 def _announce(setup: Setup, tell: Callable[[str], None]) -> None:
     door = setup.door
-    metrics = "" if setup.metrics_port is None else f", metrics {address(door.host, setup.metrics_port)}"
+    metrics = "" if setup.metrics_port is None else f", metrics {address(setup.plan.metrics_host, setup.metrics_port)}"
     http, grpc = address(door.host, door.http_port), address(door.host, door.grpc_port)
     tell(f"ready: HTTP {http}, gRPC {grpc}{metrics}. Ctrl-C stops the cluster.")
 
@@ -113,9 +129,9 @@ def _remove_empty(folder: Path) -> None:
 def _check_room(setup: Setup, engine: Engine) -> None:
     """Raise `Mistake` if there is no room for all replicas that the plan may ask for."""
     replicas = [
-        plan_check.replica(entry, number, setup.starts[entry.name].config_name, setup.plan.repository)
-        for entry in setup.plan.deployment
-        for number in range(max(entry.most_replicas, setup.starts[entry.name].replicas))
+        plan_check.replica(deployment, number, setup.starts[deployment.name].config_name, setup.plan.repository)
+        for deployment in setup.plan.deployment
+        for number in range(max(deployment.most_replicas, setup.starts[deployment.name].replicas))
     ]
     try:
         engine.check(replicas)

@@ -56,8 +56,8 @@ def find(kind: Kind) -> Path:
     for folder in spec.submodule_search_locations or () if spec else ():
         if (binary := Path(folder) / path).is_file():
             return binary
-    if found := shutil.which(kind):
-        return Path(found).resolve()
+    if installed := shutil.which(kind):
+        return Path(installed).resolve()
     raise DoorError(
         f"{kind}: not installed, so the front door cannot open. Run: pip install 'triton-batching[{EXTRA}]'"
     )

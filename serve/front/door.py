@@ -6,6 +6,11 @@ Both proxies, Envoy and HAProxy, are configured from this description alone.
 from dataclasses import dataclass
 from pathlib import Path
 
+from serve.management import admin
+
+# Of W3C's trace context.
+TRACE_HEADERS = ("traceparent", "tracestate")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
@@ -66,6 +71,8 @@ class FrontDoor:
 
     tenants: without any, everybody who reaches the ports may call. is_open: whether the door may listen beyond loopback
         without tenants or without TLS, as in a network of containers.
+    passes_traces: whether a `traceparent` reaches the replicas without a tenant, too. A server that sends traces
+        traces each request that has one, and before 2.58 it can die from that (serve/server_flags.py).
     largest_request_bytes: a larger request is refused. retry_buffer_bytes must be above it, or a retry fails.
     most_depth: the deepest nesting of a JSON request.
     idle_s: a connection without requests is closed after this time; headers_s, request_s: the longest time in which a
@@ -79,6 +86,7 @@ class FrontDoor:
     tenants: tuple[Tenant, ...] = ()
     tls: Tls | None = None
     is_open: bool = False
+    passes_traces: bool = False
     largest_request_bytes: int = 16 << 20
     retry_buffer_bytes: int = 17 << 20
     most_depth: int = 64
@@ -91,3 +99,9 @@ class FrontDoor:
     def address(self) -> str:
         """The IP address of `host`."""
         return "127.0.0.1" if self.host == "localhost" else self.host
+
+    @property
+    def removed_headers(self) -> tuple[str, ...]:
+        """The headers that no replica gets: secrets, and those with which a stranger would have a request traced."""
+        secrets = ("authorization", admin.HEADER)
+        return secrets if self.tenants or self.passes_traces else (*secrets, *TRACE_HEADERS)

@@ -14,7 +14,7 @@ from serve.front.door import Endpoint, FrontDoor
 from serve.front.envoy_clusters import PROTOCOLS, address, endpoints_file, endpoints_text
 from serve.front.envoy_config import ADMIN_SOCKET, SECRET_FILE, bootstrap, secret
 from serve.front.envoy_routes import cluster
-from serve.front.process import Process, ProxyError, write_private
+from serve.front.process import Process, ProxyError, Supervised, write_private
 from serve.front.proxy import Traffic
 from serve.server_folder import ServerFolder
 
@@ -26,21 +26,13 @@ DRAIN_S = 5.0
 Host = tuple[str, str, int, str, int]
 
 
-class Envoy:
+class Envoy(Supervised):
     """Envoy as a `Proxy`."""
 
     def __init__(self, door: FrontDoor, folder: Path, running: Process) -> None:
+        super().__init__(running)
         self._pools = {pool.name: pool for pool in door.pools}
-        self._folder, self._process = folder, running
-
-    @property
-    def restarts(self) -> int:
-        """How often the process was started again."""
-        return self._process.restarts
-
-    def pids(self) -> list[int]:
-        """The process of the guard, and Envoy's."""
-        return self._process.pids()
+        self._folder = folder
 
     def route(self, endpoints: Mapping[str, Sequence[Endpoint]]) -> None:
         """Send the requests of each pool to these endpoints; raises `ProxyError` if Envoy does not take them."""
@@ -93,11 +85,11 @@ class Envoy:
 
     def _has(self, expected: Mapping[str, set[Host]]) -> bool:
         """Whether Envoy has these hosts, and has checked the health of each once."""
-        found = self._hosts()
+        hosts_of = self._hosts()
         return all(
-            name in found
-            and {_found(host) for host in found[name]} == hosts
-            and not any(host["health_status"].get("pending_active_hc") for host in found[name])
+            name in hosts_of
+            and {_found(host) for host in hosts_of[name]} == hosts
+            and not any(host["health_status"].get("pending_active_hc") for host in hosts_of[name])
             for name, hosts in expected.items()
         )
 

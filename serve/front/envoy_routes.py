@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from serve.front.door import FrontDoor, Pool
-from serve.management import admin
 
 TENANT_HEADER, POOL_HEADER = "x-door-tenant", "x-door-pool"
 MODELS = "/v2/models/"
@@ -26,13 +25,9 @@ RETRY_IF_NOT_SENT = "connect-failure,refused-stream,reset-before-request,retriab
 STOPPING = ("Server is stopping", "has no available versions")
 SHORT_TIMEOUT_S = 10.0
 LUA = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.LuaPerRoute"
-ALWAYS_OPEN = {
-    "envoy.filters.http.api_key_auth": {
-        "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig",
-        "config": {},
-        "disabled": True,
-    }
-}
+OFF = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}, "disabled": True}
+# Without a token, and without a rate: a stranger could name a tenant in its header, and use up the tenant's rate.
+ALWAYS_OPEN = {f"envoy.filters.http.{name}": OFF for name in ("api_key_auth", "local_ratelimit")}
 
 
 def cluster(pool: Pool, protocol: str) -> str:
@@ -58,7 +53,7 @@ def routes(door: FrontDoor) -> dict[str, Any]:
                     *_http(door),
                     _refusal({"prefix": "/"}, 404, "the front door has no such path"),
                 ],
-                "request_headers_to_remove": ["authorization", admin.HEADER, TENANT_HEADER, POOL_HEADER],
+                "request_headers_to_remove": [*door.removed_headers, TENANT_HEADER, POOL_HEADER],
                 "request_body_buffer_limit": door.retry_buffer_bytes,
             }
         ],

@@ -6,14 +6,14 @@ import http.client
 import io
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from serve.front import haproxy_config, process
 from serve.front.door import Endpoint, FrontDoor
 from serve.front.envoy_clusters import address
-from serve.front.haproxy_config import PROTOCOLS, SLOTS, Slot, server
-from serve.front.process import Process, ProxyError, write_private
+from serve.front.haproxy_config import PROTOCOLS, SERVER, SLOTS, Slot, server
+from serve.front.process import Process, ProxyError, Supervised, write_private
 from serve.front.proxy import Traffic
 from serve.server_folder import ServerFolder
 
@@ -22,31 +22,32 @@ TAKEN_S = 15.0
 POLL_S = 0.02
 DRAIN_S = 5.0
 CONFIG_FILE = "haproxy.cfg"
+# After a failure each slot is told again.
+UNKNOWN = dict.fromkeys(range(SLOTS), Slot())
+NONE = Traffic(in_flight=0, requests=0, failures=0)
 
 
-class HAProxy:
+class HAProxy(Supervised):
     """HAProxy as a `Proxy`. A replica keeps its slot as long as it is an endpoint."""
 
     def __init__(self, door: FrontDoor, folder: Path, running: Process, workers: int) -> None:
-        self._door, self._folder, self._process, self._workers = door, folder, running, workers
+        super().__init__(running)
+        self._door, self._folder, self._workers = door, folder, workers
         self._slots: dict[int, Slot] = {}
-
-    @property
-    def restarts(self) -> int:
-        """How often the process was started again."""
-        return self._process.restarts
-
-    def pids(self) -> list[int]:
-        """The process of the guard, and HAProxy's."""
-        return self._process.pids()
+        # What HAProxy has surely taken.
+        self._taken: Mapping[int, Slot] = {}
+        # What a slot had counted when its replica got it, and the number of restarts for which that holds.
+        self._earlier: dict[int, Traffic] = {}
+        self._counts_since = 0
 
     def route(self, endpoints: Mapping[str, Sequence[Endpoint]]) -> None:
         """Send the requests of the pool to these endpoints; raises `ProxyError` if HAProxy does not take them."""
         [pool] = self._door.pools
         if pool.name not in endpoints:
             return
-        before = self._slots
-        self._slots = _placed(before, endpoints[pool.name])
+        before, self._taken = self._taken, UNKNOWN
+        slots, self._slots = self._slots, _placed(self._slots, endpoints[pool.name])
+        self._begin_counting({number for number, slot in self._slots.items() if not _has(slots, number, slot.replica)})
         # For the next start.
         text = haproxy_config.text(self._door, self._folder, self._slots, workers=self._workers)
         write_private(self._folder / CONFIG_FILE, text)
@@ -57,22 +58,16 @@ class HAProxy:
                     f"HAProxy did not take the endpoints within {TAKEN_S:g} s.\n{self._process.log_tail()}"
                 )
             time.sleep(POLL_S)
-        # A new server counts as healthy until its first check.
+        self._taken = self._slots
 
     def traffic(self) -> Mapping[str, Traffic]:
         """The traffic of each replica, HTTP and gRPC together; empty while HAProxy is away."""
-        counts: dict[str, Traffic] = {}
-        names = {server(number): slot.replica for number, slot in self._slots.items()}
-        for row in self._rows():
-            if (replica := names.get(row["svname"])) is None:
-                continue
-            before = counts.get(replica, Traffic(in_flight=0, requests=0, failures=0))
-            counts[replica] = Traffic(
-                in_flight=before.in_flight + int(row["scur"] or 0),
-                requests=before.requests + int(row["stot"] or 0),
-                failures=before.failures + sum(int(row[name] or 0) for name in ("econ", "eresp", "hrsp_5xx")),
-            )
-        return counts
+        counts = self._counts()
+        return {
+            slot.replica: _since(self._earlier.get(number, NONE), counts[number])
+            for number, slot in self._slots.items()
+            if number in counts
+        }
 
     def metrics(self) -> str:
         """HAProxy's metrics in the Prometheus format; "" while it is away."""
@@ -101,9 +96,32 @@ class HAProxy:
             for protocol in PROTOCOLS
             for setting in _settings(before.get(number), self._slots.get(number), protocol)
         ]
-        answers = [tell(self._folder, command) for command in commands]
-        # It answers a change with a sentence about it, and a mistake with one that begins otherwise.
+        # It answers a change with a sentence about it, and a mistake with one that begins otherwise. A command to one
+        # that hangs takes TIMEOUT_S, so the first without an answer is the last.
+        answers = (tell(self._folder, command) for command in commands)
         return all(answer is not None and "No such" not in answer for answer in answers)
+
+    def _begin_counting(self, numbers: Collection[int]) -> None:
+        """Count from 0 in these slots: HAProxy goes on from the counts of the replica that had the slot before."""
+        counts = self._counts()
+        self._earlier |= {number: counts.get(number, NONE) for number in numbers}
+
+    def _counts(self) -> dict[int, Traffic]:
+        """What HAProxy counts for each slot since it started, HTTP and gRPC together."""
+        if self._counts_since != self.restarts:
+            self._earlier, self._counts_since = {}, self.restarts
+        counts: dict[int, Traffic] = {}
+        for row in self._rows():
+            if not row["svname"].startswith(SERVER):
+                continue
+            number = int(row["svname"].removeprefix(SERVER))
+            before = counts.get(number, NONE)
+            counts[number] = Traffic(
+                in_flight=before.in_flight + int(row["scur"] or 0),
+                requests=before.requests + int(row["stot"] or 0),
+                failures=before.failures + sum(int(row[name] or 0) for name in ("econ", "eresp", "hrsp_5xx")),
+            )
+        return counts
 
     def _rows(self) -> list[dict[str, str]]:
         """HAProxy's statistics of its servers."""
@@ -171,6 +189,19 @@ def _placed(before: Mapping[int, Slot], endpoints: Sequence[Endpoint]) -> dict[i
         numbers[endpoint.replica] if endpoint.replica in numbers else next(free): _slot(endpoint)
         for endpoint in endpoints
     }
+
+
+def _since(earlier: Traffic, now: Traffic) -> Traffic:
+    """The traffic since `earlier`; requests in flight are those of now."""
+    return Traffic(
+        in_flight=now.in_flight,
+        requests=now.requests - earlier.requests,
+        failures=now.failures - earlier.failures,
+    )
+
+
+def _has(slots: Mapping[int, Slot], number: int, replica: str) -> bool:
+    return number in slots and slots[number].replica == replica
 
 
 def _slot(endpoint: Endpoint) -> Slot:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from serve.front.door import FrontDoor, Pool, Tenant
 from serve.front.envoy_routes import HEALTH_METHOD, MODEL_METHODS, MODELS, MOST_RETRIES, SERVER_METHODS, SERVICE, try_s
-from serve.management import admin
 
 CONTROL_SOCKET, METRICS_SOCKET, TENANTS_FILE, CERTIFICATE_FILE = (
     "control.sock",
@@ -16,6 +15,8 @@ CONTROL_SOCKET, METRICS_SOCKET, TENANTS_FILE, CERTIFICATE_FILE = (
 )
 PROTOCOLS = ("http", "grpc")
 SLOTS = 64
+# The name of a slot in HAProxy, before its number.
+SERVER = "s"
 CHECK_EVERY_MS = 500
 MOST_HEADERS = 100
 # HAProxy's own overhead in a buffer; a body of the largest size needs more than its bytes.
@@ -71,7 +72,7 @@ def tenants(door: FrontDoor) -> str:
 
 def server(number: int) -> str:
     """The name of a slot in HAProxy."""
-    return f"s{number}"
+    return f"{SERVER}{number}"
 
 
 def _ms(time_s: float) -> str:
@@ -156,7 +157,7 @@ def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
     yield from _refuse(400, "%[var(txn.refused)]", "if { var(txn.refused) -m found }")
     yield from _refuse(500, "the front door could not examine it", "if infer !is_grpc !{ var(txn.examined) -m found }")
     yield from _refuse(503, "the front door is full", "if full")
-    for header in ("authorization", admin.HEADER):
+    for header in door.removed_headers:
         yield f"    http-request del-header {header}"
     yield f"    use_backend {pool.name}.grpc if is_grpc"
     yield f"    default_backend {pool.name}.http"

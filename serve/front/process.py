@@ -115,7 +115,11 @@ class Process:
             self.restarts += 1
             with contextlib.suppress(OSError):
                 self._log.replace(self._log.with_suffix(f".old{self._log.suffix}"))
-            self._guard, started = self._started(), time.monotonic()
+            started = time.monotonic()
+            try:
+                self._guard = self._started()
+            except OSError as error:  # the machine has no memory or no process left
+                self._report(f"the front door's {self.name} cannot be started ({error}); it is tried again")
 
     def _end_proxy(self) -> None:
         """Wait for the end of a proxy whose guard was killed; the kernel has sent it SIGTERM."""
@@ -129,6 +133,22 @@ class Process:
     def _proxies(self) -> list[int]:
         folder = f"{self._folder.path}/"
         return [pid for pid, command in processes.with_argument(folder) if command[0] == self._command[0]]
+
+
+class Supervised:
+    """What every proxy says of its process."""
+
+    def __init__(self, running: Process) -> None:
+        self._process = running
+
+    @property
+    def restarts(self) -> int:
+        """How often the process was started again."""
+        return self._process.restarts
+
+    def pids(self) -> list[int]:
+        """The process of the guard, and below it the proxy's."""
+        return self._process.pids()
 
 
 @contextlib.contextmanager

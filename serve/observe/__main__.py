@@ -1,5 +1,6 @@
 """Start Prometheus and Alertmanager with the rules of docker/observe for running servers, until Ctrl-C.
 
+Without options these are the server or the cluster at localhost:8002, and the replicas of every cluster of this user.
 Both listen on this machine only. What they stored is removed at the end.
 """
 
@@ -35,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics",
         action="append",
         metavar="HOST:PORT",
-        help=f"metrics of a server; repeatable (default {METRICS_URL})",
+        help=f"metrics of a server; repeatable (default {METRICS_URL}, and each replica of the clusters that run here)",
     )
     source.add_argument(
         "--targets",

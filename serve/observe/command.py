@@ -8,17 +8,22 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
+from serve.cluster import place
 from serve.management.metrics import Metrics, MetricsError
 from serve.observe import programs
 from serve.observe.__main__ import METRICS_URL
 from serve.observe.programs import Program
 from serve.resources import LOOPBACK
+from triton_batching import whole_file
 from triton_batching.terminal import Mistake, terminal
 
 FILES = Path(__file__).parents[2] / "docker" / "observe"
 POLL_S = 0.2
+# In the folder of prometheus.yml, which names it.
+TARGETS = "targets.json"
 START_S = 30.0
 EXAMPLES = (
     "model:triton_batching_rows_per_execution:mean5m",
@@ -31,8 +36,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Observe until Ctrl-C; raises `Mistake` if a program or a file is missing, `Failure` if a program died."""
     prometheus = programs.find("prometheus")
     alertmanager = programs.find("prometheus-alertmanager", "alertmanager")
-    urls = arguments.metrics or [METRICS_URL]
-    targets = _targets(arguments.targets) if arguments.targets else json.dumps([{"targets": urls}])
+    follows = arguments.metrics is None and arguments.targets is None
+    urls = [] if arguments.targets else arguments.metrics or [METRICS_URL]
+    targets = _targets(arguments.targets) if arguments.targets else _groups(urls, follows=follows)
     port = programs.free_port(arguments.port, taken=[arguments.alerts_port])
     addresses = [f"{LOOPBACK}:{port}", f"{LOOPBACK}:{programs.free_port(arguments.alerts_port, taken=[port])}"]
     with tempfile.TemporaryDirectory(prefix="triton-batching-observe-") as name, contextlib.ExitStack() as stack:
@@ -46,11 +52,30 @@ def run(arguments: argparse.Namespace) -> None:
             )
         ]
         _wait_until_ready(started)
-        _tell(addresses, [] if arguments.targets else urls)
+        _tell(addresses, urls, follows=follows)
         while True:
             for program in started:
                 program.check()
+            if follows and (now := _groups(urls, follows=True)) != targets:
+                targets = now
+                whole_file.write(folder / TARGETS, now)
             time.sleep(POLL_S)
+
+
+def _groups(urls: Sequence[str], *, follows: bool) -> str:
+    """The content of Prometheus' file of targets: these servers, and the replicas of the clusters that run here."""
+    return json.dumps([{"targets": list(urls)}, *(clusters() if follows else ())])
+
+
+def clusters() -> list[dict[str, Any]]:
+    """The groups of targets of the clusters of this user that run on this machine."""
+    groups: list[dict[str, Any]] = []
+    # Without a folder for clusters there are none; one that ends takes its file away.
+    with contextlib.suppress(Mistake):
+        for running in place.running():
+            with contextlib.suppress(OSError, ValueError):
+                groups.extend(json.loads(running.targets.read_text()))
+    return groups
 
 
 def _targets(file: Path) -> Path:
@@ -70,9 +95,9 @@ def _write(folder: Path, targets: Path | str, alerts: str) -> None:
     for name in ("prometheus.yml", "rules.yml", "alertmanager.yml"):
         shutil.copy(FILES / name, folder)
     if isinstance(targets, Path):
-        (folder / "targets.json").symlink_to(targets)
+        (folder / TARGETS).symlink_to(targets)
     else:
-        (folder / "targets.json").write_text(targets)
+        (folder / TARGETS).write_text(targets)
     (folder / "alertmanagers.json").write_text(json.dumps([{"targets": [alerts]}]))
 
 
@@ -85,8 +110,10 @@ def _wait_until_ready(started: Sequence[Program]) -> None:
             time.sleep(POLL_S)
 
 
-def _tell(addresses: Sequence[str], urls: Sequence[str]) -> None:
+def _tell(addresses: Sequence[str], urls: Sequence[str], *, follows: bool) -> None:
     console = terminal()
+    if follows:
+        console.print(f"{len(clusters())} replicas of clusters run here; those that come and go are followed.")
     for url in urls:
         try:
             Metrics.read(url)

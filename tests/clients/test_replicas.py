@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import itertools
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,32 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import client_models
-import numpy as np
 import pytest
 from processes import wait_until
-from replica_servers import HOSTS, ReplicaServers
+from replica_servers import CALLS, HOSTS, Load, ReplicaServers, row
 
 from clients import (
-    AddressError,
     AsyncModel,
-    ClientError,
     Hooks,
-    InvalidInputError,
     Model,
     NotReadyError,
     RejectedError,
     ServerUnreachableError,
     TimedOutError,
-    Tls,
-    TlsError,
 )
-from clients.connection import BlockingConnection
 from clients.connections import BlockingConnections
-from clients.retries import RESERVE, Retries
 from clients.transport import Transport
 
-CALLERS = 8
-CALLS = 640
 EACH = 10
 
 WAYS: tuple[Transport, ...] = ("grpc", "http")
@@ -53,10 +41,6 @@ def started() -> Iterator[ReplicaServers]:
 def replicas(started: ReplicaServers) -> ReplicaServers:
     started.complete()
     return started
-
-
-def row(value: float) -> Any:
-    return np.full((1, 1), value, np.float32)
 
 
 def predicted(model: Model, value: float = 4) -> float:
@@ -105,51 +89,6 @@ def test_requests_go_to_all_servers_in_turn(replicas: ReplicaServers, transport:
 
     assert answered(replicas, "picky", block) == [EACH] * len(HOSTS)
     assert answered(replicas, "picky", lambda: asyncio.run(call())) == [EACH] * len(HOSTS)
-
-
-class Load:
-    """Calls that go on until `CALLS` were made; `half` is set when half of them were answered."""
-
-    def __init__(self) -> None:
-        self._numbers, self.half = itertools.count(), threading.Event()
-        self.wrong: list[Any] = []
-        self.right = 0
-
-    def values(self) -> Iterator[float]:
-        for number in self._numbers:
-            if number >= CALLS:
-                return
-            if number >= CALLS // 2:
-                self.half.set()
-            yield float(number)
-
-    def check(self, value: float, answer: Any) -> None:
-        if isinstance(answer, Exception) or abs(answer.item() - value**0.5) > 1e-3:
-            self.wrong.append((value, answer))
-        else:
-            self.right += 1
-
-    def block(self, model: Model) -> None:
-        def caller() -> None:
-            for value in self.values():
-                try:
-                    self.check(value, model.predict(row(value)))
-                except ClientError as error:
-                    self.check(value, error)
-
-        with ThreadPoolExecutor(CALLERS) as threads:
-            for done in [threads.submit(caller) for _ in range(CALLERS)]:
-                done.result()
-
-    async def call(self, model: AsyncModel) -> None:
-        async def caller() -> None:
-            for value in self.values():
-                try:
-                    self.check(value, await model.predict(row(value)))
-                except ClientError as error:
-                    self.check(value, error)
-
-        await asyncio.gather(*(caller() for _ in range(CALLERS)))
 
 
 @pytest.mark.server
@@ -309,14 +248,6 @@ def test_a_refused_request_goes_to_one_other_server(replicas: ReplicaServers) ->
         assert len(set(went)) == len(went) == 2
 
 
-def test_overload_is_not_multiplied() -> None:
-    retries, refused = Retries(True, None), [RejectedError()]
-    assert [retries.goes_on(refused, repeats=True) for _ in range(int(RESERVE) + 1)] == [True] * int(RESERVE) + [False]
-    for _ in range(11):
-        retries.answered()
-    assert [retries.goes_on(refused, repeats=True) for _ in range(2)] == [True, False]
-
-
 @pytest.mark.server
 def test_servers_with_different_models_are_refused_or_left_out(replicas: ReplicaServers, tmp_path: Path) -> None:
     other = client_models.build(tmp_path)
@@ -358,43 +289,3 @@ def test_a_name_stands_for_its_addresses_of_now(
         assert isinstance(connections, BlockingConnections)
         assert wait_until(lambda: [*connections._made] == replicas.urls(transport)[1:], seconds=10)
         assert answered(replicas, "picky", lambda: [predicted(model) for _ in range(2 * EACH)]) == [0, EACH, EACH]
-
-
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("a:8001,,b:8001", "an address is empty"),
-        ("a:8001,", "an address is empty"),
-        (",", "an address is empty"),
-        ("a:8001, A:8001", "a:8001 is there twice"),
-        ("grpc://a:8001,a:8001", "is there twice"),
-        ("grpc://a:8001,http://b:8000", "grpc:// and http:// in one list"),
-        ("a:8001,grpcs://b:8001", "no scheme and grpcs:// in one list"),
-        ("dns:///a:8001,b:8001", "Write it alone"),
-        ("a:8001,dns:///b:8001", "Write it alone"),
-        ("a:8001,b", "b: not an address"),
-        ("a:8001;b:8001", "not an address"),
-        ("http://a:8000,http//b:8000", "not an address"),
-    ],
-)
-def test_a_wrong_list_of_addresses_is_one_line(url: str, words: str) -> None:
-    for client in (Model, AsyncModel):
-        with pytest.raises(AddressError, match=words) as refused:
-            client("picky", url=url)
-        assert "\n" not in str(refused.value)
-
-
-def test_arguments_that_contradict_each_other_are_refused() -> None:
-    url = "a:8001,b:8001"
-    with pytest.raises(AddressError, match="needs the HTTP one"):
-        Model("picky", url="grpc://a:8001,b:8001", transport="http")
-    with pytest.raises(AddressError, match="a transport of your own needs one address"):
-        Model("picky", url=url, transport=BlockingConnection("a:8001"))
-    with pytest.raises(InvalidInputError, match="Give one of them"):
-        Model("picky", url=url, idempotent=False, try_timeout_s=1)
-    with pytest.raises(InvalidInputError, match="try_timeout_s is 0: no time"):
-        Model("picky", url=url, try_timeout_s=0)
-    with pytest.raises(TlsError, match=r"absent\.pem"):
-        Model("picky", url=url, tls=Tls(ca="absent.pem"))
-    with pytest.raises(ServerUnreachableError, match=r"absent\.invalid:8001: the name has no address"):
-        Model("picky", url="dns:///absent.invalid:8001")

@@ -22,6 +22,7 @@ from manifests import FOLDER, OVERLAYS, SERVER, Object, Pods, drain_s, objects, 
 
 from export.repository import config_file, model_folder, read_config
 from perf.pack import manifests
+from perf.scale.objects import METRIC, query
 from tests.docker.test_files import ROOT, YAMLLINT
 from tests.perf.pack.test_files import SHARED, shared_server
 
@@ -230,6 +231,24 @@ def test_the_autoscaler_owns_the_number_of_replicas(overlay: str) -> None:
     assert "replicas" not in deployment["spec"]
     (scaler,) = [one for one in objects(overlay) if "scaleTargetRef" in one.get("spec", {})]
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+
+
+def test_the_autoscalers_have_the_rule_of_perf_scale() -> None:
+    rule = query("text_recognition", target_pending=8, steepness=1)
+    [adapter] = yaml.safe_load((FOLDER / "hpa" / "adapter.yaml").read_text())["rules"]["external"]
+    (autoscaler,) = of_kind("hpa", "HorizontalPodAutoscaler")
+    assert adapter["metricsQuery"] == rule
+    assert adapter["name"] == {"as": METRIC}
+    target = {"type": "AverageValue", "averageValue": "1"}
+    assert autoscaler["spec"]["metrics"] == [
+        {"type": "External", "external": {"metric": {"name": METRIC}, "target": target}}
+    ]
+    (scaled,) = of_kind("keda", "ScaledObject")
+    [trigger] = [trigger["metadata"] for trigger in scaled["spec"]["triggers"]]
+    assert (trigger["query"], trigger["threshold"]) == (rule, "1")
+    (service,) = of_kind("kserve", "InferenceService")
+    [external] = [metric["external"] for metric in service["spec"]["predictor"]["autoScaling"]["metrics"]]
+    assert (external["metric"]["query"], external["target"]) == (rule, target)
 
 
 def test_yamllint_finds_nothing() -> None:

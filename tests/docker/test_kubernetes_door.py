@@ -1,6 +1,7 @@
 """The front door of docker/kubernetes as a real Envoy in front of a real server: only the addresses are changed."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from manifests import FOLDER
 from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
+from perf.scale.objects import query
 from serve.exporter.__main__ import PORT
 from serve.launcher import Server
 from serve.resources import free_ports
@@ -161,8 +163,9 @@ def test_the_sidecar_of_the_gpu_overlay_adds_batch_sizes_to_the_metrics(door: Do
 
 @pytest.mark.server
 def test_the_signal_of_the_autoscalers_is_a_metric_of_the_server(server: Server) -> None:
-    text = "\n".join(path.read_text() for path in FOLDER.rglob("*.yaml"))
+    rule = query(MODEL, target_pending=8, steepness=1)
+    names = set(re.findall(r"nv_\w+", rule))
     with urllib.request.urlopen(f"http://{server.metrics_url}/metrics", timeout=10) as answer:
         metrics = answer.read().decode()
-    assert text.count("nv_inference_pending_request_count") == 4
-    assert f'nv_inference_pending_request_count{{model="{MODEL}",version="1"}}' in metrics
+    assert len(names) == 4
+    assert all(f'{name}{{model="{MODEL}",version="1"}}' in metrics for name in names)

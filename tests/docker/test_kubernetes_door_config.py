@@ -75,7 +75,7 @@ def test_options_choose_models_and_forbid_repeats(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr().out
     assert r"/v2/models/(one\.a|two)(/versions/[0-9]+)?/(infer|generate)" in printed
     retried = re.findall(r"regex: \S+/\(infer\|generate\)\n.*?retry_on: (\S+)", printed, re.DOTALL)
-    assert retried == ["connect-failure,refused-stream,reset-before-request"]
+    assert retried == ["connect-failure,refused-stream,reset-before-request,retriable-headers"]
     assert re.findall(r"(?:request_body_buffer_limit|max_request_bytes): (\d+)", printed) == [
         str(8 << 20),
         str(9 << 20),

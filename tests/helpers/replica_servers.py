@@ -1,24 +1,32 @@
-"""Three servers with the same models, on the same ports of three addresses, that tests kill and start again."""
+"""Three servers with the same models, on the same ports of three addresses, that tests kill and start again; a load."""
 
+import asyncio
 import contextlib
+import itertools
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import client_models
+import numpy as np
 from processes import wait_until
 from server_processes import tritonserver
 
+from clients import AsyncModel, ClientError, Model
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 MODELS = ("picky", "queued", "slow", "wide")
+CALLERS = 8
+CALLS = 640
 
 
 class ReplicaServers:
@@ -99,3 +107,53 @@ class ReplicaServers:
             yield
         finally:
             os.kill(pid, signal.SIGCONT)
+
+
+def row(value: float) -> Any:
+    """A request of one row."""
+    return np.full((1, 1), value, np.float32)
+
+
+class Load:
+    """Calls that go on until `CALLS` were made; `half` is set when half of them were answered."""
+
+    def __init__(self) -> None:
+        self._numbers, self.half = itertools.count(), threading.Event()
+        self.wrong: list[Any] = []
+        self.right = 0
+
+    def values(self) -> Iterator[float]:
+        for number in self._numbers:
+            if number >= CALLS:
+                return
+            if number >= CALLS // 2:
+                self.half.set()
+            yield float(number)
+
+    def check(self, value: float, answer: Any) -> None:
+        if isinstance(answer, Exception) or abs(answer.item() - value**0.5) > 1e-3:
+            self.wrong.append((value, answer))
+        else:
+            self.right += 1
+
+    def block(self, model: Model) -> None:
+        def caller() -> None:
+            for value in self.values():
+                try:
+                    self.check(value, model.predict(row(value)))
+                except ClientError as error:
+                    self.check(value, error)
+
+        with ThreadPoolExecutor(CALLERS) as threads:
+            for done in [threads.submit(caller) for _ in range(CALLERS)]:
+                done.result()
+
+    async def call(self, model: AsyncModel) -> None:
+        async def caller() -> None:
+            for value in self.values():
+                try:
+                    self.check(value, await model.predict(row(value)))
+                except ClientError as error:
+                    self.check(value, error)
+
+        await asyncio.gather(*(caller() for _ in range(CALLERS)))

@@ -31,6 +31,8 @@ ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docker" / "observe"
 # Of Prometheus itself.
 BUILT_IN = {"up", "ALERTS"}
+# Of a cluster's own page (tests/serve/cluster/test_cluster.py).
+CLUSTER = {"triton_batching_cluster_replicas_desired", "triton_batching_cluster_replicas_ready"}
 WORDS = {"and", "or", "unless", "by", "without", "on", "ignoring", "offset", "bool", "group_left", "group_right"}
 needs_prometheus = pytest.mark.skipif(
     not (shutil.which("promtool") and shutil.which("prometheus-alertmanager")),
@@ -104,7 +106,7 @@ def test_the_names_of_a_query_are_found() -> None:
 @pytest.mark.server
 def test_every_metric_of_the_rules_and_the_dashboard_exists(observed: Server) -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
-    known = {name for name, _ in scrape(observed.metrics_url)} | recorded | BUILT_IN
+    known = {name for name, _ in scrape(observed.metrics_url)} | recorded | BUILT_IN | CLUSTER
     used = [*queries(), *(rule["expr"] for rule in rules())]
     assert {name for query in used for name in metrics(query)} <= known
     assert len(queries()) >= 18

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perf.load.timings import FAILED, REQUEST, RIGHT, WRONG, Timings
-from perf.studies.cluster import faults
+from perf.studies.cluster import faults, hostile
 from perf.studies.cluster.attackers import Target, malformed
 from perf.studies.cluster.clients import NS, Counts
 from perf.studies.cluster.plans import PlanFile
@@ -40,6 +40,11 @@ def test_the_throughput_is_slow_until_its_last_slow_second(per_s: float, slow: f
     done = [*np.arange(0, 2, 0.2), *np.arange(2, 5, 0.1)]
     loaded = timings(*((float(second), 0, RIGHT) for second in done))
     assert faults._slow_s(loaded, 0, per_s) == slow
+
+
+def test_a_share_in_time_counts_right_answers_only() -> None:
+    loaded = timings((0, 40, RIGHT), (0, 41, RIGHT), (0, 10, WRONG), (0, 10, FAILED), (1, 20, RIGHT))
+    assert hostile._in_time(loaded, 40.0) == 2 / 5
 
 
 def test_the_plan_of_an_experiment_is_a_plan(tmp_path: Any) -> None:

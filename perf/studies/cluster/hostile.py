@@ -90,16 +90,9 @@ def attack(
     sent = {name: part[np.isin(part["outcome"], (RIGHT, WRONG, FAILED))] for name, part in parts.items()}
     return HostileOutcome(
         tenants={name: Counts.of(part) for name, part in sent.items()},
-        in_time={
-            name: float(
-                np.mean(
-                    (parts[name]["outcome"] == RIGHT) & (parts[name]["done"] - parts[name]["due"] <= target_ms * 1e6)
-                )
-            )
-            for name in HONEST
-        },
+        in_time={name: _in_time(parts[name], target_ms) for name in HONEST},
         errors=errors,
-        attacks={each.name: dict(each.outcomes) for each in attacks.attacks},
+        attacks={attack.name: dict(attack.outcomes) for attack in attacks.attacks},
         deaths=sum(deployment.deaths for deployment in status.deployments),
         proxy_restarts=status.proxy_restarts,
         same_servers={replica.name: replica.pid for replica in status.replicas} == before,

@@ -1,7 +1,5 @@
 """The plan of the cluster that these experiments start."""
 
-import socket
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,10 +20,9 @@ class PlanFile:
 
     def write(self, folder: Path) -> Path:
         """Write it and the tenants' tokens into `folder`; the path of the plan."""
-        http, grpc = _free_ports(2)
         lines = [
-            f"http_port = {http}",
-            f"grpc_port = {grpc}",
+            "http_port = 0",
+            "grpc_port = 0",
             "metrics_port = 0",
             f'proxy = "{self.proxy}"',
             f'repository = "{self.repository}"',
@@ -51,11 +48,3 @@ class PlanFile:
     def token(tenant: str) -> str:
         """The bearer token of a tenant of these experiments."""
         return f"{tenant}-of-an-experiment"
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as sockets:
-        listeners = [sockets.enter_context(socket.socket()) for _ in range(count)]
-        for listener in listeners:
-            listener.bind(("127.0.0.1", 0))
-        return [int(listener.getsockname()[1]) for listener in listeners]

@@ -104,8 +104,13 @@ def running(plan: Path, *, engine: str, log: Path) -> Iterator[RunningCluster]:
 def _running(plan: Path, engine: str, log: Path, nodes: Nodes | None) -> Iterator[RunningCluster]:
     command = [sys.executable, "-m", "serve.cluster", "up", str(plan), "--engine", engine, "--fresh"]
     with log.open("wb") as output:
+        # In a session of its own, so that Ctrl-C reaches this program alone.
         process = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=os.environ | {"PYTHONPATH": str(ROOT)}
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            start_new_session=True,
         )
     try:
         cluster = RunningCluster(process=process, place=place.of_plan(plan), log=log, nodes=nodes)

@@ -24,8 +24,9 @@ from perf.scale.curve import ReplicaCurve, Values, measure
 from perf.scale.fleet import Conditions, Fleet, Outcome, Run
 from perf.scale.rules import PENDING
 from perf.studies.archive import RESULTS as ARCHIVE
+from perf.studies.cluster.program import running
 from perf.studies.experiment import Origin, command_line, now, origin, progress_line
-from perf.studies.scaling.watched import MODEL, Watch, cluster, offered, status_of
+from perf.studies.scaling.watched import MODEL, Watch, offered
 from serve.cluster.autoscaler import DECIDE_S, rules
 from serve.cluster.controller import TRAFFIC_S
 from serve.cluster.plan import ScalingTable
@@ -146,8 +147,8 @@ def measured(seed: int, command: Sequence[str]) -> LiveRecord:
         rng = np.random.default_rng(seed)
         due = np.sort(np.concatenate([at + rng.random(rng.poisson(rate)) for at, rate in enumerate(rates)])).tolist()
         progress("the cluster starts")
-        with cluster(plan) as where:
-            watch, status = Watch(where), status_of(where)
+        with running(plan, engine="local", log=plan.with_suffix(".log")) as cluster:
+            watch, status = Watch(cluster), cluster.status()
             progress(f"{len(due)} requests in {len(rates)} s")
             latencies, refused = asyncio.run(offered(f"{status.host}:{status.grpc_port}", due, watch))
     if not watch.start_s:

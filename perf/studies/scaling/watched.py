@@ -1,75 +1,26 @@
 """A cluster that is watched while requests come: its replicas second by second, and the latency of each request."""
 
 import asyncio
-import contextlib
-import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
 from clients import AsyncModel
 from clients.errors import ClientError, RejectedError
-from serve.cluster import place
-from serve.cluster.control import Look, ask
-from serve.cluster.status import Status
-from triton_batching.terminal import Failure, Mistake, terminal
+from perf.studies.cluster.program import RunningCluster
+from triton_batching.terminal import terminal
 
 MODEL = "simulated_accelerator"
 # Time between two looks at the cluster.
 LOOK_S = 0.5
-START_S, END_S = 120.0, 60.0
-
-
-@contextlib.contextmanager
-def cluster(plan: Path) -> Iterator[place.Place]:
-    """A cluster of the plan that is ready; it is stopped at the end."""
-    where = place.of_plan(plan)
-    log = plan.with_suffix(".log")
-    with log.open("w") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "serve.cluster", "up", str(plan)],
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            _await_ready(where, process, log)
-            yield where
-        finally:
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(END_S)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _await_ready(where: place.Place, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    end = time.monotonic() + START_S
-    while time.monotonic() < end and process.poll() is None:
-        with contextlib.suppress(Mistake, Failure):
-            if status_of(where).is_ready:
-                return
-        time.sleep(LOOK_S)
-    raise Failure(f"the cluster did not start:\n{log.read_text()[-2000:]}")
-
-
-def status_of(where: place.Place) -> Status:
-    """How the cluster is."""
-    status = ask(where, Look()).status
-    assert status is not None
-    return status
 
 
 class Watch:
     """Asks the cluster for its replicas: `seen` has seconds since `start`, those wanted, and those ready."""
 
-    def __init__(self, where: place.Place) -> None:
-        self._where, self.start = where, time.monotonic()
+    def __init__(self, cluster: RunningCluster) -> None:
+        self._cluster, self.start = cluster, time.monotonic()
         self.seen: list[tuple[float, int, int]] = []
         self._began: dict[str, float] = {}
         self.start_s: list[float] = []
@@ -77,7 +28,7 @@ class Watch:
     async def run(self) -> None:
         """Ask until cancelled."""
         while True:
-            status = await asyncio.to_thread(status_of, self._where)
+            status = await asyncio.to_thread(self._cluster.status)
             at = time.monotonic() - self.start
             (deployment,) = status.deployments
             self.seen.append((at, deployment.desired, deployment.ready))

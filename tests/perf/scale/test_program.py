@@ -174,6 +174,7 @@ def test_a_seed_makes_the_same_day() -> None:
         (("--trace", "{day}", "--write", "{plan}"), "is there already, and is not overwritten"),
         (("--trace", "{day}", "--step-s", "0.1", "--hpa", "{plan}"), "is there already, and is not overwritten"),
         (("--trace", "{long}"), "steps of 1 s, and 604,800 are the most"),
+        (("--trace", "{twice}"), "pictures is there twice, by its name and by its model"),
         (("--trace", "{none}"), "cannot be read (No such file or directory)"),
         (("--trace", "{plan}"), "its first line must be time_s,deployment,rate_per_s"),
         (("--trace", "{day}", "--deployment", "other"), "the trace has pictures"),
@@ -183,8 +184,10 @@ def test_mistakes_are_one_line(
     folder: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "long.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n1000000,pictures,2\n")
+    (folder / "twice.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n0,simulated_accelerator,1\n")
     names = {
         "long": folder / "long.csv",
+        "twice": folder / "twice.csv",
         "day": folder / "day.csv",
         "plan": folder / "plan.toml",
         "none": folder / "none.csv",

@@ -3,6 +3,7 @@
 import contextlib
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from serve.__main__ import main as serve
 
 pytestmark = pytest.mark.server
 OWN = """
+host = "127.0.0.2"
 repository = "models"
 [[deployment]]
 name = "own"
@@ -95,6 +97,9 @@ def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) 
     with ended(Cluster(tmp_path / "plan.toml", OWN)) as cluster:
         cluster.up()
         served = cluster.ready()
+        port = cluster.status().metrics_port
+        with socket.create_connection(("127.0.0.1", port)), pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", port))  # the metrics ask for no token
         done = cluster.tell("update", "own", "--config-name", "broken")
         assert done.returncode == 1
         assert "the update went back to config.pbtxt, because broken failed: " in done.stderr

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from serve.cluster import plan_file
+from serve.__main__ import main as serve
+from serve.cluster import local_engine, plan_file
 from serve.cluster.engine import Replica
 from serve.cluster.local_engine import LocalEngine
+from serve.cluster.plan import Plan
 from serve.cluster.plan_check import check, replica
 from serve.front.door import FrontDoor
 from serve.launcher import Settings
@@ -146,3 +148,38 @@ def test_nodes_are_taken_in_turn(tmp_path: Path) -> None:
     plan = plan_file.read(path)
     nodes = [replica(plan.deployment[0], number, None, plan.repository).node for number in range(4)]
     assert nodes == ["x", "y", "x", "y"]
+
+
+def test_serve_traces_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--trace` reaches each replica, and the door lets the clients' `traceparent` through."""
+    plans: list[Plan] = []
+    monkeypatch.setattr("serve.cluster.up.up", lambda plan, *_, **__: plans.append(plan))
+    options = ["--model=simulated_accelerator", "--replicas=2"]
+    assert serve(options) == serve([*options, "--trace=http://localhost:4318/v1/traces", "--", "--log-verbose=1"]) == 0
+    plain, traced = plans
+    assert (plain.passes_traces, plain.deployment[0].arguments) == (False, ())
+    assert traced.passes_traces
+    assert "--trace-config=opentelemetry,url=http://localhost:4318/v1/traces" in traced.deployment[0].arguments
+    assert "--log-verbose=1" in traced.deployment[0].arguments
+
+
+def test_devices_that_a_plan_names_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with two GPUs; the servers do not start, because their model is not there."""
+    for number in range(2):
+        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
+    monkeypatch.setattr(local_engine, "GPUS", tmp_path / "gpus")
+    launched: list[Settings] = []
+
+    def launch(settings: Settings, **_: object) -> None:
+        launched.append(settings)
+        raise Mistake("not here")
+
+    monkeypatch.setattr(local_engine, "launch", launch)
+    engine = LocalEngine(logs=tmp_path)
+    for number, environment in enumerate(({}, {}, {"CUDA_VISIBLE_DEVICES": "7"})):
+        settings = Settings(models=("m",), environment=environment)
+        engine.start(Replica(name=f"a-{number}", deployment="a", settings=settings, gpus=0.5))
+    engine.close()
+    seen = {settings.environment["CUDA_VISIBLE_DEVICES"] for settings in launched}
+    assert len(launched) == 3
+    assert seen == {"0", "1", "7"}

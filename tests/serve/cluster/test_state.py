@@ -1,5 +1,7 @@
 """What a cluster remembers, where it keeps it, and who may talk to it."""
 
+import fcntl
+import json
 import queue
 import stat
 import threading
@@ -8,11 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from serve.cluster import place, state
+from serve.cluster import place, state, targets
 from serve.cluster.control import Answer, Call, Drain, Look, Scale, ask, listening
+from serve.cluster.engine import Phase, Replica, ReplicaState
+from serve.cluster.occupant import Occupant
 from serve.cluster.place import Place, RunningError
 from serve.cluster.plan import Deployment, ScalingTable
 from serve.cluster.state import Remembered
+from serve.launcher import Settings
+from serve.observe.command import clusters as observed
 from triton_batching.terminal import Mistake
 
 
@@ -64,8 +70,34 @@ def test_place_is_private_and_taken_by_one(here: Place) -> None:
         with pytest.raises(RunningError, match="its cluster runs already"), place.taken(here):
             pass
         assert place.is_taken(here)
+        here.targets.write_text('[{"targets": ["127.0.0.1:9"], "labels": {"replica": "a-1"}}]')
+        assert {"targets": ["127.0.0.1:9"], "labels": {"replica": "a-1"}} in observed()
+        (here.folder / ".state.json.draft").write_text("half")
     assert not place.is_taken(here)
     assert not here.folder.exists()
+
+
+def test_place_is_taken_while_others_look_at_it(here: Place) -> None:
+    """A look is a shared lock for a moment."""
+    with place.taken(here):
+        here.state.write_text("{}")
+    with here.lock.open() as look:
+        fcntl.flock(look, fcntl.LOCK_SH)
+        threading.Timer(place.GLANCE_S / 4, look.close).start()
+        with place.taken(here):
+            here.state.unlink()
+
+
+def test_targets_are_the_replicas_that_serve() -> None:
+    def occupant(name: str, phase: Phase, *, stopping: bool = False) -> Occupant:
+        replica = Replica(name=name, deployment="a", settings=Settings(models=("m",)))
+        state = ReplicaState(phase=phase, host="::1", metrics_port=8002)
+        return Occupant(replica=replica, number=1, generation=0, state=state, stopping=stopping)
+
+    there = [occupant("a-1", Phase.STARTING), occupant("a-2", Phase.READY), occupant("a-3", Phase.READY, stopping=True)]
+    assert json.loads(targets.text(there)) == [
+        {"targets": ["[::1]:8002"], "labels": {"deployment": "a", "replica": "a-2"}}
+    ]
 
 
 def test_place_of_a_plan_that_is_gone_is_forgotten(here: Place, tmp_path: Path) -> None:

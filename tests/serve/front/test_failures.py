@@ -25,16 +25,19 @@ from doors import (
     opened,
     start,
 )
-from processes import descendants, wait_until
+from processes import wait_until
+from server_processes import tritonserver
 
 from export.repository import REPOSITORY
+from serve.front import envoy, haproxy
 from serve.front.checks import Kind
 from serve.front.door import FrontDoor
 from serve.front.envoy import Envoy
 from serve.front.haproxy import HAProxy
+from serve.front.process import ProxyError
 from serve.launcher import Server
 from serve.management.statistics import Counters
-from triton_batching.processes import is_running, name
+from triton_batching.processes import is_running
 
 pytestmark = pytest.mark.server
 CLIENTS = 8
@@ -71,11 +74,6 @@ def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> lis
         return [answer for one in clients for answer in one.result()]
 
 
-def triton(server: Server) -> int:
-    """The process of the tritonserver under a guard."""
-    return next(pid for pid in descendants(server.pid) if name(pid) == "tritonserver")
-
-
 def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
     with contextlib.ExitStack() as stack:
         victim, sleeper = start(stack, SIMULATED, SIMULATED)
@@ -83,13 +81,13 @@ def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: S
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
 
             def harm() -> None:
-                os.kill(triton(victim), signal.SIGKILL)
-                os.kill(triton(sleeper), signal.SIGSTOP)
+                os.kill(tritonserver(victim.pid), signal.SIGKILL)
+                os.kill(tritonserver(sleeper.pid), signal.SIGSTOP)
 
             try:
                 assert offer(front, 30, harm) == []
             finally:
-                os.kill(triton(sleeper), signal.SIGCONT)
+                os.kill(tritonserver(sleeper.pid), signal.SIGCONT)
             traffic = proxy.traffic()
             assert all(traffic[f"r{number}"].requests > 0 for number in range(4))
             assert sum(replica.requests for replica in traffic.values()) >= CLIENTS * 30
@@ -101,7 +99,7 @@ def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(kind: Kind, r
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED)
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim])):
-            assert offer(front, 100, lambda: os.kill(triton(victim), signal.SIGTERM)) == []
+            assert offer(front, 100, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
             wait_until(lambda: not victim.running(), seconds=30.0)
 
 
@@ -123,6 +121,43 @@ def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Serv
         assert set(proxy.traffic()) == {"r1", "r2"}
         with Caller(front) as caller:
             assert caller.infer(GRPC, SIMULATED).ok
+
+
+def test_a_replica_in_the_place_of_another_counts_from_0(kind: Kind, replicas: Sequence[Server]) -> None:
+    first, second, third = endpoints(replicas[:3])
+    front = door(SIMULATED)
+    with opened(front, kind=kind, simulated_accelerator=[first, second]) as proxy, Caller(front) as caller:
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
+        proxy.route({SIMULATED: [second]})
+        proxy.route({SIMULATED: [second, third]})
+        assert proxy.traffic()["r2"].requests == 0
+        proxy.route({SIMULATED: [third]})
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 2)
+        assert proxy.traffic()["r2"].requests == 4
+
+
+def test_a_proxy_that_hung_takes_what_it_was_told_meanwhile(
+    kind: Kind, replicas: Sequence[Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (envoy, haproxy):
+        monkeypatch.setattr(module, "TAKEN_S", 0.2)
+    monkeypatch.setattr(haproxy, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(envoy, "ADMIN_TIMEOUT_S", 0.1)
+    first, second, third = endpoints(replicas[:3])
+    front = door(SIMULATED)
+    with opened(front, kind=kind, simulated_accelerator=[first]) as proxy, Caller(front) as caller:
+        assert isinstance(proxy, Envoy | HAProxy)
+        _, process = proxy.pids()
+        os.kill(process, signal.SIGSTOP)
+        try:
+            with pytest.raises(ProxyError, match="did not take the endpoints"):
+                proxy.route({SIMULATED: [second, third]})
+        finally:
+            os.kill(process, signal.SIGCONT)
+        monkeypatch.undo()
+        proxy.route({SIMULATED: [third]})
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
+        assert {name: replica.requests for name, replica in proxy.traffic().items()} == {"r2": 8}
 
 
 def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Sequence[Server]) -> None:
@@ -156,16 +191,16 @@ def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequen
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED, is_retried=is_retried)
         with (
-            opened(front, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
+            opened(front, kind=kind, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
             ThreadPoolExecutor() as threads,
         ):
-            os.kill(triton(victim), signal.SIGSTOP)
+            os.kill(tritonserver(victim.pid), signal.SIGSTOP)
             caller = stack.enter_context(Caller(front))
             calls = [threads.submit(caller.infer, protocol, SIMULATED) for protocol in (GRPC, HTTP)]
             assert wait_until(lambda: proxy.traffic()["victim"].in_flight == 2, seconds=10)
             before = executed()
             proxy.route({SIMULATED: [endpoint(victim, "victim", is_draining=True), endpoint(replicas[0], "other")]})
-            os.kill(triton(victim), signal.SIGKILL)
+            os.kill(tritonserver(victim.pid), signal.SIGKILL)
             codes = [call.result().code for call in calls]
         assert codes == (["OK", "200"] if is_retried else ["UNAVAILABLE", "503"])
         assert executed() - before == (2 if is_retried else 0)

@@ -125,11 +125,12 @@ def test_tenants_have_tokens_and_a_rate_over_both_protocols(kind: Kind, replicas
     )
     front = door(SIMULATED, tenants=tenants)
     with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-door-tenant": "anna"}, {"Authorization": "a" * 31}):
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-door-tenant": "bert"}, {"Authorization": "a" * 31}):
             with Caller(front, headers) as stranger:
                 assert stranger.infer(HTTP, SIMULATED).code == "401"
                 assert stranger.infer(GRPC, SIMULATED).code == "UNAUTHENTICATED"
                 assert stranger.http("GET", "/v2/health/ready").ok
+                assert stranger.http("GET", "/v2/health/live").ok
                 assert stranger.grpc("/grpc.health.v1.Health/Check").ok
         bert = {"Authorization": f"Bearer {'b' * 32}", "x-door-tenant": "anna"}
         with Caller(front, bert) as slow, Caller(front, {"Authorization": f"Bearer {'a' * 32}"}) as other:

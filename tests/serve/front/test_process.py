@@ -1,0 +1,36 @@
+"""A proxy is started again whatever happens meanwhile; here it is a program that sleeps."""
+
+import errno
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import wait_until
+
+from serve.front import process
+from serve.server_folder import ServerFolder
+
+
+def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sleep, started, told = shutil.which("sleep"), subprocess.Popen, list[str]()
+    assert sleep is not None
+    failures = iter([OSError(errno.EAGAIN, "no process left")])
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        for failure in failures:
+            raise failure
+        return started(*arguments, **options)
+
+    def command(folder: ServerFolder) -> list[str]:
+        return [str(sleep), "60"]
+
+    with process.running(command, tmp_path / "log", is_up=lambda _: True, report=told.append) as proxy:
+        monkeypatch.setattr(subprocess, "Popen", start)
+        [guard, *_] = proxy.pids()
+        os.kill(guard, signal.SIGKILL)
+        assert wait_until(lambda: any("cannot be started" in text for text in told), seconds=20)
+        assert wait_until(lambda: bool(set(proxy.pids()) - {guard}), seconds=20)
