@@ -1,7 +1,7 @@
 """Compares rules at the same share in time: every rule is tried at many targets, and the replica hours are compared."""
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perf.scale.curve import ReplicaCurve, Values
@@ -83,8 +83,7 @@ def matched(tried: Sequence[Tried], rule: str, day: int, share: float) -> Match 
     None if no target that was tried reaches the share.
     """
     points = sorted(
-        ((each.target, each.outcome) for each in tried if (each.rule, each.day) == (rule, day)),
-        key=lambda each: each[0],
+        ((run.target, run.outcome) for run in tried if (run.rule, run.day) == (rule, day)), key=lambda point: point[0]
     )
     best = min((point for point in points if point[1].share >= share), key=_hours, default=None)
     if best is None:
@@ -109,14 +108,3 @@ def recommended(tried: Sequence[Tried], share: float, days: int) -> float | None
     found = [matched(tried, PENDING.name, day, share) for day in range(days)]
     known = [match.target for match in found if match is not None]
     return min(known) if len(known) == days else None
-
-
-def saved(tried: Sequence[Tried], share: float, days: int) -> Mapping[str, Sequence[float | None]]:
-    """Our replica hours over those of each other rule, day by day; None where one of them misses the share."""
-    others = dict.fromkeys(each.rule for each in tried if each.rule != PENDING.name)
-    return {rule: [_ratio(tried, rule, day, share) for day in range(days)] for rule in others}
-
-
-def _ratio(tried: Sequence[Tried], rule: str, day: int, share: float) -> float | None:
-    ours, other = matched(tried, PENDING.name, day, share), matched(tried, rule, day, share)
-    return ours.replica_hours / other.replica_hours if ours and other else None

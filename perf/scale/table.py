@@ -20,7 +20,7 @@ def show(record: ScaleRecord, console: Console) -> None:
         f"{curve.steepness:.1f}); at most {curve.saturated_per_s:,.1f}/s",
         markup=False,
     )
-    requests = sum(each.outcome.requests for each in record.tried if each.rule == PENDING.name and each.is_published)
+    requests = sum(run.outcome.requests for run in record.tried if run.rule == PENDING.name and run.is_published)
     days = f"{record.days} day{'s' if record.days > 1 else ''}"
     table = Table(
         "rule",
@@ -50,7 +50,7 @@ def show(record: ScaleRecord, console: Console) -> None:
 
 
 def _cells(record: ScaleRecord, rule: Rule) -> Sequence[str]:
-    published = [each for each in record.tried if each.rule == rule.name and each.is_published]
+    published = [run for run in record.tried if run.rule == rule.name and run.is_published]
     cells = ["", "", "", ""] if not published else _published(published, rule)
     found = matches(record, rule.name, record.share)
     ours = matches(record, PENDING.name, record.share)
@@ -63,10 +63,10 @@ def _cells(record: ScaleRecord, rule: Rule) -> Sequence[str]:
 
 
 def _published(tried: Sequence[Tried], rule: Rule) -> list[str]:
-    outcomes = [each.outcome for each in tried]
-    share = sum(each.in_time for each in outcomes) / sum(each.requests for each in outcomes)
-    hours = statistics.mean(each.replica_hours for each in outcomes)
-    most = max(each.most_replicas for each in outcomes)
+    outcomes = [run.outcome for run in tried]
+    share = sum(outcome.in_time for outcome in outcomes) / sum(outcome.requests for outcome in outcomes)
+    hours = statistics.mean(outcome.replica_hours for outcome in outcomes)
+    most = max(outcome.most_replicas for outcome in outcomes)
     return [f"{tried[0].target:.4g}{rule.unit}", f"{share:.2%}", f"{hours:,.1f}", str(most)]
 
 

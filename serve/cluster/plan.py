@@ -5,12 +5,13 @@ The fields are the keys of PLAN.toml; plan_file.py reads one.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from export.repository import REPOSITORY
+from serve.front.checks import Kind
 
 NAME = r"^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$"
 MOST_REPLICAS = 1000
@@ -143,7 +144,7 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_port: Annotated[int, Meta(ge=-1, le=65_535)] = 8002
     is_open: bool = False
     passes_traces: bool = False
-    proxy: Literal["envoy", "haproxy"] = "envoy"
+    proxy: Kind = "envoy"
     repository: Path = REPOSITORY
     limits: Limits = Limits()
     tls: TlsFiles | None = None

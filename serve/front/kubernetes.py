@@ -106,7 +106,13 @@ def _stats() -> dict[str, Any]:
         "route_config": {"virtual_hosts": [{"name": "stats", "domains": ["*"], "routes": routes}]},
     }
     chain = {"filters": [{"name": "stats", "typed_config": manager}]}
-    return {"name": "stats", "address": _socket("0.0.0.0", STATS_PORT), "filter_chains": [chain]}
+    return {
+        "name": "stats",
+        "address": _socket("0.0.0.0", STATS_PORT),
+        # Clients that take all connections must not make a liveness probe fail.
+        "ignore_global_conn_limit": True,
+        "filter_chains": [chain],
+    }
 
 
 def _admin(address: dict[str, Any]) -> dict[str, Any]:

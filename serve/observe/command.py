@@ -113,7 +113,7 @@ def _wait_until_ready(started: Sequence[Program]) -> None:
 def _tell(addresses: Sequence[str], urls: Sequence[str], *, follows: bool) -> None:
     console = terminal()
     if follows:
-        console.print(f"{len(clusters())} replicas of clusters run here; those that come and go are followed.")
+        console.print(f"observes {METRICS_URL} and the replicas of clusters that come and go ({len(clusters())} now)")
     for url in urls:
         try:
             Metrics.read(url)

@@ -45,6 +45,18 @@ def test_the_front_door_asks_the_headless_service() -> None:
     assert sorted(addresses) == sorted(door.ports().values())
 
 
+def test_a_probe_is_answered_when_clients_have_all_connections() -> None:
+    config = yaml.safe_load(FILE.read_text())
+    exempt = [listener["name"] for listener in config["static_resources"]["listeners"] if is_exempt(listener)]
+    assert exempt == ["stats"]
+    probes = [envoy()[name]["httpGet"]["port"] for name in ("livenessProbe", "readinessProbe")]
+    assert probes == exempt * 2
+
+
+def is_exempt(listener: Object) -> bool:
+    return bool(listener.get("ignore_global_conn_limit"))
+
+
 def test_requests_that_wait_for_a_retry_fit_into_the_memory_of_the_front_door() -> None:
     text = FILE.read_text()
     (in_flight,) = set(map(int, re.findall(r"max_requests: (\d+)", text)))
