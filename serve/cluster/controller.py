@@ -287,6 +287,7 @@ class Controller:
             in_flight=traffic.in_flight,
             requests=traffic.requests,
             failures=traffic.failures,
+            role=occupant.role,
         )
 
 
