@@ -299,6 +299,7 @@ class Controller:
             in_flight=traffic.in_flight,
             requests=traffic.requests,
             failures=traffic.failures,
+            role=occupant.role,
         )
 
 
