@@ -109,10 +109,11 @@ def _defaults(door: FrontDoor, pool: Pool) -> Iterator[str]:
     ):
         yield f"    timeout {name} {_ms(time_s)}"
     yield "    option http-buffer-request"
-    yield f"    retries {MOST_RETRIES}"
-    yield "    option redispatch 1"
-    lost = "conn-failure empty-response response-timeout junk-response 0rtt-rejected"
-    yield f"    retry-on {lost if pool.is_retried else 'conn-failure'}"
+    # Over HTTP/2 it takes a connection lost with its request for one that failed, so `conn-failure` is not safe.
+    yield f"    retries {MOST_RETRIES if pool.is_retried else 0}"
+    if pool.is_retried:
+        yield "    option redispatch 1"
+        yield "    retry-on conn-failure empty-response response-timeout junk-response 0rtt-rejected"
 
 
 def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
