@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
+
 from serve.cluster.engine import Phase, Replica, ReplicaState
 from serve.launcher import Server, launch
 from serve.revival import reviving
@@ -16,6 +18,8 @@ NODE = "local"
 GPUS = Path("/proc/driver/nvidia/gpus")
 # The logs of replicas that died are kept, this many at most.
 KEPT_LOGS = 20
+# What a tritonserver takes with one small model.
+LEAST_BYTES = 100_000_000
 
 
 class LocalEngine:
@@ -39,6 +43,12 @@ class LocalEngine:
                     f"{len(together)} replicas take {wanted:g} {kind}, and this machine has {there:g}. Have fewer, "
                     f"lower {kind}, or use several machines with --engine ray."
                 )
+        room = psutil.virtual_memory().available // LEAST_BYTES
+        if len(replicas) > room:
+            raise Mistake(
+                f"{len(replicas)} more replicas take {len(replicas) * LEAST_BYTES / 1e9:.1f} GB at least, and this "
+                f"machine has memory for {room}. Have fewer, or use several machines with --engine ray."
+            )
         if placed := [replica for replica in replicas if replica.node not in (None, NODE)]:
             raise Mistake(
                 f"{placed[0].name} is to run on the node {placed[0].node}, and --engine local has this machine only. "
@@ -49,7 +59,7 @@ class LocalEngine:
         """Begin to start a replica; its state says when it is ready, or that it ended."""
         devices = self._devices(replica.gpus)
         environment = dict(replica.settings.environment)
-        if self._room:
+        if devices:
             environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, devices)))
         log = self._logs / f"{replica.name}.log"
         settings = replace(replica.settings, environment=environment, log=log)

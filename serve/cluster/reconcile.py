@@ -3,6 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# Each start takes a core for a second or more, so more at a time would only make each of them late.
+MOST_STARTING = 8
+
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
@@ -46,4 +49,5 @@ def step(members: Sequence[Member], desired: int) -> Step:
         surplus = len(living) - desired
         # Those that start go first, then the youngest: its caches are the coldest.
         leaving = sorted(living, key=lambda member: (member.is_ready, -member.number))
+    start = min(start, max(0, MOST_STARTING - len(starting)))
     return Step(start=start, drain=(*dropped, *(member.name for member in leaving[: max(0, surplus)])))

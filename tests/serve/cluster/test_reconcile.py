@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serve.cluster.reconcile import Member, Step, step
+from serve.cluster.reconcile import MOST_STARTING, Member, Step, step
 
 MOST_STEPS = 60
 BOOLEANS: st.SearchStrategy[bool] = st.booleans()
@@ -18,6 +18,13 @@ def member(number: int, *, current: bool = True, ready: bool = True) -> Member:
 def test_missing_replicas_are_started() -> None:
     assert step([], 3) == Step(start=3)
     assert step([member(1), member(2, ready=False)], 3) == Step(start=1)
+
+
+def test_only_a_few_start_at_a_time() -> None:
+    starting = [member(number, ready=False) for number in range(MOST_STARTING - 1)]
+    assert step([], 500) == Step(start=MOST_STARTING)
+    assert step(starting, 500) == Step(start=1)
+    assert step([*starting, member(100, ready=False)], 500) == Step()
 
 
 def test_one_that_starts_goes_before_one_that_serves_and_the_youngest_first() -> None:
