@@ -134,7 +134,7 @@ def test_machine_without_room_is_refused(tmp_path: Path) -> None:
 
     engine = LocalEngine(logs=tmp_path)
     engine.check([one(0.0)] * 5)
-    with pytest.raises(Mistake, match="1000000 more replicas take 100000.0 GB at least, and this machine has memory"):
+    with pytest.raises(Mistake, match=r"1000000 more replicas take 100000\.0 GB"):
         engine.check([one(0.0)] * 1_000_000)
     with pytest.raises(Mistake, match="2 replicas take 10000 cpus, and this machine has"):
         engine.check([one(5000.0)] * 2)
