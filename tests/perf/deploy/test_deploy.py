@@ -88,7 +88,7 @@ def test_slow_canary_gets_its_share_and_goes_back(cluster: Cluster, load: Load, 
     counts = {name: count - first[name] for name, count in requests(cluster).items()}
     for role in ("canary", "control"):
         assert counts[role] / sum(counts.values()) == pytest.approx(SHARE, abs=0.04), counts
-    assert "(canary)" in cluster.do("status")
+    assert '"role": "canary"' in cluster.do("status", "--json")
     for arguments, words in (
         (("update", MODEL), "a canary with slow runs. Wait for its end."),
         (("drain", pair(cluster)["control"].name), "is the control of accelerator. It leaves when the canary ends."),
