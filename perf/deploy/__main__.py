@@ -7,6 +7,7 @@ nothing has changed. Otherwise the other replicas are replaced one by one. Ctrl-
 
 import argparse
 import math
+import signal
 import sys
 from pathlib import Path
 
@@ -30,7 +31,11 @@ def main(argv: list[str] | None = None) -> int:
 
         return run(arguments)
 
-    return guarded(action, on_interrupt="stopped. A canary goes; an update that has begun goes on.")
+    return guarded(
+        action,
+        on_interrupt="stopped. A canary goes; an update that has begun goes on.",
+        interrupts=(signal.SIGINT, signal.SIGTERM),
+    )
 
 
 def share(text: str) -> float:

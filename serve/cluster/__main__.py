@@ -47,10 +47,13 @@ def _parser() -> argparse.ArgumentParser:
     update.add_argument(
         "--config-name", metavar="NAME", help="variant configs/NAME.pbtxt; without it the same one, for new files"
     )
+    abandon = verbs.add_parser("abandon", help="end a canary (see perf.deploy); the other replicas stay")
+    abandon.add_argument("deployment", metavar="DEPLOYMENT", help="a deployment, or one of its models")
     down = verbs.add_parser("down", help="end a running cluster and forget its state")
+    down.add_argument("plan", type=path, metavar="PLAN.toml", help="the cluster's plan, or serve-PID")
     for verb in (scale, drain, update):
         verb.add_argument("--no-wait", action="store_true", help="return at once, not when it is done")
-    for verb in (status, scale, drain, update, down):
+    for verb in (status, scale, drain, update, abandon):
         verb.add_argument(
             "--plan",
             type=path,

@@ -6,7 +6,7 @@ import time
 import msgspec
 
 from serve.cluster import place, plan_file
-from serve.cluster.control import Command, Down, Drain, Look, Scale, Update, ask
+from serve.cluster.control import Abandon, Command, Down, Drain, Look, Scale, Update, ask
 from serve.cluster.place import Place
 from serve.cluster.status import DeploymentStatus, Status
 from serve.cluster.status_table import print_status
@@ -30,6 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
     where = place.chosen(arguments.plan)
     if arguments.verb == "down":
         _down(where)
+    elif arguments.verb == "abandon":
+        terminal().print(f"{ask(where, Abandon(deployment=arguments.deployment)).text}.", markup=False)
     elif arguments.verb == "status":
         _status(where, as_json=arguments.json)
     else:
@@ -55,13 +57,14 @@ def _down(where: Place) -> None:
     if not place.is_taken(where):
         had_state = where.state.exists()
         place.forget(where)
-        terminal().print("the cluster did not run" + ("; its state is forgotten." if had_state else "."))
+        forgotten = "; its state is forgotten." if had_state else "."
+        terminal().print(f"{where.name}: its cluster did not run{forgotten}", markup=False)
         return
     ask(where, Down())
     with terminal().status("the replicas answer their requests and stop"):
         while place.is_taken(where):
             time.sleep(POLL_S)
-    terminal().print("the cluster has ended.")
+    terminal().print(f"{where.name}: its cluster has ended.", markup=False)
 
 
 def _change(where: Place, arguments: argparse.Namespace) -> None:

@@ -308,4 +308,7 @@ def _check_idle(group: Group) -> None:
     if group.is_updating:
         raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
     if group.canary:
-        raise Mistake(f"{group.entry.name}: a canary with {group.canary.file} runs. Wait for its end.")
+        raise Mistake(
+            f"{group.entry.name}: a canary with {group.canary.file} runs. Wait for its end, or end it: python -m "
+            f"serve.cluster abandon {group.entry.name}"
+        )

@@ -19,6 +19,8 @@ PHRASES = (
     (r"Object missing required field `(\w+)`", r"\1 is missing"),
     (r"Expected `str` matching regex .*", "must be a name of a-z, 0-9, - and _"),
     (r"Expected `(\w+)`(?: \| null)?(?: of)? ([<>=]+) (\S+)", r"must be \2 \3"),
+    # The only key with a choice is `proxy`.
+    (r"Invalid enum value '(.*)'", r"is '\1', and must be envoy or haproxy"),
     (r"Expected `(.+)`, got `(.+)`", r"must be \1, and is \2"),
     (r"Expected `array` of length >= 1", "must name one at least"),
 )
@@ -33,6 +35,7 @@ def read(path: Path) -> Plan:
         raise Mistake(f"{path}: cannot be read ({error.strerror}). {SEE}") from error
     except (ValueError, RecursionError) as error:
         raise Mistake(f"{path}: cannot be read as TOML ({error}). {SEE}") from error
+    _refuse_unknown(content, Plan, str(path))
     for key in ("deployment", "tenant"):
         for number, entry in enumerate(_tables(content, key, path), 1):
             name = entry.get("name", number) if isinstance(entry, dict) else number
@@ -55,17 +58,22 @@ def _tables(content: Mapping[str, Any], key: str, path: Path) -> Sequence[Any]:
 
 def _table(content: Any, kind: type[T], where: str) -> T:
     """The table as a value of `kind`."""
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    if unknown := sorted(set(content if isinstance(content, dict) else ()) - known):
-        nearest = difflib.get_close_matches(unknown[0], known, n=1)
-        meant = f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(sorted(known))}."
-        raise Mistake(f"{where}: {unknown[0]} is not known. {meant}")
+    _refuse_unknown(content, kind, where)
     try:
         return msgspec.convert(content, kind, dec_hook=_path)
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at `$")
         key = re.sub(r"\[.*", "", place.strip("`.").rpartition(".")[2])
         raise Mistake(f"{where}: {f'{key} ' if key else ''}{_said(text)}. Correct it. {SEE}") from error
+
+
+def _refuse_unknown(content: Any, kind: type[Table], where: str) -> None:
+    """Raise `Mistake` for a key that `kind` does not have."""
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    if unknown := sorted(set(content if isinstance(content, dict) else ()) - known):
+        nearest = difflib.get_close_matches(unknown[0], known, n=1)
+        meant = f"Did you mean {nearest[0]}?" if nearest else f"Known: {', '.join(sorted(known))}."
+        raise Mistake(f"{where}: {unknown[0]} is not known. {meant}")
 
 
 def _path(kind: type[Path], value: object) -> Path:

@@ -10,7 +10,7 @@ from serve.management.api import ServerError
 from serve.management.statistics import Counters
 from triton_batching.terminal import terminal
 
-COLUMNS = ("replica", "node", "phase", "configuration", "HTTP", "gRPC", "metrics")
+COLUMNS = ("replica", "pid", "node", "phase", "configuration", "HTTP", "gRPC", "metrics")
 NUMBERS = ("in flight", "requests", "failures", "mean batch")
 READERS = 16
 
@@ -36,6 +36,7 @@ def print_status(status: Status) -> None:
             ports = (replica.http_port, replica.grpc_port, replica.metrics_port)
             table.add_row(
                 f"{replica.name} ({replica.role})" if replica.role else replica.name,
+                str(replica.pid or ""),
                 replica.node,
                 replica.phase,
                 replica.config_name or "config.pbtxt",

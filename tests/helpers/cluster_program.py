@@ -65,7 +65,8 @@ class Cluster:
 
     def tell(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command for this cluster."""
-        command = [*PROGRAM, *arguments, "--plan", str(self.plan)]
+        plan = [str(self.plan)] if arguments == ("down",) else ["--plan", str(self.plan)]
+        command = [*PROGRAM, *arguments, *plan]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
 
     def do(self, *arguments: str) -> str:

@@ -36,7 +36,7 @@ def read(folder: Path, text: str) -> FrontDoor:
         (HEAD, "plan.toml: deployment is missing"),
         (HEAD + DEPLOYMENT + "replica = 2", "deployment a: replica is not known. Did you mean replicas?"),
         (HEAD + "prox = 'envoy'\n" + DEPLOYMENT, "plan.toml: prox is not known. Did you mean proxy?"),
-        (HEAD + "proxy = 'nginx'\n" + DEPLOYMENT, "proxy Invalid enum value 'nginx'"),
+        (HEAD + "proxy = 'nginx'\n" + DEPLOYMENT, "proxy is 'nginx', and must be envoy or haproxy"),
         (HEAD + DEPLOYMENT + "replicas = -1", "deployment a: replicas must be >= 0"),
         (HEAD + DEPLOYMENT + "replicas = 'two'", "deployment a: replicas must be a whole number, and is a text"),
         (HEAD + DEPLOYMENT + "replicas = true", "deployment a: replicas must be a whole number, and is true or false"),
