@@ -25,8 +25,7 @@ LOAD    ?= closed:16
 IMAGE   ?= triton-batching
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch \
-    test test-studies test-image check image system lock clean
+.PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

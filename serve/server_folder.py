@@ -21,6 +21,8 @@ from triton_batching.terminal import Mistake
 NAME = re.compile(r"triton-batching-([0-9a-f]{12})")
 # Triton passes paths to a shell without quotes.
 PLAIN = re.compile(r"[A-Za-z0-9_./+,@%:=-]+")
+# The length of a folder's name, with the slash before it.
+LENGTH = len("/triton-batching-") + 12
 ELSEWHERE = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 
 
@@ -50,9 +52,12 @@ class ServerFolder:
 
 
 @contextlib.contextmanager
-def create() -> Iterator[ServerFolder]:
-    """Make a folder and remove it at the end; first remove folders whose launcher and guard were both killed."""
-    base = _base()
+def create(*, longest: int = os.pathconf("/", "PC_PATH_MAX")) -> Iterator[ServerFolder]:
+    """Make a folder and remove it at the end; first remove folders whose launcher and guard were both killed.
+
+    longest: the most characters of its path, for sockets in it.
+    """
+    base = _base(longest - LENGTH)
     _remove_leftovers(base)
     key = uuid.uuid4().hex[:12]
     hidden, path = base / f".triton-batching-{key}", base / f"triton-batching-{key}"
@@ -72,11 +77,11 @@ def _prefix(key: str) -> str:
     return f"triton_batching_{key}_"
 
 
-def _base() -> Path:
-    """The temporary directory, or another place if its path is not plain."""
+def _base(longest: int) -> Path:
+    """The temporary directory, or another place if its path is not plain or too long."""
     places = [Path(tempfile.gettempdir()), *ELSEWHERE]
     for place in places:
-        if PLAIN.fullmatch(str(place)) and os.access(place, os.W_OK | os.X_OK):
+        if len(str(place)) <= longest and PLAIN.fullmatch(str(place)) and os.access(place, os.W_OK | os.X_OK):
             return place
     raise NoFolderError(
         f"no place for the server's files: none of {', '.join(map(str, places))} is writable and has a path without "

@@ -10,6 +10,7 @@ import argparse
 import ast
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = ROOT / "model_repository"
 BACKENDS = ROOT / "serve" / "backends"
+# Replicas start on threads, and parsing on several at a time fails now and then in Python 3.11 ("AST constructor recursion
+# depth mismatch").
+RENEWING = threading.Lock()
 HEADER = "# Copied from {source} by `python -m serve.vendor`: change it there.\n"
 FOLDERS = ("serve/policies", "export/models")
 # Of export/models only these run inside a server.
@@ -74,8 +78,9 @@ def copies(repository: Path | None = REPOSITORY) -> Iterator[Copy]:
 
 def renew(repository: Path | None = REPOSITORY) -> list[Copy]:
     """Write the copies that are missing or old, and return them; raises `OSError`."""
-    old = [copy for copy in copies(repository) if not copy.is_current and not copy.is_foreign]
-    _write(old)
+    with RENEWING:
+        old = [copy for copy in copies(repository) if not copy.is_current and not copy.is_foreign]
+        _write(old)
     return old
 
 

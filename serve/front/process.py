@@ -20,6 +20,8 @@ START_S = 30.0
 # A proxy whose start fails again and again waits this long in between.
 MOST_WAIT_S = 5.0
 TAIL_LINES = 5
+# A socket's path has 107 characters at most (unix(7)), and the longest name in the folder, a draft of HAProxy's, has 26.
+LONGEST = 80
 
 
 class ProxyError(Failure):
@@ -163,7 +165,7 @@ def running(
 
     `command` writes the proxy's files to the folder and says how to start it.
     """
-    with server_folder.create() as folder:
+    with server_folder.create(longest=LONGEST) as folder:
         words = command(folder)
         path = (log or folder.path / "proxy.log").resolve()
         process = Process(words, folder, path, is_up=lambda: is_up(folder), report=report)

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,9 @@ def test_a_start_of_a_server_renews_the_copies_of_this_project_only(
     assert vendor.renew(None) == []
     assert sorted(file.name for file in backend.iterdir()) == ["model.py", "queue_limit.py"]
     assert sorted(file.name for file in theirs.iterdir()) == ["model.py"]
+
+
+def test_copies_are_renewed_on_several_threads() -> None:
+    """Replicas start on threads of one program, and each start renews the copies."""
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda _: vendor.renew(), range(40))) == [[]] * 40

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -256,7 +257,21 @@ with open_door(FrontDoor(host="127.0.0.1", http_port=http_port, grpc_port=grpc_p
 """
 
 
-def test_a_killed_program_leaves_no_proxy_and_no_file(tmp_path: Path) -> None:
+def test_a_killed_program_leaves_no_proxy_and_no_file() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        _check_killed_program(Path(folder))
+
+
+def test_a_long_temporary_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path has 107 characters at most."""
+    long = tmp_path / ("x" * 60)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    with opened(door(SIMULATED)):
+        assert not list(long.iterdir())
+
+
+def _check_killed_program(tmp_path: Path) -> None:
     front = door(SIMULATED)
     command = [sys.executable, "-c", PROGRAM, str(front.http_port), str(front.grpc_port)]
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
