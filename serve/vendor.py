@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 REPOSITORY = ROOT / "model_repository"
 BACKENDS = ROOT / "serve" / "backends"
-# Replicas start on threads, and parsing on several at a time fails now and then in Python 3.11 ("AST constructor recursion
+# Replicas start on threads. Parsing on several at a time fails now and then in Python 3.11 ("AST constructor recursion
 # depth mismatch").
 RENEWING = threading.Lock()
 HEADER = "# Copied from {source} by `python -m serve.vendor`: change it there.\n"

@@ -20,7 +20,7 @@ START_S = 30.0
 # A proxy whose start fails again and again waits this long in between.
 MOST_WAIT_S = 5.0
 TAIL_LINES = 5
-# A socket's path has 107 characters at most (unix(7)), and the longest name in the folder, a draft of HAProxy's, has 26.
+# A socket's path has 107 characters at most (unix(7)), and the longest name in the folder, a draft of HAProxy's, 26.
 LONGEST = 80
 
 

@@ -90,14 +90,14 @@ def test_slow_canary_gets_its_share_and_goes_back(cluster: Cluster, load: Load, 
         assert counts[role] / sum(counts.values()) == pytest.approx(SHARE, abs=0.04), counts
     assert '"role": "canary"' in cluster.do("status", "--json")
     for arguments, words in (
-        (("update", MODEL), "a canary with slow runs. Wait for its end."),
+        (("update", MODEL), "a canary with slow runs. Wait for its end, or end it"),
         (("drain", pair(cluster)["control"].name), "is the control of accelerator. It leaves when the canary ends."),
     ):
         done = cluster.tell(*arguments)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert words in done.stderr
     second = Deploying(cluster, "good", tmp_path / "second")
-    assert second.ended() == (2, "accelerator: a canary with slow runs. Wait for its end.\n")
+    assert second.ended() == (2, "accelerator: a canary with slow runs. Wait for its end, or end it\n")
     code, printed = deploying.ended()
     assert code == 1
     assert "slow.pbtxt: worse: a request of simulated_accelerator takes" in printed
