@@ -79,6 +79,9 @@ def requests(cluster: Cluster) -> dict[str, int]:
     return {each.role or each.name: each.requests for each in cluster.status().replicas}
 
 
+RUNS = "accelerator: a canary with slow runs. Wait for its end, or end it: python -m serve.cluster abandon accelerator"
+
+
 def test_slow_canary_gets_its_share_and_goes_back(cluster: Cluster, load: Load, tmp_path: Path) -> None:
     before = {each.name for each in cluster.ready()}
     deploying = Deploying(cluster, "slow", tmp_path)
@@ -97,7 +100,7 @@ def test_slow_canary_gets_its_share_and_goes_back(cluster: Cluster, load: Load, 
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
         assert words in done.stderr
     second = Deploying(cluster, "good", tmp_path / "second")
-    assert second.ended() == (2, "accelerator: a canary with slow runs. Wait for its end, or end it\n")
+    assert second.ended() == (2, f"{RUNS}\n")
     code, printed = deploying.ended()
     assert code == 1
     assert "slow.pbtxt: worse: a request of simulated_accelerator takes" in printed
