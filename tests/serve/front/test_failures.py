@@ -179,7 +179,7 @@ def test_requests_in_flight_are_answered_when_the_door_closes(kind: Kind, replic
         with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])) as proxy:
             # Each is an execution of its own.
             calls = [threads.submit(caller.infer, protocol, SIMULATED, rows=8) for protocol in (GRPC, HTTP) * 8]
-            assert wait_until(lambda: proxy.traffic()["r0"].in_flight >= 8, seconds=10)
+            assert wait_until(lambda: proxy.traffic()["r0"].requests >= len(calls), seconds=20)
         assert {call.result().code for call in calls} == {"OK", "200"}
 
 
