@@ -72,7 +72,7 @@ def test_a_traceparent_leads_to_the_execution(tmp_path: Path, collector: tuple[s
             call.start()
         for call in calls:
             call.join()
-        assert wait_until(lambda: len(received.traces()) == 2, seconds=20)
+        assert wait_until(lambda: len(received.traces()) == 2, seconds=60)
     found = {trace.trace_id: trace for trace in received.traces()}
     assert found.keys() == set(IDS.values())
     for trace in found.values():
