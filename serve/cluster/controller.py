@@ -8,12 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
-from serve.cluster import plan_check, targets
+from serve.cluster import targets
 from serve.cluster.autoscaler import Autoscaler
-from serve.cluster.canary import ROLES
-from serve.cluster.control import Abandon, Answer, Call, Canary, Command, Down, Drain, Look, Promote, Scale, Update
+from serve.cluster.commands import Commands
+from serve.cluster.control import Answer, Call, Command
 from serve.cluster.engine import Engine
 from serve.cluster.events import Events
 from serve.cluster.group import NO_TRAFFIC, Group
@@ -78,14 +76,15 @@ class Controller:
         self._targets = ""
         self._traffic: Mapping[str, Traffic] = {}
         self._traffic_at = 0.0
-        self._is_ready = self._ends = False
+        self._is_ready = False
+        self._commands = Commands(self._plan, self.groups, engine, events)
 
     def run(self) -> None:
         """Keep the cluster until `down`; raises `Failure` if a deployment cannot start its first replicas."""
-        while not self._ends:
+        while not self._commands.ends:
             self._tick()
             until = time.monotonic() + TICK_S
-            while (left_s := until - time.monotonic()) > 0 and not self._ends:
+            while (left_s := until - time.monotonic()) > 0 and not self._commands.ends:
                 try:
                     call = self.calls.get(timeout=left_s)
                 except queue.Empty:
@@ -189,94 +188,10 @@ class Controller:
 
     def _answer(self, command: Command) -> Answer:
         try:
-            text = self._do(command)
+            text = self._commands.do(command)
         except Mistake as mistake:
             return Answer(mistake=str(mistake))
         return Answer(text=text, status=self.status())
-
-    def _do(self, command: Command) -> str:
-        match command:
-            case Look():
-                return ""
-            case Down():
-                self._ends = True
-                return "the cluster ends"
-            case Drain(replica=replica):
-                return self._drain(replica)
-            case Scale(deployment=name, replicas=replicas):
-                return self._scale_to(self._group(name), replicas)
-            case Update(deployment=name):
-                group = self._group(name)
-                return self._update(group, group.config_name if command.keeps_config else command.config_name)
-            case Canary(deployment=name):
-                return self._begin_canary(self._group(name), command)
-            case Promote(deployment=name):
-                return self._promote(self._group(name))
-            case Abandon(deployment=name):
-                return self._abandon(self._group(name))
-
-    def _group(self, name: str) -> Group:
-        if deployment := self._plan.find(name):
-            return self.groups[deployment.name]
-        raise Mistake(f"{name}: no such deployment or model. There are: {', '.join(self.groups)}.")
-
-    def _drain(self, name: str) -> str:
-        for group in self.groups.values():
-            if occupant := group.occupants.get(name):
-                if occupant.leaving:
-                    raise Mistake(f"{name}: leaves already ({occupant.leaving}).")
-                if occupant.role:
-                    raise Mistake(
-                        f"{name}: is the {occupant.role} of {group.entry.name}. It leaves when the canary ends."
-                    )
-                group.drain(name)
-                return f"{name} drains"
-        names = [name for group in self.groups.values() for name in group.occupants]
-        raise Mistake(f"{name}: no such replica. There are: {', '.join(names) or 'none'}.")
-
-    def _scale_to(self, group: Group, replicas: int) -> str:
-        name, before = group.entry.name, group.desired
-        if group.entry.scaling:
-            raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
-        deployment = msgspec.structs.replace(group.entry, replicas=replicas)
-        plan_check.check_count(deployment, self._plan.repository)
-        self._engine.check([group.replica(number) for number in range(replicas - before)])
-        self._events.add(name, f"scale {before} -> {replicas} by command")
-        group.scale(replicas)
-        return f"{name}: {before} -> {replicas} replicas"
-
-    def _update(self, group: Group, config_name: str | None) -> str:
-        _check_idle(group)
-        plan_check.check_models(group.entry, config_name, self._plan.repository)
-        group.update(config_name)
-        return f"{group.entry.name}: the update to {config_name or 'config.pbtxt'} begins"
-
-    def _begin_canary(self, group: Group, command: Canary) -> str:
-        _check_idle(group)
-        name, count = group.entry.name, group.desired + len(ROLES)
-        for config_name in (group.config_name, command.config_name):
-            entry = msgspec.structs.replace(group.entry, replicas=count, config_name=config_name, scaling=None)
-            plan_check.check_count(entry, self._plan.repository)
-        if not group.ready():
-            raise Mistake(f"{name}: no replica is ready, so a canary would get all requests. Wait for one.")
-        self._engine.check([group.replica(number) for number in range(len(ROLES))])
-        group.begin_canary(command.config_name, command.share, command.most_s)
-        return f"{name}: the canary with {command.config_name or 'config.pbtxt'} starts"
-
-    def _promote(self, group: Group) -> str:
-        name = group.entry.name
-        if group.canary is None:
-            raise Mistake(f"{name}: {group.status().canary_failed or 'has no canary'}.")
-        if len(group.pair()) < 2:
-            raise Mistake(f"{name}: the canary and its control are not both ready yet.")
-        group.promote()
-        return f"{name}: the update to {group.config_name or 'config.pbtxt'} begins"
-
-    def _abandon(self, group: Group) -> str:
-        if group.canary is None:
-            raise Mistake(f"{group.entry.name}: has no canary.")
-        group.abandon()
-        return f"{group.entry.name}: the canary leaves"
 
     def _occupants(self) -> list[Occupant]:
         return [occupant for group in self.groups.values() for occupant in group.occupants.values()]
@@ -300,15 +215,4 @@ class Controller:
             requests=traffic.requests,
             failures=traffic.failures,
             role=occupant.role,
-        )
-
-
-def _check_idle(group: Group) -> None:
-    """Raise `Mistake` if the configuration of the deployment is changing."""
-    if group.is_updating:
-        raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
-    if group.canary:
-        raise Mistake(
-            f"{group.entry.name}: a canary with {group.canary.file} runs. Wait for its end, or end it: python -m "
-            f"serve.cluster abandon {group.entry.name}"
         )

@@ -1,0 +1,118 @@
+"""What a running cluster does when it is told to scale, drain, update, try a canary or end."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from serve.cluster import plan_check
+from serve.cluster.canary import ROLES
+from serve.cluster.control import Abandon, Canary, Command, Down, Drain, Look, Promote, Scale, Update
+from serve.cluster.engine import Engine
+from serve.cluster.events import Events
+from serve.cluster.group import Group
+from serve.cluster.plan import Plan
+from triton_batching.terminal import Mistake
+
+
+class Commands:
+    """The commands to the groups of one cluster, by deployment; `ends` after `down`."""
+
+    def __init__(self, plan: Plan, groups: Mapping[str, Group], engine: Engine, events: Events) -> None:
+        self.ends = False
+        self._plan, self._groups, self._engine, self._events = plan, groups, engine, events
+
+    def do(self, command: Command) -> str:
+        """Begin what the command asks for; says what has begun. Raises `Mistake`."""
+        match command:
+            case Look():
+                return ""
+            case Down():
+                self.ends = True
+                return "the cluster ends"
+            case Drain(replica=replica):
+                return self._drain(replica)
+            case Scale(deployment=name, replicas=replicas):
+                return self._scale_to(self._group(name), replicas)
+            case Update(deployment=name):
+                group = self._group(name)
+                return self._update(group, group.config_name if command.keeps_config else command.config_name)
+            case Canary(deployment=name):
+                return self._begin_canary(self._group(name), command)
+            case Promote(deployment=name):
+                return self._promote(self._group(name))
+            case Abandon(deployment=name):
+                return self._abandon(self._group(name))
+
+    def _group(self, name: str) -> Group:
+        if deployment := self._plan.find(name):
+            return self._groups[deployment.name]
+        raise Mistake(f"{name}: no such deployment or model. There are: {', '.join(self._groups)}.")
+
+    def _drain(self, name: str) -> str:
+        for group in self._groups.values():
+            if occupant := group.occupants.get(name):
+                if occupant.leaving:
+                    raise Mistake(f"{name}: leaves already ({occupant.leaving}).")
+                if occupant.role:
+                    raise Mistake(
+                        f"{name}: is the {occupant.role} of {group.entry.name}. It leaves when the canary ends."
+                    )
+                group.drain(name)
+                return f"{name} drains"
+        names = [name for group in self._groups.values() for name in group.occupants]
+        raise Mistake(f"{name}: no such replica. There are: {', '.join(names) or 'none'}.")
+
+    def _scale_to(self, group: Group, replicas: int) -> str:
+        name, before = group.entry.name, group.desired
+        if group.entry.scaling:
+            raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
+        deployment = msgspec.structs.replace(group.entry, replicas=replicas)
+        plan_check.check_count(deployment, self._plan.repository)
+        self._engine.check([group.replica(number) for number in range(replicas - before)])
+        self._events.add(name, f"scale {before} -> {replicas} by command")
+        group.scale(replicas)
+        return f"{name}: {before} -> {replicas} replicas"
+
+    def _update(self, group: Group, config_name: str | None) -> str:
+        _check_idle(group)
+        plan_check.check_models(group.entry, config_name, self._plan.repository)
+        group.update(config_name)
+        return f"{group.entry.name}: the update to {config_name or 'config.pbtxt'} begins"
+
+    def _begin_canary(self, group: Group, command: Canary) -> str:
+        _check_idle(group)
+        name, count = group.entry.name, group.desired + len(ROLES)
+        for config_name in (group.config_name, command.config_name):
+            entry = msgspec.structs.replace(group.entry, replicas=count, config_name=config_name, scaling=None)
+            plan_check.check_count(entry, self._plan.repository)
+        if not group.ready():
+            raise Mistake(f"{name}: no replica is ready, so a canary would get all requests. Wait for one.")
+        self._engine.check([group.replica(number) for number in range(len(ROLES))])
+        group.begin_canary(command.config_name, command.share, command.most_s)
+        return f"{name}: the canary with {command.config_name or 'config.pbtxt'} starts"
+
+    def _promote(self, group: Group) -> str:
+        name = group.entry.name
+        if group.canary is None:
+            raise Mistake(f"{name}: {group.status().canary_failed or 'has no canary'}.")
+        if len(group.pair()) < 2:
+            raise Mistake(f"{name}: the canary and its control are not both ready yet.")
+        group.promote()
+        return f"{name}: the update to {group.config_name or 'config.pbtxt'} begins"
+
+    def _abandon(self, group: Group) -> str:
+        if group.canary is None:
+            raise Mistake(f"{group.entry.name}: has no canary.")
+        group.abandon()
+        return f"{group.entry.name}: the canary leaves"
+
+
+def _check_idle(group: Group) -> None:
+    """Raise `Mistake` if the configuration of the deployment is changing."""
+    if group.is_updating:
+        raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
+    if group.canary:
+        raise Mistake(
+            f"{group.entry.name}: a canary with {group.canary.file} runs. Wait for its end, or end it: python -m "
+            f"serve.cluster abandon {group.entry.name}"
+        )
