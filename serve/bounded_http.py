@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import socketserver
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -87,7 +88,7 @@ def _end(request: socket.socket) -> None:
 
 
 @contextlib.contextmanager
-def answering(server: BoundedServer, name: str) -> Iterator[None]:
+def answering(server: socketserver.BaseServer, name: str) -> Iterator[None]:
     """Answer on a thread inside the block; the port is free after it."""
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True, name=name)
     thread.start()

@@ -5,7 +5,6 @@ import os
 import queue
 import socket
 import socketserver
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +12,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from serve.bounded_http import answering
 from serve.cluster.place import Place
 from serve.cluster.status import Status
 from triton_batching.terminal import Failure, Mistake
@@ -131,14 +131,8 @@ def listening(path: Path, calls: "queue.SimpleQueue[Call]") -> Iterator[None]:
         os.umask(umask)
     server.daemon_threads = True
     server.block_on_close = False
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True, name="control")
-    thread.start()
-    try:
+    with answering(server, "control"):
         yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _answered(line: bytes, calls: "queue.SimpleQueue[Call]") -> Answer:

@@ -24,7 +24,7 @@ from perf.studies.cluster.balance import Bench
 from perf.studies.cluster.clients import PROTOCOLS, Protocol
 from perf.studies.cluster.plans import PlanFile
 from perf.studies.cluster.program import RunningCluster, running
-from perf.studies.cluster.record import BalanceRecord, FaultRecord, HostileRecord
+from perf.studies.cluster.record import BalanceRecord, FaultRecord, HostileRecord, fault_file
 from perf.studies.experiment import command_line, now, origin, progress_line
 from triton_batching.options import DAY_S, MOST_ROUNDS, MOST_ROWS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -50,7 +50,7 @@ def run_faults(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     cells = [(fault, protocol, rows) for fault in chosen for protocol in PROTOCOLS for rows in ROWS]
     records: list[FaultRecord] = []
     for fault, protocol, rows in cells:
-        record_file = arguments.results / file_name(arguments.engine, arguments.proxy, fault.name, protocol, rows)
+        record_file = arguments.results / fault_file(arguments.engine, arguments.proxy, fault.name, protocol, rows)
         if record_file.exists() and not arguments.again:
             records.append(file.read(record_file, FaultRecord))
             continue
@@ -65,13 +65,11 @@ def _cell(
     arguments: argparse.Namespace, command: tuple[str, ...], fault: faults.Fault, protocol: Protocol, rows: int
 ) -> FaultRecord:
     started_at = now()
-    with tempfile.TemporaryDirectory() as folder, progress_line(f"{fault.name}: starting") as progress:
-        plan = PlanFile(model=arguments.model, config_name=arguments.config_name, proxy=arguments.proxy)
-        written = plan.write(Path(folder))
-        with running(written, engine=arguments.engine, log=Path(folder) / "cluster.log") as cluster:
-            door = cluster.door(arguments.model)
-            outcome = faults.observe(cluster, door, fault, protocol=protocol, rows=rows, progress=progress)
-            restarts = cluster.status().proxy_restarts
+    plan = PlanFile(model=arguments.model, config_name=arguments.config_name, proxy=arguments.proxy)
+    with _cluster(arguments, plan) as (cluster, progress):
+        door = cluster.door(arguments.model)
+        outcome = faults.observe(cluster, door, fault, protocol=protocol, rows=rows, progress=progress)
+        restarts = cluster.status().proxy_restarts
     return FaultRecord(
         **origin(command, started_at),
         engine=arguments.engine,
@@ -94,7 +92,7 @@ def run_balance(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     records = []
     for protocol in PROTOCOLS:
         started_at, rng = now(), random.Random(1)
-        with _cluster(arguments, config) as (cluster, progress):
+        with _changed(arguments, config) as (cluster, progress):
             pool = clients.prepare(cluster.door(arguments.model), 1)
             bench = Bench(cluster=cluster, model=arguments.model, pool=pool, progress=progress)
             rounds = tuple(bench.round(protocol, rng) for _ in range(arguments.rounds))
@@ -121,13 +119,13 @@ def run_hostile(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     file.check_folder(arguments.results)
     config = _overrides(arguments).apply(variant.read(arguments.model, arguments.config_name))
     started_at = now()
-    with _cluster(arguments, config) as (cluster, progress):
+    with _changed(arguments, config) as (cluster, progress):
         door = cluster.door(arguments.model)
         pool = clients.prepare(door, 1)
         bench = Bench(cluster=cluster, model=arguments.model, pool=pool, progress=progress)
         capacity = bench.load(door, "grpc", 2 * balance.CLIENTS, CAPACITY_REQUESTS).per_s
     limits = hostile.tenants(capacity)
-    with _cluster(arguments, config, limits) as (cluster, progress):
+    with _changed(arguments, config, limits) as (cluster, progress):
         tokens = {name: {"authorization": f"Bearer {PlanFile.token(name)}"} for name, _ in limits}
         door = cluster.door(arguments.model, headers=tokens[hostile.ATTACKER])
         pool = clients.prepare(door, 1, config)
@@ -167,31 +165,29 @@ def run_hostile(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
 
 
 @contextlib.contextmanager
-def _cluster(
-    arguments: argparse.Namespace, config: ModelConfig, tenants: tuple[tuple[str, float], ...] = ()
-) -> Iterator[tuple[RunningCluster, Callable[[str], None]]]:
-    """Three replicas of the model with this configuration, and the function that shows progress."""
-    folder_of_model = model_folder(arguments.model, REPOSITORY)
-    with (
-        variant.variant(config, folder_of_model) as repository,
-        tempfile.TemporaryDirectory() as folder,
-        progress_line("the cluster is starting") as progress,
-    ):
-        plan = PlanFile(
-            model=arguments.model, config_name=None, repository=repository, proxy=arguments.proxy, tenants=tenants
-        )
+def _cluster(arguments: argparse.Namespace, plan: PlanFile) -> Iterator[tuple[RunningCluster, Callable[[str], None]]]:
+    """The cluster of this plan, and the function that shows progress."""
+    with tempfile.TemporaryDirectory() as folder, progress_line("the cluster is starting") as progress:
         log = Path(folder) / "cluster.log"
         with running(plan.write(Path(folder)), engine=arguments.engine, log=log) as cluster:
             yield cluster, progress
 
 
+@contextlib.contextmanager
+def _changed(
+    arguments: argparse.Namespace, config: ModelConfig, tenants: tuple[tuple[str, float], ...] = ()
+) -> Iterator[tuple[RunningCluster, Callable[[str], None]]]:
+    """Three replicas of the model with this configuration, and the function that shows progress."""
+    with variant.variant(config, model_folder(arguments.model, REPOSITORY)) as repository:
+        plan = PlanFile(
+            model=arguments.model, config_name=None, repository=repository, proxy=arguments.proxy, tenants=tenants
+        )
+        with _cluster(arguments, plan) as running_cluster:
+            yield running_cluster
+
+
 def _overrides(arguments: argparse.Namespace) -> variant.Overrides:
     return variant.Overrides(max_batch_size=arguments.max_batch_size, time_scale=arguments.time_scale)
-
-
-def file_name(engine: str, proxy: str, fault: str, protocol: str, rows: int) -> str:
-    """The name of a fault's record."""
-    return f"{engine}.{proxy}.{fault.replace(' ', '_')}.{protocol}.{rows}.json"
 
 
 WORK: Mapping[str, Callable[[argparse.Namespace, tuple[str, ...]], int]] = {

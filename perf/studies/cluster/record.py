@@ -16,6 +16,11 @@ SCALE_UP, SHARE_SPREAD, DOOR_COST = 2.7, 1.15, 1.15
 IN_TIME = 0.99
 
 
+def fault_file(engine: str, proxy: str, fault: str, protocol: str, rows: int) -> str:
+    """The name of the record of a fault."""
+    return f"{engine}.{proxy}.{fault.replace(' ', '_')}.{protocol}.{rows}.json"
+
+
 @dataclass(frozen=True, kw_only=True)
 class FaultRecord(Origin):
     """A load on three replicas behind the front door, and one fault in it.
@@ -52,7 +57,7 @@ class FaultRecord(Origin):
     @property
     def file_name(self) -> str:
         """The name of the record."""
-        return f"{self.engine}.{self.proxy}.{self.fault.replace(' ', '_')}.{self.protocol}.{self.rows}.json"
+        return fault_file(self.engine, self.proxy, self.fault, self.protocol, self.rows)
 
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""
