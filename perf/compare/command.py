@@ -11,7 +11,7 @@ from rich.table import Table
 
 from perf.compare.comparison import SLOWER, QuantityComparison, compare
 from perf.records import file, runs
-from perf.stats.bootstrap import LEAST, Interval
+from perf.stats.interval import Interval
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
@@ -62,8 +62,6 @@ def _text(ratio: Interval) -> str:
 
 def _remark(line: QuantityComparison) -> str:
     remark = f"{line.runs} {'run' if line.runs == 1 else 'runs'} of each; {line.ratio.method}"
-    if 1 < line.runs < LEAST:
-        remark += f"; {LEAST} of each, measured in turn, would tell more"
     if line.noise is None and line.runs == 1:
         remark += f"; it does not cover changes from run to run, so nothing under {line.floor:.0%} counts"
     if line.noise is not None and line.noise.excludes_one:

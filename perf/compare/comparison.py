@@ -11,13 +11,15 @@ import numpy as np
 from perf.records.measurement import RecordError
 from perf.records.runs import Run, Runs
 from perf.report.sweep.verdict import LEAST_NOISE
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats import bootstrap, rounds
+from perf.stats.interval import LEVEL, Interval
 from perf.stats.percentile import percentile
 
 FASTER, SLOWER, CANNOT_TELL = "faster", "slower", "cannot tell"
 # A run is cut into this many equal times to see how much its throughput varies.
 SLICES = 50
+# Runs of which all of one side, and none of the other, had no percentile: fewer may be chance.
+LEAST_UNANSWERED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,10 +142,10 @@ def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run]) -> Interv
     if any(math.isinf(value) for side in usable for value in side):
         return _unanswered(*usable)
     if in_rounds(new, old):
-        return bootstrap.paired(*usable)
+        return rounds.paired(*usable)
     if len(new) == len(old) == 1 and all(len(quantity.series(run)) > 1 for run in (*new, *old)):
         return bootstrap.series(quantity.series(new[0]), quantity.series(old[0]), quantity.statistic)
-    return bootstrap.unpaired(*usable)
+    return rounds.unpaired(*usable)
 
 
 def _unanswered(new: Sequence[float], old: Sequence[float]) -> Interval:
@@ -151,12 +153,12 @@ def _unanswered(new: Sequence[float], old: Sequence[float]) -> Interval:
     count = min(len(new), len(old))
     every, some = ([test(map(math.isinf, side)) for side in (new, old)] for test in (all, any))
     method = "requests without an answer"
-    if count < bootstrap.LEAST or every != some or all(every):
+    if count < LEAST_UNANSWERED or every != some or all(every):
         return Interval(
-            value=math.nan, low=0.0, high=math.inf, level=bootstrap.LEVEL, count=count, method=f"no interval: {method}"
+            value=math.nan, low=0.0, high=math.inf, level=LEVEL, count=count, method=f"no interval: {method}"
         )
     ratio = math.inf if every[0] else 0.0
-    return Interval(value=ratio, low=ratio, high=ratio, level=bootstrap.LEVEL, count=count, method=method)
+    return Interval(value=ratio, low=ratio, high=ratio, level=LEVEL, count=count, method=method)
 
 
 def in_rounds(new: Sequence[Run], old: Sequence[Run]) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import scipy.stats
 
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats import rounds
+from perf.stats.interval import Interval
 
 # How often chance alone may put a ratio outside of its interval, over all models, or call a canary failing.
 SLOWER_CHANCE, FAILURE_CHANCE = 0.05, 0.01
@@ -93,7 +93,7 @@ def _ratio(canary: Sequence[Window], control: Sequence[Window], model: str, mode
     if len(pairs) < LEAST_WINDOWS or least < LEAST_REQUESTS:
         return None
     means = [[pair[side].mean_ns for pair in pairs] for side in (0, 1)]
-    return bootstrap.paired(*means, level=1 - SLOWER_CHANCE / models)
+    return rounds.paired(*means, level=1 - SLOWER_CHANCE / models)
 
 
 def _compared(ratios: Mapping[str, Interval], models: Sequence[str], tolerance: float) -> tuple[str, str]:

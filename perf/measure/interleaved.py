@@ -12,8 +12,8 @@ from perf.load.deployment import Running
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.study import NOISE, Trial
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats.interval import Interval
+from perf.stats.rounds import paired
 
 # Opens a server for one trial: one that is started for it, or one that stays.
 Opened = Callable[[], contextlib.AbstractContextManager[Running]]
@@ -79,4 +79,4 @@ def gain(new: Sequence[Trial], old: Sequence[Trial], quantity: Callable[[Trial],
     rounds = sorted(first.keys() & second.keys())
     if not rounds:
         raise ValueError("no round has a trial of both")
-    return bootstrap.paired([second[number] for number in rounds], [first[number] for number in rounds])
+    return paired([second[number] for number in rounds], [first[number] for number in rounds])

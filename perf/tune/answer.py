@@ -13,7 +13,7 @@ from perf.records.candidate import Candidate
 from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
 from perf.stats import pareto as pareto_front
-from perf.stats.bootstrap import Interval
+from perf.stats.interval import Interval
 from perf.tune.goal import Goal
 from perf.tune.pooled_trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.remedy import remedies

@@ -16,7 +16,8 @@ from perf.simulate.batcher.request import MS, Request
 from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import simulate
-from perf.stats.bootstrap import Interval, paired
+from perf.stats.interval import Interval
+from perf.stats.rounds import paired
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load

@@ -10,8 +10,9 @@ import numpy as np
 from perf.records.study import Trial
 from perf.report.study.evidence import Evidence
 from perf.report.study.units import change, count, number, percent
-from perf.stats.bootstrap import Interval, paired
+from perf.stats.interval import Interval
 from perf.stats.percentile import percentile_ms
+from perf.stats.rounds import paired
 
 Pairs = Sequence[tuple[Trial, Trial]]
 Verdict = Literal["gain", "loss", "not significant"]

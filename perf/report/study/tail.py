@@ -14,7 +14,7 @@ from perf.report.study.evidence import Evidence, pooled
 from perf.report.study.points import colour, logarithmic, target
 from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.units import count, ms, number
-from perf.stats.percentile import Quantile, quantile
+from perf.stats.quantile import Quantile, quantile
 
 TITLE = "Latency tail at the operating point"
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)

@@ -10,9 +10,9 @@ from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
-from perf.stats.bootstrap import paired
 from perf.stats.latency_target import glance, judge
 from perf.stats.percentile import percentile_ms
+from perf.stats.rounds import paired
 
 TITLE = "Verdict"
 

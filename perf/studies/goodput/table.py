@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from perf.stats.bootstrap import Interval, paired
+from perf.stats.interval import Interval
+from perf.stats.rounds import paired
 from perf.studies.goodput.contender import GREEDY
 from perf.studies.goodput.record import GoodputSearch
 from perf.studies.tables import plain_table, rows_markdown

@@ -17,8 +17,8 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats import rounds
+from perf.stats.interval import Interval
 from perf.stats.latency_target import LatencyTarget
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench
@@ -59,7 +59,7 @@ class GridJudgement:
         """Throughput of the choice over that of the grid's best, round by round."""
         tuned = [trial.throughput_rows_per_s for trial in self.of(TUNED)]
         best = [trial.throughput_rows_per_s for trial in self.of(BEST)] or tuned
-        return bootstrap.paired(tuned, best)
+        return rounds.paired(tuned, best)
 
     @property
     def violations(self) -> int:

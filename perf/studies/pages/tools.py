@@ -13,7 +13,7 @@ from perf.report.command import summarise
 from perf.report.sweep.table import markdown as report_markdown
 from perf.report.sweep.verdict import sentences
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
-from perf.stats import bootstrap
+from perf.stats import rounds
 from perf.studies.archive import RESULTS, ROOT, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
@@ -87,7 +87,7 @@ def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
 
 def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> str:
     rates = [[trial.throughput_rows_per_s for trial in later[name]] for name in ("tuned", "default")]
-    return str(bootstrap.paired(*rates))
+    return str(rounds.paired(*rates))
 
 
 def judgements() -> list[judgement.GridJudgement]:

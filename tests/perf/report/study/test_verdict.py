@@ -13,7 +13,7 @@ from perf.report.study.evidence import Evidence
 from perf.report.study.gain import Gain, gains
 from perf.report.study.noise import noise
 from perf.report.study.verdict import passes, sustained, verdict
-from perf.stats.bootstrap import Interval
+from perf.stats.interval import Interval
 
 PASSING = {"passed": True, "late": 0}
 
