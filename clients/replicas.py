@@ -22,6 +22,7 @@ from .replica import Replica
 from .retries import Retries
 from .steps import Pause, Steps, Work, deadline_after, seconds_until
 from .terms import Terms
+from .wire import Parameter
 
 AGAIN_S = 0.3
 """The pause before the next look at a replica that does not answer."""
@@ -31,6 +32,9 @@ RENEW_S = 10.0
 
 WAIT_S, PAUSE_S = 0.5, 0.05
 """How long a request goes on if no replica can be reached, and the pause before it begins again."""
+
+MOST_SEQUENCES = 10_000
+"""How many sequences that have not ended are remembered with their replicas; the oldest are forgotten."""
 
 LEAST_S = 1e-3
 """With less time than this until its deadline, a request is not sent again."""
@@ -78,6 +82,7 @@ class Replicas:
         # Clients begin at different replicas: a short program makes only a few requests.
         self._turns = itertools.count(random.randrange(1 << 16))
         self._all: tuple[Replica, ...] = ()
+        self._sequences: dict[Parameter, str] = {}
         self._closed, self._renewed, self._renews = True, 0.0, False
         self.endpoints: dict[str, Endpoint] = {}
 
@@ -163,14 +168,26 @@ class Replicas:
         One that did not answer lately is left only if no connection of this request could be made or kept. All requests
         of a sequence go to the same replica.
         """
-        if sequence := (terms.parameters or {}).get("sequence_id"):
-            sticky = max(self._all, key=lambda replica: crc32(f"{sequence} {replica.url}".encode()))
-            return None if tried else sticky
+        parameters = terms.parameters or {}
+        if sequence := parameters.get("sequence_id"):
+            return None if tried else self._of_sequence(sequence, ends=bool(parameters.get("sequence_end")))
         free = [replica for replica in self._all if replica not in tried]
         working = [replica for replica in free if replica.error is None]
         if not working and all(isinstance(error, ServerUnreachableError) for error in errors):
             working = free
         return working[next(self._turns) % len(working)] if working else None
+
+    def _of_sequence(self, sequence: Parameter, *, ends: bool) -> Replica:
+        """The replica of a sequence: the same one until the sequence or the replica ends, also if new ones come."""
+        with self._lock:
+            url = self._sequences.pop(sequence, None)
+            known = [replica for replica in self._all if replica.url == url]
+            chosen = max(known or self._all, key=lambda replica: crc32(f"{sequence} {replica.url}".encode()))
+            if not ends:
+                self._sequences[sequence] = chosen.url
+                if len(self._sequences) > MOST_SEQUENCES:
+                    del self._sequences[next(iter(self._sequences))]
+        return chosen
 
     def _try(self, replica: Replica, call: "_Call") -> Steps[dict[str, Array]]:
         """The outputs from one replica; raises a `ClientError`, after `try_timeout_s` too if the call repeats."""

@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 from export import repository
-from triton_batching.options import whole_number
+from triton_batching.options import MOST_REPLICAS, whole_number
 from triton_batching.terminal import guarded, program_parser
 
-MOST_REPLICAS = 1000
 # A name of its own, because two servers may run at a time.
 LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 

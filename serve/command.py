@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from export.repository import NO_MODELS, instance_count, models, served_file, with_steps
+from serve import installation
 from serve.launcher import Server, Settings
 from serve.management import api
 from serve.management.api import ServerError
@@ -60,6 +61,8 @@ def _serve_replicas(arguments: argparse.Namespace, theirs: list[str]) -> None:
 
 def cluster_plan(arguments: argparse.Namespace, theirs: list[str]) -> "Plan":
     """The plan of `--replicas`: one deployment of all models; raises `Mistake` for options that do not go with it."""
+    from serve.cluster.engine import DEVICES
+    from serve.cluster.local_engine import visible_devices
     from serve.cluster.plan import Deployment, Plan
 
     if arguments.open_admin:
@@ -67,12 +70,15 @@ def cluster_plan(arguments: argparse.Namespace, theirs: list[str]) -> "Plan":
     if arguments.restart == "never":
         raise Mistake("--restart never does not go with --replicas: a replica that dies is replaced.")
     names = tuple(arguments.model or _exported(arguments.repository))
+    # Without it a replica with gpus = 0 would see none. This way it sees those that a single server would.
+    devices = installation.find().environment().get(DEVICES, ",".join(visible_devices()))
     deployment = Deployment(
         name=names[0],
         models=names,
         config_name=arguments.config_name,
         replicas=arguments.replicas,
         arguments=_flags(arguments, theirs),
+        environment={DEVICES: devices},
         start_timeout_s=arguments.start_timeout,
     )
     return Plan(

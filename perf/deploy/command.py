@@ -45,20 +45,26 @@ def run(arguments: argparse.Namespace) -> int:
         share=arguments.canary,
         most_s=START_S + WARM_UP_S + arguments.seconds + SLACK_S,
     )
-    control.ask(cluster, begin)
-    with _abandoned_after_errors(cluster, deployment.name):
+    with _begun(cluster, begin):
         verdict = _judged(cluster, deployment, arguments)
         return _conclude(cluster, deployment, arguments.config_name, verdict)
 
 
 @contextlib.contextmanager
-def _abandoned_after_errors(cluster: Place, deployment: str) -> Iterator[None]:
-    """Let the canary go after an error or Ctrl-C; a canary that is promoted stays."""
+def _begun(cluster: Place, begin: control.Canary) -> Iterator[None]:
+    """Begin the canary, and let it go after an error or Ctrl-C; a canary that is promoted stays."""
+    is_refused = False
     try:
+        try:
+            control.ask(cluster, begin)
+        except Mistake:  # if a canary runs, it is another's
+            is_refused = True
+            raise
         yield
     except BaseException:
-        with contextlib.suppress(Exception):
-            _abandon(cluster, deployment)
+        if not is_refused:
+            with contextlib.suppress(Exception):
+                _abandon(cluster, begin.deployment)
         raise
 
 

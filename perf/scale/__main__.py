@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 from perf.measure import RESULTS
-from triton_batching.options import MOST_SEED, number, path, whole_number
+from triton_batching.options import MOST_REPLICAS, MOST_SEED, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 OUT = Path("perf/results/local/scale")
-MOST_REPLICAS = 1000
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,10 +20,9 @@ from perf.scale.record import ScaleRecord
 from serve.cluster import plan_file
 from serve.cluster.plan import Deployment, Plan
 from triton_batching import whole_file
-from triton_batching.options import DAY_S
+from triton_batching.options import DAY_S, MOST_REPLICAS
 from triton_batching.terminal import Mistake, terminal
 
-MOST_REPLICAS = 1000
 # A week of seconds takes minutes.
 MOST_STEPS = 7 * DAY_S
 

@@ -41,7 +41,6 @@ def compare(
     most: int,
     step_s: float = 1.0,
     seed: int = 0,
-    fixed: bool = True,
     tick: Callable[[], None] = lambda: None,
 ) -> list[Tried]:
     """Every rule at every target on every day; the day's number plus `seed` is the seed of what happens on it."""
@@ -56,14 +55,13 @@ def compare(
         for day in range(len(days))
         for rule, target in tried
     ]
-    if fixed:
-        runs += [
-            Run(rule=FIXED, scaling=Scaling(least=n, most=n, target=float(n)), day=day, seed=seed + day)
-            for day, rates in enumerate(days)
-            for n in sorted(
-                {min(most, max(least, round(load * rates.max() / curve.capacity.rate_per_s))) for load in LOADS}
-            )
-        ]
+    runs += [
+        Run(rule=FIXED, scaling=Scaling(least=n, most=n, target=float(n)), day=day, seed=seed + day)
+        for day, rates in enumerate(days)
+        for n in sorted(
+            {min(most, max(least, round(load * rates.max() / curve.capacity.rate_per_s))) for load in LOADS}
+        )
+    ]
     outcomes = Fleet(curve, days, runs, conditions, step_s=step_s).run(tick)
     return [
         Tried(

@@ -118,29 +118,27 @@ def measure(
     target: LatencyTarget,
     *,
     config_name: str = "default",
-    rows: int = 1,
     requests: int = REQUESTS,
-    seed: int = 0,
     stretch: float = 1.0,
     tick: Callable[[], None] = lambda: None,
 ) -> ReplicaCurve:
     """The curve of a replica that serves `config`; `tick` is called after each of `simulations()` simulations.
 
-    rows: of each request. requests: of each simulation. stretch: factor on the time of every execution.
+    Each request has one row. requests: of each simulation. stretch: factor on the time of every execution.
     Raises `Mistake` if even a lone request misses the target.
     """
     candidate = Candidate.of(config)
 
     def run(traffic: Traffic) -> SimulatedRun:
-        simulated = simulated_run(candidate, config, traffic, profile, requests=requests, seed=seed, stretch=stretch)
+        simulated = simulated_run(candidate, config, traffic, profile, requests=requests, stretch=stretch)
         tick()
         return simulated
 
-    clients = FULL_BATCHES * candidate.instances * max(1, candidate.max_batch_size // rows)
-    saturated = run(Traffic(pattern="closed", clients=clients, rows=rows)).throughput_per_s
+    clients = FULL_BATCHES * candidate.instances * max(1, candidate.max_batch_size)
+    saturated = run(Traffic(pattern="closed", clients=clients)).throughput_per_s
 
     def at(rate: float) -> tuple[CurvePoint, Values]:
-        simulated = run(Traffic(pattern="poisson", rate_per_s=rate, rows=rows))
+        simulated = run(Traffic(pattern="poisson", rate_per_s=rate))
         return _point(rate, simulated, target), simulated.latencies_us / 1e3
 
     found = [at(share * saturated) for share in SHARES]

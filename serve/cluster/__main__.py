@@ -7,10 +7,8 @@ import argparse
 import signal
 import sys
 
-from triton_batching.options import path, whole_number
+from triton_batching.options import MOST_REPLICAS, path, whole_number
 from triton_batching.terminal import guarded, program_parser
-
-MOST_REPLICAS = 1000
 
 
 def main(argv: list[str] | None = None) -> int:

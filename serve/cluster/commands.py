@@ -1,6 +1,6 @@
 """What a running cluster does when it is told to scale, drain, update, try a canary or end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,15 +11,22 @@ from serve.cluster.engine import Engine
 from serve.cluster.events import Events
 from serve.cluster.group import Group
 from serve.cluster.plan import Plan
+from serve.front.door import Pool
 from triton_batching.terminal import Mistake
 
 
 class Commands:
-    """The commands to the groups of one cluster, by deployment; `ends` after `down`."""
+    """The commands to the groups of one cluster, by deployment; `ends` after `down`.
 
-    def __init__(self, plan: Plan, groups: Mapping[str, Group], engine: Engine, events: Events) -> None:
+    pools: the deployments as the open door sees them.
+    """
+
+    def __init__(
+        self, plan: Plan, pools: Sequence[Pool], groups: Mapping[str, Group], engine: Engine, events: Events
+    ) -> None:
         self.ends = False
         self._plan, self._groups, self._engine, self._events = plan, groups, engine, events
+        self._is_retried = {pool.name: pool.is_retried for pool in pools}
 
     def do(self, command: Command) -> str:
         """Begin what the command asks for; says what has begun. Raises `Mistake`."""
@@ -57,17 +64,27 @@ class Commands:
                     raise Mistake(
                         f"{name}: is the {occupant.role} of {group.entry.name}. It leaves when the canary ends."
                     )
+                if [each.name for each in group.ready() if not each.is_unready] == [name]:
+                    raise Mistake(
+                        f"{name}: no other replica of {group.entry.name} is ready. To replace it, start one first: "
+                        f"python -m serve.cluster update {group.entry.name}"
+                    )
                 group.drain(name)
                 return f"{name} drains"
         names = [name for group in self._groups.values() for name in group.occupants]
         raise Mistake(f"{name}: no such replica. There are: {', '.join(names) or 'none'}.")
 
+    def _pool(self, group: Group, replicas: int, config_name: str | None) -> Pool:
+        """The deployment with this count and configuration, as a door would see it; raises `Mistake`."""
+        most = max(replicas, group.entry.scaling.max if group.entry.scaling else 0)
+        entry = msgspec.structs.replace(group.entry, replicas=most, config_name=config_name, scaling=None)
+        return plan_check.pool(entry, self._plan.repository, group.entry.name)
+
     def _scale_to(self, group: Group, replicas: int) -> str:
         name, before = group.entry.name, group.desired
         if group.entry.scaling:
             raise Mistake(f"{name}: scales by itself. Change min and max in its plan, and start the cluster again.")
-        deployment = msgspec.structs.replace(group.entry, replicas=replicas)
-        plan_check.check_count(deployment, self._plan.repository)
+        self._pool(group, replicas, group.config_name)
         self._engine.check([group.replica(number) for number in range(replicas - before)])
         self._events.add(name, f"scale {before} -> {replicas} by command")
         group.scale(replicas)
@@ -75,16 +92,24 @@ class Commands:
 
     def _update(self, group: Group, config_name: str | None) -> str:
         _check_idle(group)
-        plan_check.check_models(group.entry, config_name, self._plan.repository)
+        name, file = group.entry.name, config_name or "config.pbtxt"
+        if self._pool(group, group.desired, config_name).is_retried != self._is_retried[name]:
+            raise Mistake(
+                f"{name}: of the configuration that it started with and {file}, one has sequence_batching and one has "
+                "not. The door must know that when it opens: end the cluster, and start it with another config_name."
+            )
+        try:
+            self._engine.check([group.replica(0)] if group.desired else [])
+        except Mistake as mistake:
+            raise Mistake(f"{name}: an update starts one replica before another leaves. {mistake}") from mistake
         group.update(config_name)
-        return f"{group.entry.name}: the update to {config_name or 'config.pbtxt'} begins"
+        return f"{name}: the update to {file} begins"
 
     def _begin_canary(self, group: Group, command: Canary) -> str:
         _check_idle(group)
-        name, count = group.entry.name, group.desired + len(ROLES)
+        name = group.entry.name
         for config_name in (group.config_name, command.config_name):
-            entry = msgspec.structs.replace(group.entry, replicas=count, config_name=config_name, scaling=None)
-            plan_check.check_count(entry, self._plan.repository)
+            self._pool(group, group.desired + len(ROLES), config_name)
         if not group.ready():
             raise Mistake(f"{name}: no replica is ready, so a canary would get all requests. Wait for one.")
         self._engine.check([group.replica(number) for number in range(len(ROLES))])

@@ -77,7 +77,7 @@ class Controller:
         self._traffic: Mapping[str, Traffic] = {}
         self._traffic_at = 0.0
         self._is_ready = False
-        self._commands = Commands(self._plan, self.groups, engine, events)
+        self._commands = Commands(self._plan, setup.door.pools, self.groups, engine, events)
 
     def run(self) -> None:
         """Keep the cluster until `down`; raises `Failure` if a deployment cannot start its first replicas."""
@@ -97,7 +97,7 @@ class Controller:
             name: [dataclasses.replace(endpoint, is_draining=True) for endpoint in endpoints]
             for name, endpoints in self._routed.items()
         }
-        with contextlib.suppress(Failure):
+        with contextlib.suppress(Failure, OSError):
             self._proxy.route(draining)
             until = time.monotonic() + CLOSE_S
             while any(replica.in_flight for replica in self._proxy.traffic().values()) and time.monotonic() < until:
@@ -148,8 +148,8 @@ class Controller:
         if endpoints != self._routed:
             try:
                 self._proxy.route(endpoints)
-            except Failure as failure:  # it is told again in the next tick
-                self._events.add(self._plan.proxy, str(failure))
+            except (Failure, OSError) as error:  # a full disk, too; it is told again in the next tick
+                self._events.add(self._plan.proxy, str(error))
                 return
             self._routed = endpoints
             for group in self.groups.values():
@@ -161,7 +161,7 @@ class Controller:
             wanted, why = scaler.decide(group.desired, len(group.ready()))
             if why:
                 self._events.add(name, f"scales {why}")
-                group.scale(wanted)
+                group.desired = wanted
 
     def _keep(self) -> None:
         remembered = {name: group.remembered() for name, group in self.groups.items()}
@@ -180,8 +180,8 @@ class Controller:
         if self._is_ready:
             return
         for name, group in self.groups.items():
-            if group.gave_up:
-                raise Failure(f"deployment {name}: {group.gave_up}")
+            if group.pace.gave_up:
+                raise Failure(f"deployment {name}: {group.pace.gave_up}")
         if all(len(group.ready()) >= group.desired for group in self.groups.values()):
             self._is_ready = True
             self._announce()

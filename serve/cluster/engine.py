@@ -11,6 +11,9 @@ from typing import Protocol
 
 from serve.launcher import Settings
 
+# The variable of the GPUs that a server sees.
+DEVICES = "CUDA_VISIBLE_DEVICES"
+
 
 class Phase(StrEnum):
     """Where a replica is in its life."""
@@ -25,7 +28,7 @@ class Replica:
     """A replica to start: a tritonserver with these settings.
 
     name: the deployment's name and a number that no other replica of the cluster has had.
-    cpus, gpus: what it takes of a node. node: the node that it must run on; None is any with room.
+    cpus, gpus: what it takes of a node. nodes: those that it may run on; empty is any.
     """
 
     name: str
@@ -33,7 +36,7 @@ class Replica:
     settings: Settings
     cpus: float = 1.0
     gpus: float = 0.0
-    node: str | None = None
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +73,8 @@ class Engine(Protocol):
     def stop(self, name: str) -> None:
         """Begin to stop a replica; requests in flight are answered. Its state says when it has ended."""
 
-    def forget(self, name: str) -> None:
-        """Drop the state of a replica that has ended."""
+    def forget(self, name: str, *, keeps_log: bool = False) -> None:
+        """Drop the state of a replica that has ended; the log of one that died is kept, or with `keeps_log`."""
 
     def close(self) -> None:
         """Stop every replica and return when none is left."""

@@ -36,7 +36,7 @@ class Events:
             self._kept.append(event)
             self._tell(event.line())
 
-    def last(self, number: int = KEPT) -> tuple[Event, ...]:
+    def last(self) -> tuple[Event, ...]:
         """The last events, the newest at the end."""
         with self._lock:
-            return tuple(self._kept)[-number:]
+            return tuple(self._kept)

@@ -24,7 +24,10 @@ NO_TRAFFIC = Traffic(in_flight=0, requests=0, failures=0)
 
 
 class Group:
-    """A deployment and its replicas by name; `tick` does what there is to do and does not block."""
+    """A deployment and its replicas by name; `tick` does what there is to do and does not block.
+
+    is_updating: whether replicas are being replaced by those of another configuration.
+    """
 
     def __init__(
         self, entry: Deployment, start: Remembered, engine: Engine, events: Events, *, limits: Limits, repository: Path
@@ -36,8 +39,8 @@ class Group:
         self._generation = self._latest_generation = 0
         # During an update: the generation and the configuration to go back to.
         self._before: tuple[int, str | None] | None = None
-        self._is_updating, self._update, self._failed_update = False, "", 0
-        self._pace = Pace()
+        self.is_updating, self._update, self._failed_update = False, "", 0
+        self.pace = Pace()
         self.deaths = self.drained = 0
         self.canary: Canary | None = None
         self._canary_failed = ""
@@ -81,9 +84,9 @@ class Group:
         return plan_check.replica(self.entry, number, self.config_name, self._repository)
 
     def scale(self, replicas: int) -> None:
-        """Have this number of replicas."""
+        """Have this number of replicas by command, which also tries again what failed."""
         self.desired = replicas
-        self._pace.try_again()
+        self.pace.try_again()
 
     def drain(self, name: str) -> None:
         """Let a replica leave; another one takes its place."""
@@ -125,19 +128,9 @@ class Group:
     def _begin_update(self, generation: int, config_name: str | None) -> None:
         self._before = (self._generation, self.config_name)
         self._generation, self.config_name = generation, config_name
-        self._is_updating, self._update, self._failed_update = True, "", 0
-        self._pace.try_again()
+        self.is_updating, self._update, self._failed_update = True, "", 0
+        self.pace.try_again()
         self._events.add(self.entry.name, f"update to {self.config_name or 'config.pbtxt'} begins")
-
-    @property
-    def is_updating(self) -> bool:
-        """Whether replicas are being replaced by those of another configuration."""
-        return self._is_updating
-
-    @property
-    def gave_up(self) -> str:
-        """Why no more replicas are started; "" if they are."""
-        return self._pace.gave_up
 
     def ready(self) -> list[Occupant]:
         """The ordinary replicas that serve and stay."""
@@ -169,8 +162,8 @@ class Group:
             ready=sum(not each.is_unready for each in self.ready()),
             deaths=self.deaths,
             drained=self.drained,
-            gave_up=self._pace.gave_up,
-            updating=self._is_updating,
+            gave_up=self.pace.gave_up,
+            updating=self.is_updating,
             update=self._update,
             scales=self.entry.scaling is not None,
             canary=self.canary.file if self.canary else None,
@@ -180,7 +173,7 @@ class Group:
     def _reconcile(self) -> None:
         stay = [each for each in self.occupants.values() if not each.leaving and not each.role]
         step = reconcile.step([each.member(self._generation) for each in stay], self.desired)
-        if self._pace.may_start():
+        if self.pace.may_start():
             for _ in range(step.start):
                 self._start(self._generation, self.config_name)
         for name in step.drain:
@@ -216,7 +209,7 @@ class Group:
     def _welcome(self, occupant: Occupant) -> None:
         occupant.begin(occupant.state)
         if not occupant.role:
-            self._pace.begin()
+            self.pace.begin()
         took_s, state = time.monotonic() - occupant.started_at, occupant.state
         ports = f"HTTP {state.http_port}, gRPC {state.grpc_port}, metrics {state.metrics_port}"
         self._events.add(occupant.name, f"ready after {took_s:.1f} s on {state.node} ({ports})")
@@ -244,40 +237,44 @@ class Group:
     def _replace(self, occupant: Occupant, why: str) -> None:
         """Give up a replica that has not ended."""
         self.deaths += 1
+        occupant.is_lost = True
         if occupant.role:
             self._fail_canary(f"{occupant.name} (the {occupant.role}): {why}")
             return
-        self._events.add(occupant.name, f"{why}{self._pace.die()}")
+        self._events.add(occupant.name, f"{why}{self.pace.die()}")
         occupant.leave(why)
 
     def _end(self, occupant: Occupant) -> None:
         del self.occupants[occupant.name]
-        self._engine.forget(occupant.name)
+        self._engine.forget(occupant.name, keeps_log=occupant.is_lost)
         occupant.end()
-        if occupant.leaving:
-            self.drained += 1
-            self._events.add(occupant.name, f"stopped ({occupant.leaving})")
+        if not occupant.leaving:
+            self._mourn(occupant)
             return
-        self._mourn(occupant)
+        if not occupant.is_lost:  # else it was counted when it was given up
+            self.deaths += bool(occupant.state.problem)
+            self.drained += not occupant.state.problem
+        self._events.add(occupant.name, occupant.farewell())
 
     def _mourn(self, occupant: Occupant) -> None:
         """Note a death, and when the next start may be."""
         self.deaths += 1
         first, details = occupant.death()
-        text = f"{occupant.fate}: {first}{'' if occupant.role else self._pace.die()}"
+        text = f"{occupant.fate}: {first}{'' if occupant.role else self.pace.die()}"
         self._events.add(occupant.name, f"{text}\n{details}" if details else text)
         if occupant.role:
             if self.canary and (self.canary.is_over(occupant.role) or occupant.ready_at):
                 self._fail_canary(f"{occupant.name} (the {occupant.role}) {occupant.fate}: {first}")
             return
         if occupant.ready_at is None:
-            self._pace.fail(first)
+            self.pace.fail(first)
         if self._before and occupant.generation == self._generation:
             self._failed_update += 1
             if self._failed_update >= MOST_FAILED_UPDATE:
                 self._go_back(first)
-        if self.gave_up:
-            self._events.add(self.entry.name, f"no more replicas are started: {self.gave_up} `scale` tries again.")
+        if why := self.pace.gave_up:
+            command = "update" if self.entry.scaling else "scale"
+            self._events.add(self.entry.name, f"no more replicas are started: {why} `{command}` tries again.")
 
     def _go_back(self, why: str) -> None:
         assert self._before is not None
@@ -286,14 +283,14 @@ class Group:
         self._before = None
         self._update = f"went back to {self.config_name or 'config.pbtxt'}, because {refused} failed: {why}"
         self._events.add(self.entry.name, self._update)
-        self._pace.try_again()
+        self.pace.try_again()
 
     def _finish_update(self) -> None:
         """End the update when every replica has the configuration."""
         stay = [each for each in self.occupants.values() if not each.leaving]
         done = len(stay) == self.desired and all(each.ready_at for each in stay)
-        if self._is_updating and done and all(each.generation == self._generation for each in stay):
-            self._is_updating, self._before = False, None
+        if self.is_updating and done and all(each.generation == self._generation for each in stay):
+            self.is_updating, self._before = False, None
             if not self._update:
                 self._update = f"done: {len(stay)} replicas with {self.config_name or 'config.pbtxt'}"
                 self._events.add(self.entry.name, f"update {self._update}")

@@ -1,5 +1,6 @@
 """Replicas on this machine: a tritonserver each, on loopback and on free ports, watched by a thread each."""
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from serve.cluster.engine import Phase, Replica, ReplicaState
+from serve.cluster.engine import DEVICES, Phase, Replica, ReplicaState
 from serve.launcher import Server, launch
 from serve.revival import reviving
 from triton_batching.terminal import Failure, Mistake
@@ -31,7 +32,7 @@ class LocalEngine:
     def __init__(self, *, logs: Path, report: Callable[[str, str], None] = lambda *_: None) -> None:
         self._logs, self._report = logs, report
         self._runs: dict[str, _Run] = {}
-        self._room = dict.fromkeys(range(len(list(GPUS.iterdir())) if GPUS.is_dir() else 0), 1.0)
+        self._room = dict.fromkeys(visible_devices(), 1.0)
 
     def check(self, replicas: Sequence[Replica]) -> None:
         """Raise `Mistake` if there is no room for these replicas beside those that run."""
@@ -49,18 +50,18 @@ class LocalEngine:
                 f"{len(replicas)} more replicas take {len(replicas) * LEAST_BYTES / 1e9:.1f} GB at least, and this "
                 f"machine has memory for {room}. Have fewer, or use several machines with --engine ray."
             )
-        if placed := [replica for replica in replicas if replica.node not in (None, NODE)]:
+        if placed := [replica for replica in replicas if replica.nodes and NODE not in replica.nodes]:
             raise Mistake(
-                f"{placed[0].name} is to run on the node {placed[0].node}, and --engine local has this machine only. "
-                "Leave nodes out of the plan, or use --engine ray."
+                f"{placed[0].name} is to run on the node {' or '.join(placed[0].nodes)}, and --engine local has this "
+                "machine only. Leave nodes out of the plan, or use --engine ray."
             )
 
     def start(self, replica: Replica) -> None:
         """Begin to start a replica; its state says when it is ready, or that it ended."""
         devices = self._devices(replica.gpus)
         environment = dict(replica.settings.environment)
-        if devices:
-            environment.setdefault("CUDA_VISIBLE_DEVICES", ",".join(map(str, devices)))
+        # Without devices of its own a server must not use those of others.
+        environment.setdefault(DEVICES, ",".join(devices))
         log = self._logs / f"{replica.name}.log"
         settings = replace(replica.settings, environment=environment, log=log)
         run = _Run(replace(replica, settings=settings), devices, self._report)
@@ -75,13 +76,13 @@ class LocalEngine:
         """Begin to stop a replica; requests in flight are answered. Its state says when it has ended."""
         self._runs[name].stopping.set()
 
-    def forget(self, name: str) -> None:
-        """Drop the state of a replica that has ended; the log of one that died is kept."""
+    def forget(self, name: str, *, keeps_log: bool = False) -> None:
+        """Drop the state of a replica that has ended; the log of one that died is kept, or with `keeps_log`."""
         run = self._runs.pop(name)
         run.thread.join()
         for device in run.devices:
             self._room[device] += run.share
-        if not run.state.problem:
+        if not run.state.problem and not keeps_log:
             run.log.unlink(missing_ok=True)
         kept = sorted(self._logs.glob("*.log"), key=lambda path: path.stat().st_mtime)
         running = {other.log for other in self._runs.values()}
@@ -97,7 +98,7 @@ class LocalEngine:
         for name in list(self._runs):
             self.forget(name)
 
-    def _devices(self, gpus: float) -> list[int]:
+    def _devices(self, gpus: float) -> list[str]:
         """The devices with the most room; a replica with less than one GPU shares one."""
         if not gpus:
             return []
@@ -108,6 +109,15 @@ class LocalEngine:
         return chosen
 
 
+def visible_devices() -> list[str]:
+    """The GPUs that this program may use, as CUDA_VISIBLE_DEVICES has them; CUDA reads that up to a wrong number."""
+    numbers = [str(number) for number in range(len(list(GPUS.iterdir())) if GPUS.is_dir() else 0)]
+    if not numbers or DEVICES not in os.environ:
+        return numbers
+    named = (name.strip() for name in os.environ[DEVICES].split(","))
+    return list(itertools.takewhile(lambda name: name in numbers or name.startswith(("GPU-", "MIG-")), named))
+
+
 class _Stopped(Exception):  # noqa: N818 - no error
     """The start was called off."""
 
@@ -115,7 +125,7 @@ class _Stopped(Exception):  # noqa: N818 - no error
 class _Run:
     """One replica: its thread starts the server, watches it, and stops it when `stopping` is set."""
 
-    def __init__(self, replica: Replica, devices: list[int], report: Callable[[str, str], None]) -> None:
+    def __init__(self, replica: Replica, devices: list[str], report: Callable[[str, str], None]) -> None:
         self.devices, self.share = devices, min(replica.gpus, 1.0)
         self.stopping = threading.Event()
         self.state = ReplicaState(phase=Phase.STARTING, node=NODE)

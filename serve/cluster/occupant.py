@@ -26,6 +26,7 @@ class Occupant:
     leaving: why it leaves, "" if it stays. leaves_at: since when.
     out_at: since when the door sends it nothing. done_at: since when it has no requests left, so that the door may
     forget it and close its connections. stopping: whether the engine was told to stop it.
+    is_lost: whether it counts as dead although it had not ended: another one took its place.
     """
 
     replica: Replica
@@ -40,6 +41,7 @@ class Occupant:
     out_at: float | None = None
     done_at: float | None = None
     stopping: bool = False
+    is_lost: bool = False
     probe: Probe | None = None
 
     @property
@@ -93,6 +95,11 @@ class Occupant:
             reason, _, details = details.partition("\n")
             first = f"{first} ({reason.removeprefix(REASON)})"
         return first, details
+
+    def farewell(self) -> str:
+        """How it ended when it was leaving, in words."""
+        died = self.state.problem and not self.is_lost
+        return f"died before it had drained: {self.death()[0]}" if died else f"stopped ({self.leaving})"
 
     def is_drained(self, in_flight: int) -> bool:
         """Whether a replica that leaves has answered all its requests."""

@@ -12,9 +12,9 @@ from msgspec import Meta
 
 from export.repository import REPOSITORY
 from serve.front.checks import Kind
+from triton_batching.options import MOST_REPLICAS
 
 NAME = r"^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$"
-MOST_REPLICAS = 1000
 # Without a latency target of its own, a try that takes longer than this goes to another replica.
 SLOWEST_MS = 10_000.0
 # A try may take this many times the latency target, and never less than a second.
@@ -55,12 +55,13 @@ class ScalingTable(Table, frozen=True, kw_only=True, forbid_unknown_fields=True)
 class Deployment(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Models that each replica of this deployment serves.
 
+    replicas: with `scaling`, those to start with, brought between its min and max.
     cpus, gpus: what a replica takes of its node; 0 is not counted.
     p99_ms: the latency target. slowest_ms: the longest time of an honest request (default: five targets, a second at
         least); a try that takes longer goes to another replica.
     idempotent: False if a request must not run twice. Models with sequences are never tried again.
     most_in_flight: the door answers more requests at a time with UNAVAILABLE or 503.
-    arguments, environment: for each tritonserver. nodes: where replicas may run, in turn; empty is anywhere.
+    arguments, environment: for each tritonserver. nodes: where replicas may run; empty is anywhere.
     """
 
     name: Name

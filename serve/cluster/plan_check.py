@@ -27,7 +27,9 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
     for kind, names in _names(plan).items():
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge them.")
-    pools = tuple(_pool(deployment, plan, f"{where}: deployment {deployment.name}") for deployment in plan.deployment)
+    pools = tuple(
+        pool(deployment, plan.repository, f"{where}: deployment {deployment.name}") for deployment in plan.deployment
+    )
     limits = plan.limits
     largest_mib, buffer_mib = plan.sizes_mib
     if buffer_mib <= largest_mib:
@@ -82,34 +84,15 @@ def replica(deployment: Deployment, number: int, config_name: str | None, reposi
         settings=served,
         cpus=deployment.cpus,
         gpus=deployment.gpus,
-        node=deployment.nodes[number % len(deployment.nodes)] if deployment.nodes else None,
+        nodes=deployment.nodes,
     )
 
 
-def check_models(deployment: Deployment, config_name: str | None, repository: Path) -> Mapping[str, ModelConfig]:
-    """The configurations that a replica serves, by model; raises `Mistake`."""
-    server_flags.check(deployment.arguments, open_admin=False)
-    return check_files(replica(deployment, 0, config_name, repository).settings)
-
-
-def check_count(deployment: Deployment, repository: Path) -> None:
-    """Raise `Mistake` if the deployment cannot have as many replicas."""
-    configs = check_models(deployment, deployment.config_name, repository)
-    for fault in _faults(deployment, configs):
-        raise Mistake(f"{deployment.name}: {fault}")
-
-
-def _names(plan: Plan) -> Mapping[str, Sequence[str]]:
-    return {
-        "deployment": [deployment.name for deployment in plan.deployment],
-        "model": [model for deployment in plan.deployment for model in deployment.models],
-        "tenant": [tenant.name for tenant in plan.tenant],
-    }
-
-
-def _pool(deployment: Deployment, plan: Plan, where: str) -> Pool:
+def pool(deployment: Deployment, repository: Path, where: str) -> Pool:
+    """The deployment as the door sees it; raises `Mistake` if its models or its count of replicas cannot be."""
     try:
-        configs = check_models(deployment, deployment.config_name, plan.repository)
+        server_flags.check(deployment.arguments, open_admin=False)
+        configs = check_files(replica(deployment, 0, deployment.config_name, repository).settings)
     except Mistake as mistake:
         raise Mistake(f"{where}: {mistake}") from mistake
     for fault in _faults(deployment, configs):
@@ -123,6 +106,14 @@ def _pool(deployment: Deployment, plan: Plan, where: str) -> Pool:
     )
 
 
+def _names(plan: Plan) -> Mapping[str, Sequence[str]]:
+    return {
+        "deployment": [deployment.name for deployment in plan.deployment],
+        "model": [model for deployment in plan.deployment for model in deployment.models],
+        "tenant": [tenant.name for tenant in plan.tenant],
+    }
+
+
 def _faults(deployment: Deployment, configs: Mapping[str, ModelConfig]) -> Iterator[str]:
     slowest_ms, p99_ms, scaling = deployment.slowest_ms, deployment.p99_ms, deployment.scaling
     if slowest_ms is not None and p99_ms is not None and slowest_ms < p99_ms:
@@ -131,8 +122,6 @@ def _faults(deployment: Deployment, configs: Mapping[str, ModelConfig]) -> Itera
         )
     if scaling and scaling.min > scaling.max:
         yield f"scaling: min {scaling.min} is above max {scaling.max}. Swap them."
-    elif scaling and not scaling.min <= deployment.replicas <= scaling.max:
-        yield f"replicas {deployment.replicas} is not between min {scaling.min} and max {scaling.max} of its scaling."
     if deployment.most_replicas > 1 and (models := _sequences(configs)):
         yield (
             f"{models[0]} keeps state between the requests of a sequence, and the door sends each request to any "

@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import ray
 
 from serve import failure_log
+from serve.cluster.engine import DEVICES
 from serve.cluster.ray_nodes import own_node
 from serve.launcher import Server, Settings, launch
 from serve.revival import reviving
 from triton_batching.terminal import Failure, Mistake
 
 POLL_S = 0.05
-DEVICES = "CUDA_VISIBLE_DEVICES"
 # Methods that run at the same time: place, wait_until_ready, run and stop.
 THREADS = 4
 

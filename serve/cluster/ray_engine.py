@@ -60,8 +60,8 @@ class RayEngine:
         if name in self._runs:
             self._runs[name].stop()
 
-    def forget(self, name: str) -> None:
-        """Drop the state of a replica that has ended."""
+    def forget(self, name: str, *, keeps_log: bool = False) -> None:
+        """Drop the state of a replica that has ended; its node keeps no log."""
         self._runs.pop(name, None)
         self._refused.pop(name, None)
 

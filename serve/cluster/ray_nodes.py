@@ -73,10 +73,11 @@ def choose(replica: Replica, present: Sequence[Node], placed: Sequence[Placed], 
     A node with room comes first, then the one with the fewest replicas of the same deployment. Without a node with
     room the replica waits at one of them. lost: the ids of nodes whose replicas do not answer, which come last.
     """
-    candidates = [node for node in present if replica.node in (None, node.name, node.node_id, node.address)]
+    wanted = set(replica.nodes)
+    candidates = [node for node in present if not wanted or wanted & {node.name, node.node_id, node.address}]
     if not candidates:
         names = ", ".join(node.name for node in present)
-        raise Mistake(f"deployment {replica.deployment}: no node {replica.node}. Ray has {names}.")
+        raise Mistake(f"deployment {replica.deployment}: no node {' or '.join(replica.nodes)}. Ray has {names}.")
     candidates = [node for node in candidates if node.cpus >= replica.cpus and node.gpus >= replica.gpus]
     if not candidates:
         raise Mistake(
@@ -101,8 +102,8 @@ def check_room(replicas: Sequence[Replica], present: Sequence[Node]) -> None:
         node = choose(replica, list(left.values()), placed)
         if not node.has_room(replica):
             raise Mistake(
-                f"the plan's {len(replicas)} replicas take {_size(replicas)}, and the nodes have too little room "
-                f"({_list(present)}). Plan fewer replicas or smaller ones, {ADD}."
+                f"{len(replicas)} more replicas take {_size(replicas)}, and the nodes have too little room "
+                f"({_list(present)}). Have fewer replicas or smaller ones, {ADD}."
             )
         placed.append(Placed(replica=replica, node=node))
         left[node.node_id] = node.without(replica)

@@ -69,9 +69,20 @@ def differences(plan: Plan, starts: Mapping[str, Remembered]) -> list[str]:
     """How the cluster starts differently from its plan, a phrase each."""
     phrases = []
     for deployment in plan.deployment:
-        start = starts[deployment.name]
-        if start.replicas != deployment.replicas:
-            phrases.append(f"{start.replicas} replicas of {deployment.name} (the plan says {deployment.replicas})")
-        if start.config_name != deployment.config_name:
+        start, planned = starts[deployment.name], start_of(deployment, None)
+        if start.replicas != planned.replicas:
+            phrases.append(f"{start.replicas} replicas of {deployment.name} (the plan says {planned.replicas})")
+        if start.config_name != planned.config_name:
             phrases.append(f"{deployment.name} with {start.config_name or 'config.pbtxt'}")
     return phrases
+
+
+def continued(plan: Plan, starts: Mapping[str, Remembered]) -> Plan:
+    """The plan with the counts and configurations that its deployments start with."""
+    deployments = (
+        msgspec.structs.replace(
+            deployment, replicas=starts[deployment.name].replicas, config_name=starts[deployment.name].config_name
+        )
+        for deployment in plan.deployment
+    )
+    return msgspec.structs.replace(plan, deployment=tuple(deployments))

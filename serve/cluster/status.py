@@ -40,7 +40,8 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
 class DeploymentStatus(Frozen, frozen=True, kw_only=True):
     """A deployment.
 
-    desired: the replicas that it is to have. deaths: replicas that ended by themselves. drained: those that left.
+    desired: the replicas that it is to have. deaths: replicas that ended by themselves or hung. drained: those that
+    left as they were told.
     gave_up: why no more replicas are started, "" if they are. updating: whether replicas are being replaced by those of
     another configuration. update: how the last update ended, "" without one.
     canary: the file of the canary's configuration, None without a canary. canary_failed: why the cluster itself ended

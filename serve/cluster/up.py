@@ -37,16 +37,16 @@ def up(plan: Plan, where: Place, *, engine: str = "local", fresh: bool = False, 
         console.print(text, markup=False)
 
     with place.taken(where):
-        door, metrics_port = plan_check.check(plan, where.name)
-        if fresh or not remembers:
-            where.state.unlink(missing_ok=True)
-        remembered = state.read(where.state)
+        remembered = {} if fresh or not remembers else state.read(where.state)
         starts = {
             deployment.name: state.start_of(deployment, remembered.get(deployment.name))
             for deployment in plan.deployment
         }
         if differences := state.differences(plan, starts):
             tell(f"continues with {'; '.join(differences)}. --fresh starts as planned.")
+        door, metrics_port = plan_check.check(state.continued(plan, starts), where.name)
+        if not remembered:
+            where.state.unlink(missing_ok=True)
         setup = Setup(plan=plan, name=where.name, engine=engine, door=door, metrics_port=metrics_port, starts=starts)
         remember = partial(state.write, where.state) if remembers else _forget
         publish = partial(whole_file.write, where.targets)

@@ -3,6 +3,7 @@
 import argparse
 import threading
 
+from serve.cluster.probe import address
 from serve.exporter.endpoint import serving
 from serve.exporter.page import Page
 from serve.management.api import ServerError
@@ -13,9 +14,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Serve until Ctrl-C. The server may start later and may end: until it is back, the answer is 503."""
     page = Page(arguments.url, arguments.metrics)
     with serving(arguments.host, arguments.port, page.text) as port:
-        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         console = terminal()
-        console.print(f"metrics at http://{host}:{port}/metrics. Ctrl-C ends the exporter.", markup=False)
+        console.print(
+            f"metrics at http://{address(arguments.host, port)}/metrics. Ctrl-C ends the exporter.", markup=False
+        )
         try:
             page.text()
         except ServerError as error:

@@ -159,8 +159,8 @@ def _check_host(door: FrontDoor) -> None:
     if not (host.is_loopback or door.is_open or (door.tenants and door.tls)):
         lacks = "tenants" if door.tls else "TLS" if door.tenants else "tenants and no TLS"
         raise DoorError(
-            f"--host {door.host} lets everybody on the network call the front door, which has no {lacks}. Add them, "
-            "use 127.0.0.1, or say that you mean it with is_open."
+            f"--host {door.host} lets everybody on the network call the front door, which has no {lacks}. Use "
+            "127.0.0.1, or a plan with both, or with is_open if you mean it: python -m serve.cluster up."
         )
 
 

@@ -36,8 +36,8 @@ class Pool:
     slowest_s: the longest time of an honest request; a try that takes longer goes to another replica.
     is_retried: whether a request may run twice (at least once); False for sequence models and for models that are not
         idempotent.
-    most_in_flight: requests that the door lets in at a time, of each protocol and worker; it answers more with
-        UNAVAILABLE or 503.
+    most_in_flight: requests that the door lets in at a time, of each protocol; it answers more with UNAVAILABLE or
+        503.
     """
 
     name: str

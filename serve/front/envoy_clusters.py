@@ -120,8 +120,9 @@ def _outliers() -> dict[str, Any]:
 
 
 def _breakers(pool: Pool) -> dict[str, Any]:
-    limits = ("max_connections", "max_pending_requests", "max_requests")
     return {
-        **dict.fromkeys(limits, pool.most_in_flight),
+        **dict.fromkeys(("max_pending_requests", "max_requests"), pool.most_in_flight),
+        # With only as many as requests, more requests over HTTP/1 would wait for a connection, not be refused.
+        "max_connections": 2 * pool.most_in_flight,
         "retry_budget": {"budget_percent": {"value": RETRY_PERCENT}, "min_retry_concurrency": LEAST_RETRIES},
     }

@@ -6,9 +6,8 @@ from typing import Any
 
 from serve.front.door import FrontDoor, Tenant, Tls
 from serve.front.envoy_clusters import clusters, socket_address
-from serve.front.envoy_routes import MODELS, TENANT_HEADER, cluster, routes, seconds
+from serve.front.envoy_routes import EVERYONE, FILTERS, MODELS, TENANT_HEADER, cluster, longest_s, routes, seconds
 
-FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
 ADMIN_SOCKET, SECRET_FILE = "admin.sock", "certificate.json"
 MOST_HEADERS, MOST_HEADER_KIB = 100, 32
 MOST_STREAMS = 1024
@@ -18,6 +17,8 @@ LEAST_RESET_POWER = 20
 # Envoy refuses to fill a bucket more often.
 LEAST_FILL_S = 0.05
 RESOURCE_EXHAUSTED = "8"
+# The time between telling a client that its connection ends and ending it.
+DRAIN_S = 1
 
 
 def bootstrap(door: FrontDoor, folder: Path) -> dict[str, Any]:
@@ -138,8 +139,9 @@ def _connections(door: FrontDoor) -> dict[str, Any]:
         http2_protocol_options={"max_concurrent_streams": MOST_STREAMS},
         request_headers_timeout=seconds(door.headers_s),
         request_timeout=seconds(door.request_s),
-        stream_idle_timeout=seconds(door.idle_s),
-        drain_timeout="1s",
+        # It also runs while a replica works on the request.
+        stream_idle_timeout=seconds(max(door.idle_s, longest_s(door) + 1.0)),
+        drain_timeout=f"{DRAIN_S}s",
         http_filters=_filters(door),
         route_config=routes(door),
         local_reply_config=_own_answers(),
@@ -203,7 +205,6 @@ def _tenants(tenants: tuple[Tenant, ...]) -> list[dict[str, Any]]:
     """The filters that find the tenant of a token and take from the tenant's bucket."""
     keys = [{"key": tenant.token, "client": tenant.name} for tenant in tenants]
     action = {"request_headers": {"header_name": TENANT_HEADER, "descriptor_key": "tenant"}}
-    everyone = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
     return [
         _typed(
             "envoy.filters.http.api_key_auth",
@@ -218,8 +219,8 @@ def _tenants(tenants: tuple[Tenant, ...]) -> list[dict[str, Any]]:
             stat_prefix="tenants",
             token_bucket={"max_tokens": 1_000_000, "tokens_per_fill": 1_000_000, "fill_interval": "1s"},
             always_consume_default_token_bucket=False,
-            filter_enabled=everyone,
-            filter_enforced=everyone,
+            filter_enabled=EVERYONE,
+            filter_enforced=EVERYONE,
             rate_limited_as_resource_exhausted=True,
             rate_limits=[{"actions": [action]}],
             descriptors=[

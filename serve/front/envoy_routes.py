@@ -24,10 +24,29 @@ RETRY_IF_NOT_SENT = "connect-failure,refused-stream,reset-before-request,retriab
 # What a tritonserver that stops still answers over gRPC (seen on 2.51 after SIGTERM). The request did not run.
 STOPPING = ("Server is stopping", "has no available versions")
 SHORT_TIMEOUT_S = 10.0
-LUA = "type.googleapis.com/envoy.extensions.filters.http.lua.v3.LuaPerRoute"
+# Of gRPC's health checks, which a replica answers to everybody.
+HEALTH_PER_S, HEALTH_BYTES = 20, 1024
+FILTERS = "type.googleapis.com/envoy.extensions.filters.http"
+LUA = f"{FILTERS}.lua.v3.LuaPerRoute"
+EVERYONE = {"default_value": {"numerator": 100, "denominator": "HUNDRED"}}
 OFF = {"@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": {}, "disabled": True}
-# Without a token, and without a rate: a stranger could name a tenant in its header, and use up the tenant's rate.
+# Without a token, and without the rate of a tenant, whom a stranger could name in its header.
 ALWAYS_OPEN = {f"envoy.filters.http.{name}": OFF for name in ("api_key_auth", "local_ratelimit")}
+SMALL_AND_RARE = {
+    "envoy.filters.http.api_key_auth": OFF,
+    "envoy.filters.http.local_ratelimit": {
+        "@type": f"{FILTERS}.local_ratelimit.v3.LocalRateLimit",
+        "stat_prefix": "health",
+        "token_bucket": {"max_tokens": HEALTH_PER_S, "tokens_per_fill": HEALTH_PER_S, "fill_interval": "1s"},
+        "filter_enabled": EVERYONE,
+        "filter_enforced": EVERYONE,
+        "rate_limited_as_resource_exhausted": True,
+    },
+    "envoy.filters.http.buffer": {
+        "@type": f"{FILTERS}.buffer.v3.BufferPerRoute",
+        "buffer": {"max_request_bytes": HEALTH_BYTES},
+    },
+}
 
 
 def cluster(pool: Pool, protocol: str) -> str:
@@ -38,6 +57,15 @@ def cluster(pool: Pool, protocol: str) -> str:
 def try_s(pool: Pool) -> float:
     """The longest time of one try."""
     return pool.slowest_s * SLACK + SLACK_S
+
+
+def longest_s(door: FrontDoor) -> float:
+    """The longest time of a request with all its tries."""
+    return max(SHORT_TIMEOUT_S, *map(_all_tries_s, door.pools))
+
+
+def _all_tries_s(pool: Pool) -> float:
+    return try_s(pool) * (MOST_RETRIES + 1 if pool.is_retried else 1)
 
 
 def routes(door: FrontDoor) -> dict[str, Any]:
@@ -87,8 +115,7 @@ def _action(pool: Pool, protocol: str) -> dict[str, Any]:
     }
     if pool.is_retried:
         retry["per_try_timeout"] = seconds(try_s(pool))
-    tries = MOST_RETRIES + 1 if pool.is_retried else 1
-    return {"cluster": cluster(pool, protocol), "timeout": seconds(tries * try_s(pool)), "retry_policy": retry}
+    return {"cluster": cluster(pool, protocol), "timeout": seconds(_all_tries_s(pool)), "retry_policy": retry}
 
 
 def _reading(pool: Pool, protocol: str) -> dict[str, Any]:
@@ -105,7 +132,7 @@ def _grpc(door: FrontDoor) -> Iterator[dict[str, Any]]:
     yield _refusal({"prefix": "/", "grpc": {}, "headers": [packed]}, 404, text)
     first, several = door.pools[0], len(door.pools) > 1
     health = {"match": {"path": HEALTH_METHOD, "grpc": {}}, "route": _reading(first, "grpc")}
-    yield health | {"typed_per_filter_config": ALWAYS_OPEN}
+    yield health | {"typed_per_filter_config": SMALL_AND_RARE}
     for method in SERVER_METHODS:
         yield {"match": {"path": method, "grpc": {}}, "route": _reading(first, "grpc")}
     for method in MODEL_METHODS:

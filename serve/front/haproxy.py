@@ -11,8 +11,8 @@ from pathlib import Path
 
 from serve.front import haproxy_config, process
 from serve.front.door import Endpoint, FrontDoor
-from serve.front.envoy_clusters import address
-from serve.front.haproxy_config import PROTOCOLS, SERVER, SLOTS, Slot, server
+from serve.front.envoy_clusters import PROTOCOLS, address
+from serve.front.haproxy_config import SERVER, SLOTS, Slot, server
 from serve.front.process import Process, ProxyError, Supervised, write_private
 from serve.front.proxy import Traffic
 from serve.server_folder import ServerFolder

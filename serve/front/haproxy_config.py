@@ -4,8 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from serve.front.door import FrontDoor, Pool, Tenant
-from serve.front.envoy_routes import HEALTH_METHOD, MODEL_METHODS, MODELS, MOST_RETRIES, SERVER_METHODS, SERVICE, try_s
+from serve.front.door import FrontDoor, Pool
+from serve.front.envoy_clusters import PROTOCOLS
+from serve.front.envoy_routes import (
+    HEALTH_BYTES,
+    HEALTH_METHOD,
+    HEALTH_PER_S,
+    MODEL_METHODS,
+    MODELS,
+    MOST_RETRIES,
+    SERVER_METHODS,
+    SERVICE,
+    try_s,
+)
 
 CONTROL_SOCKET, METRICS_SOCKET, TENANTS_FILE, CERTIFICATE_FILE = (
     "control.sock",
@@ -13,8 +24,9 @@ CONTROL_SOCKET, METRICS_SOCKET, TENANTS_FILE, CERTIFICATE_FILE = (
     "tenants.map",
     "tls.pem",
 )
-PROTOCOLS = ("http", "grpc")
 SLOTS = 64
+# The table that counts gRPC's health checks.
+HEALTH = "health_checks"
 # The name of a slot in HAProxy, before its number.
 SERVER = "s"
 CHECK_EVERY_MS = 500
@@ -57,7 +69,12 @@ def text(door: FrontDoor, folder: Path, slots: Slots, *, workers: int = 1) -> st
         *_defaults(door, pool),
         *_front(door, folder),
         *(line for protocol in PROTOCOLS for line in _back(door, pool, protocol, slots)),
-        *(line for tenant in door.tenants for line in _bucket(tenant)),
+        *(
+            line
+            for tenant in door.tenants
+            for line in _bucket(f"tenant.{tenant.name}", tenant.requests_per_s, tenant.burst)
+        ),
+        *_bucket(HEALTH, HEALTH_PER_S, HEALTH_PER_S),
         "frontend metrics",
         f"    bind unix@{folder / METRICS_SOCKET} mode 600",
         "    http-request use-service prometheus-exporter",
@@ -133,6 +150,7 @@ def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
     yield f"    acl reading path_reg {model}(/config|/ready|/stats)?$"
     yield f"    acl reading path /v2 /v2/ {MODELS}stats"
     yield f"    acl health path /v2/health/live /v2/health/ready {HEALTH_METHOD}"
+    yield f"    acl health_check path {HEALTH_METHOD}"
     yield "    acl plain req.hdr(grpc-encoding) identity"
     yield f"    acl full be_conn({pool.name}.http) ge {pool.most_in_flight}"
     yield f"    acl full be_conn({pool.name}.grpc) ge {pool.most_in_flight}"
@@ -154,6 +172,7 @@ def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
     largest = door.largest_request_bytes
     yield from _refuse(413, "Payload Too Large", f"if {{ req.body_size gt {largest} }}")
     yield from _refuse(413, "Payload Too Large", f"if {{ req.body_len gt {largest} }}")
+    yield from _refuse(413, "Payload Too Large", f"if health_check {{ req.body_len gt {HEALTH_BYTES} }}")
     yield "    http-request lua.limits if infer !is_grpc"
     yield from _refuse(400, "%[var(txn.refused)]", "if { var(txn.refused) -m found }")
     yield from _refuse(500, "the front door could not examine it", "if infer !is_grpc !{ var(txn.examined) -m found }")
@@ -177,20 +196,25 @@ def _tenants(door: FrontDoor, folder: Path) -> Iterator[str]:
         return
     yield f"    http-request set-var(txn.tenant) http_auth_bearer,map_str({folder / TENANTS_FILE})"
     yield from _refuse(401, "no tenant of the front door has this token", "if !health !{ var(txn.tenant) -m found }")
+    # With a token or without: the first table that tracks a request keeps it.
+    yield f"    http-request track-sc0 int(1) table {HEALTH} if health_check"
+    yield from _refuse(
+        429, "too many health checks", f"if health_check {{ sc0_gpc0_rate({HEALTH}) ge {HEALTH_PER_S} }}"
+    )
     for tenant in door.tenants:
         mine = f"{{ var(txn.tenant) -m str {tenant.name} }}"
         yield f"    http-request track-sc0 int(1) table tenant.{tenant.name} if {mine}"
     for tenant in door.tenants:
         mine = f"{{ var(txn.tenant) -m str {tenant.name} }}"
-        too_many = f"{{ sc0_gpc0_rate(tenant.{tenant.name}) ge {tenant.burst} }}"
+        too_many = f"!health_check {{ sc0_gpc0_rate(tenant.{tenant.name}) ge {tenant.burst} }}"
         yield from _refuse(429, "the rate of this tenant is used up", f"if {mine} {too_many}")
-    yield "    http-request sc-inc-gpc0(0) if { var(txn.tenant) -m found }"
+    yield "    http-request sc-inc-gpc0(0)"
 
 
-def _bucket(tenant: Tenant) -> Iterator[str]:
+def _bucket(name: str, requests_per_s: float, burst: int) -> Iterator[str]:
     """At most `burst` requests in the time in which the rate allows as many."""
-    yield f"backend tenant.{tenant.name}"
-    period = _ms(tenant.burst / tenant.requests_per_s)
+    yield f"backend {name}"
+    period = _ms(burst / requests_per_s)
     yield f"    stick-table type integer size 1 expire 24h store gpc0,gpc0_rate({period})"
 
 

@@ -4,6 +4,7 @@ docker/kubernetes/base/envoy.yaml is what it prints without options.
 """
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 from serve.front.door import FrontDoor, Pool
 from triton_batching.options import number, whole_number
-from triton_batching.terminal import guarded, program_parser
+from triton_batching.terminal import Mistake, guarded, program_parser
 
 PROGRAM = "python -m serve.front.kubernetes"
 MODEL = "text_recognition"
@@ -23,6 +24,9 @@ FOLDER = Path("/tmp")
 # ended before its wait of preStop is over.
 CONNECTION_S = 20
 MIB = 1 << 20
+GIB = 1 << 30
+UNITS = {"": 1, "M": 10**6, "G": 10**9, "Mi": MIB, "Gi": GIB}
+POD = Path(__file__).parents[2] / "docker" / "kubernetes" / "base" / "door.yaml"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,7 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
 
     def action() -> None:
-        sys.stdout.write(text(_door(arguments)))
+        door = _door(arguments)
+        _check_pod(door)
+        sys.stdout.write(text(door))
 
     return guarded(action)
 
@@ -147,6 +153,31 @@ def _door(arguments: argparse.Namespace) -> FrontDoor:
     )
 
 
+def _check_pod(door: FrontDoor) -> None:
+    """Raise a `Mistake` if the pod of the door has too little time or memory for it."""
+    import yaml
+
+    from serve.front.envoy_config import DRAIN_S, memory_bytes
+    from serve.front.envoy_routes import longest_s
+
+    pod = yaml.safe_load(POD.read_text())["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    wait_s, grace_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1]), pod["terminationGracePeriodSeconds"]
+    if (needed_s := math.ceil(CONNECTION_S + DRAIN_S + longest_s(door))) > wait_s:
+        raise Mistake(
+            f"a request may take {longest_s(door):g} s with all its tries, and {POD} lets a front door that ends work "
+            f"for {wait_s} s. Set preStop to {needed_s} there and terminationGracePeriodSeconds to "
+            f"{needed_s + grace_s - wait_s}, or lower --slowest-s."
+        )
+    memory = container["resources"]["limits"]["memory"]
+    unit = memory.lstrip("0123456789.")
+    if memory_bytes(door) > float(memory.removesuffix(unit)) * UNITS[unit]:
+        raise Mistake(
+            f"requests may take {memory_bytes(door) // MIB} MiB, and {POD} gives a front door {memory}. Set "
+            f"limits.memory to {math.ceil(memory_bytes(door) / GIB)}Gi there, or lower --largest-mib."
+        )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(PROGRAM, __doc__, example="--model mine --slowest-s 0.5 > envoy.yaml")
     parser.add_argument("--model", action="append", help=f"a model that may be called; repeatable (default: {MODEL})")
@@ -163,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
         type=whole_number(1, 100_000),
         default=64,
         metavar="N",
-        help="requests that each worker of the door lets in at a time, of each protocol (default: 64)",
+        help="requests that the door lets in at a time, of each protocol (default: 64)",
     )
     parser.add_argument(
         "--largest-mib",

@@ -15,8 +15,7 @@ from serve.front.checks import Kind, check, find
 from serve.front.door import FrontDoor
 from serve.front.proxy import Proxy
 
-# Each worker counts the requests in flight for itself, so fewer balance better. One serves several thousand requests
-# in a second, and the replicas need the other cores.
+# One worker serves several thousand requests in a second, and the replicas need the other cores.
 CORES_OF_A_WORKER, MOST_WORKERS = 8, 4
 
 

@@ -251,6 +251,14 @@ def test_the_autoscalers_have_the_rule_of_perf_scale() -> None:
     assert (external["metric"]["query"], external["target"]) == (rule, target)
 
 
+def test_the_monitor_names_the_job_that_alerts_and_dashboard_ask_for() -> None:
+    (monitor,) = of_kind("hpa", "ServiceMonitor")
+    changes = [change for endpoint in monitor["spec"]["endpoints"] for change in endpoint.get("relabelings", ())]
+    given = {change["replacement"] for change in changes if change["targetLabel"] == "job"}
+    for name in ("rules.yml", "dashboard.json"):
+        assert given == set(re.findall(r'job=\\?"(\w+)', (ROOT / "docker" / "observe" / name).read_text()))
+
+
 def test_yamllint_finds_nothing() -> None:
     command = [sys.executable, "-m", "yamllint", "--strict", "-d", YAMLLINT, str(FOLDER)]
     answer = subprocess.run(command, capture_output=True, text=True)

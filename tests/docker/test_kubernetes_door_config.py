@@ -9,6 +9,8 @@ import pytest
 import yaml
 from manifests import DOOR, FOLDER, Object, drain_s, of_kind, pods
 
+from serve.front import kubernetes
+from serve.front.envoy_routes import HEALTH_BYTES
 from serve.front.kubernetes import PROGRAM, main
 from tests.docker.test_files import ROOT
 
@@ -61,10 +63,8 @@ def test_requests_that_wait_for_a_retry_fit_into_the_memory_of_the_front_door() 
     text = FILE.read_text()
     (in_flight,) = set(map(int, re.findall(r"max_requests: (\d+)", text)))
     (kept,) = set(map(int, re.findall(r"request_body_buffer_limit: (\d+)", text)))
-    command, memory = envoy()["command"], envoy()["resources"]["limits"]["memory"]
-    workers = int(command[command.index("--concurrency") + 1])
-    assert memory == "1Gi"
-    assert workers * in_flight * kept * len(("http", "grpc")) <= (1 << 30) / 2
+    assert envoy()["resources"]["limits"]["memory"] == "1Gi"
+    assert in_flight * kept * len(("http", "grpc")) <= (1 << 30) / 2
 
 
 def test_no_connection_is_left_when_the_wait_of_a_front_door_is_over() -> None:
@@ -88,12 +88,31 @@ def test_options_choose_models_and_forbid_repeats(tmp_path: Path, capsys: pytest
     assert r"/v2/models/(one\.a|two)(/versions/[0-9]+)?/(infer|generate)" in printed
     retried = re.findall(r"regex: \S+/\(infer\|generate\)\n.*?retry_on: (\S+)", printed, re.DOTALL)
     assert retried == ["connect-failure,refused-stream,reset-before-request,retriable-headers"]
-    assert re.findall(r"(?:request_body_buffer_limit|max_request_bytes): (\d+)", printed) == [
-        str(8 << 20),
-        str(9 << 20),
-    ]
+    limits = map(int, re.findall(r"(?:request_body_buffer_limit|max_request_bytes): (\d+)", printed))
+    assert [*limits] == [8 << 20, HEALTH_BYTES, 9 << 20]
     file = tmp_path / "envoy.yaml"
     file.write_text(printed)
     envoy = Path(sys.executable).with_name("envoy")
     checked = subprocess.run([envoy, "--mode", "validate", "-c", file], capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
+
+
+def test_options_that_do_not_fit_into_the_pod_say_what_to_raise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raised = tmp_path / "door.yaml"
+    raised.write_text(kubernetes.POD.read_text().replace('"35"', '"1782"').replace("1Gi", "5Gi"))
+    for options, advice in (
+        (["--slowest-s", "400"], "Set preStop to 1782 there and terminationGracePeriodSeconds to 1807"),
+        (["--largest-mib", "64"], "Set limits.memory to 5Gi there"),
+    ):
+        monkeypatch.setattr(kubernetes, "POD", FOLDER / "base" / "door.yaml")
+        assert main(options) == 2
+        answer = capsys.readouterr()
+        assert (answer.out, advice in answer.err.replace("\n", " ")) == ("", True), answer.err
+        monkeypatch.setattr(kubernetes, "POD", raised)
+        assert main(options) == 0
+        printed = capsys.readouterr().out
+        # Envoy's time without a byte counts while a replica works, too.
+        (idle_s,) = map(float, re.findall(r"stream_idle_timeout: ([\d.]+)s", printed))
+        assert idle_s > max(map(float, re.findall(r"^ +timeout: ([\d.]+)s", printed, re.MULTILINE)))

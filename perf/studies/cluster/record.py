@@ -27,8 +27,7 @@ class FaultRecord(Origin):
 
     fault_s: seconds from the start of the load to the fault. back_s: seconds from the fault until all replicas were
     ready again, None if that took longer than the trial. slow_s: seconds from the fault until the throughput of a
-    second was 0.9 of that before it. in_window: requests that were in flight or due within a second of the fault.
-    executed: requests that the replicas' servers counted; more than the clients' requests are retries that ran twice.
+    second was 0.9 of that before it.
     """
 
     KIND: ClassVar[str] = "cluster fault"

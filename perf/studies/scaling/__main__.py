@@ -25,14 +25,13 @@ from perf.scale.fleet import Conditions
 from perf.scale.rules import FIELD, PENDING, RULES
 from perf.studies.archive import RESULTS as ARCHIVE
 from perf.studies.experiment import Origin, command_line, origin
-from triton_batching.options import DAY_S, path
+from triton_batching.options import DAY_S, MOST_REPLICAS, path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/scale")
 NAME = "rules.json"
 SHARES = (0.99, 0.995, 0.999)
 DAYS = 5
-MOST_REPLICAS = 1000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,9 @@
 """The options of perf.deploy, and what it reads from a replica."""
 
-from collections.abc import Callable
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +11,9 @@ import pytest
 from perf.deploy.__main__ import main, share, tolerance
 from perf.deploy.reading import Reading, refused
 from perf.deploy.verdict import Served
+from serve.cluster import control, place
+from serve.cluster.control import Abandon, Answer, Call, Canary, Command, Down, Look, listening
+from serve.cluster.status import DeploymentStatus, Status
 from serve.exporter.families import Families
 from serve.exporter.own_metrics import OwnMetrics
 from serve.exporter.totals import Total
@@ -46,6 +52,72 @@ def test_a_cluster_that_does_not_run_is_one_line(tmp_path: Path, capsys: pytest.
     assert main(["accelerator", f"--plan={plan}", f"--results={tmp_path}"]) == 2
     error = capsys.readouterr().err
     assert error == f"{plan}: its cluster does not run. Start it: python -m serve.cluster up PLAN.toml\n"
+
+
+STATUS = Status(
+    name="plan",
+    engine="local",
+    proxy="envoy",
+    host="127.0.0.1",
+    http_port=1,
+    grpc_port=2,
+    metrics_port=None,
+    is_ready=True,
+    proxy_restarts=0,
+    deployments=(
+        DeploymentStatus(
+            name="accelerator",
+            models=("simulated_accelerator",),
+            config_name="dynamic",
+            desired=2,
+            ready=2,
+            deaths=0,
+            drained=0,
+            gave_up="",
+            updating=False,
+            update="",
+            scales=False,
+        ),
+    ),
+    replicas=(),
+    events=(),
+)
+
+
+@contextlib.contextmanager
+def cluster(plan: Path, to_canary: Answer | None) -> Iterator[list[type[Command]]]:
+    """A cluster that answers a canary like that, None not at all; the commands that it got."""
+    calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+    commands: list[type[Command]] = []
+
+    def serve() -> None:
+        while not isinstance((call := calls.get()).command, Down):
+            commands.append(type(call.command))
+            answer = to_canary if isinstance(call.command, Canary) else Answer(status=STATUS)
+            if answer:
+                call.answer(answer)
+
+    thread, here = threading.Thread(target=serve), place.of_plan(plan)
+    with place.taken(here), listening(here.socket, calls):
+        thread.start()
+        yield commands
+        calls.put(Call(Down()))
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "then"),
+    [(None, 1, [Look, Canary, Abandon]), (Answer(mistake="a canary with slow runs."), 2, [Look, Canary])],
+    ids=["none", "refused"],
+)
+def test_a_canary_that_may_have_begun_is_let_go(
+    answer: Answer | None, code: int, then: list[type[Command]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "TIMEOUT_S", 0.5)
+    plan = tmp_path / "plan.toml"
+    with cluster(plan, answer) as commands:
+        assert main(["accelerator", f"--plan={plan}", f"--results={tmp_path}", "--config-name=new"]) == code
+    assert commands == then
 
 
 def test_refused_requests_are_read_from_the_page_of_the_exporter() -> None:

@@ -16,12 +16,16 @@ from perf.scale.__main__ import main
 from perf.scale.comparison import matched
 from perf.scale.record import ScaleRecord
 from perf.studies.archive import RESULTS
-from serve.cluster import plan_file
+from serve.cluster import plan_check, plan_file
 from serve.cluster.autoscaler import rules
 from triton_batching.terminal import Mistake
 
 PLAN = """\
 # ours
+http_port = 0
+grpc_port = 0
+metrics_port = 0
+
 [[deployment]]
 name = "other"
 models = ["ranker"]
@@ -95,6 +99,12 @@ def test_the_plan_is_the_same_but_for_what_was_found(simulated: Path, record: Sc
     scaling = plan_file.read(new).deployment[1].scaling  # the cluster's own reader
     assert scaling is not None
     assert (rules(scaling).target, rules(scaling).steepness) == tuple(found.values())
+
+
+@pytest.mark.usefixtures("ranker")
+def test_the_cluster_takes_the_plan(simulated: Path) -> None:
+    door, _ = plan_check.check(plan_file.read(simulated / "new.toml"), "new.toml")
+    assert [pool.name for pool in door.pools] == ["other", "pictures"]
 
 
 def test_kubernetes_gets_the_same_rule(simulated: Path) -> None:

@@ -1,110 +1,17 @@
 """A canary and its control beside the replicas of a deployment; the engine's states are set by the test."""
 
-import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
+from cluster_bench import NEW, Bench, benched
 
-from export.repository import REPOSITORY
 from serve.cluster.canary import CANARY, CONTROL, Canary
-from serve.cluster.engine import Phase, Replica, ReplicaState
-from serve.cluster.events import Events
-from serve.cluster.group import Group
-from serve.cluster.occupant import Occupant
-from serve.cluster.plan import Deployment, Limits
-from serve.cluster.state import start_of
-
-ENTRY = Deployment(name="a", models=("simulated_accelerator",), replicas=2, config_name="dynamic")
-NEW = "dynamic_2_instances"
-
-
-class Replicas:
-    """An `Engine` of replicas that get ready and end when the test says so; their port never answers."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self.found: dict[str, ReplicaState] = {}
-
-    def check(self, replicas: Sequence[Replica]) -> None:
-        """There is always room."""
-
-    def start(self, replica: Replica) -> None:
-        self.found[replica.name] = ReplicaState(phase=Phase.STARTING)
-
-    def states(self) -> Mapping[str, ReplicaState]:
-        return self.found
-
-    def stop(self, name: str) -> None:
-        self.end(name, "")
-
-    def forget(self, name: str) -> None:
-        del self.found[name]
-
-    def close(self) -> None:
-        self.found.clear()
-
-    def ready(self, name: str, problem: str = "") -> None:
-        self.found[name] = ReplicaState(
-            phase=Phase.READY,
-            host="127.0.0.1",
-            http_port=self._port,
-            grpc_port=self._port,
-            metrics_port=self._port,
-            problem=problem,
-        )
-
-    def end(self, name: str, problem: str) -> None:
-        self.found[name] = ReplicaState(phase=Phase.ENDED, problem=problem)
-
-
-class Bench:
-    """A group of two ready replicas whose cluster ticks when told."""
-
-    def __init__(self, port: int) -> None:
-        self.engine, self.lines = Replicas(port), list[str]()
-        self.group = Group(
-            ENTRY, start_of(ENTRY, None), self.engine, Events(self.lines.append), limits=Limits(), repository=REPOSITORY
-        )
-        self.settle()
-
-    def tick(self) -> None:
-        self.group.tick(self.engine.states(), {})
-
-    def settle(self) -> None:
-        """Let everything that starts get ready, and everything that leaves end, until nothing does."""
-        self.tick()
-        while unsettled := [each for each in self.group.occupants.values() if each.leaving or not each.ready_at]:
-            for each in unsettled:
-                if each.leaving:
-                    self.engine.end(each.name, "")
-                else:
-                    self.engine.ready(each.name)
-            self.tick()
-
-    def begin(self, share: float = 0.1, most_s: float = 60.0) -> None:
-        self.group.begin_canary(NEW, share, most_s)
-        self.tick()
-
-    def of(self, role: str) -> Occupant:
-        [found] = [each for each in self.group.occupants.values() if each.role == role and not each.leaving]
-        return found
-
-    def weights(self) -> dict[str, int]:
-        return {each.replica: each.weight for each in self.group.endpoints() if not each.is_draining}
-
-    def configurations(self) -> dict[str, str | None]:
-        """The configuration of each replica that stays, with its role behind the name."""
-        occupants = [each for each in self.group.occupants.values() if not each.leaving]
-        return {f"{each.name} {each.role}".strip(): each.replica.settings.config_name for each in occupants}
 
 
 @pytest.fixture
 def bench() -> Iterator[Bench]:
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
-        running = Bench(silent.getsockname()[1])
+    with benched() as running:
         yield running
-        for occupant in running.group.occupants.values():
-            occupant.end()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     running.up()
     yield running
     running.do("down")
-    assert not running.is_running()
+    assert running.ended() == 0
 
 
 @pytest.fixture(scope="module")

@@ -1,9 +1,12 @@
 """A plan that cannot be carried out is refused in one line before anything starts."""
 
 import socket
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
+from processes import wait_until
 
 from serve.__main__ import main as serve
 from serve.cluster import local_engine, plan_file
@@ -50,10 +53,6 @@ def read(folder: Path, text: str) -> FrontDoor:
         (
             HEAD + DEPLOYMENT + "[deployment.scaling]\nmin = 3\nmax = 2\ntarget_pending = 8",
             "deployment a: scaling: min 3 is above max 2",
-        ),
-        (
-            HEAD + DEPLOYMENT + "replicas = 5\n[deployment.scaling]\nmax = 2\ntarget_pending = 8",
-            "deployment a: replicas 5 is not between min 1 and max 2",
         ),
         (HEAD + DEPLOYMENT + "p99_ms = 300\nslowest_ms = 200", "slowest_ms 200 is below p99_ms 300"),
         (HEAD + DEPLOYMENT + DEPLOYMENT, "deployment a is there twice"),
@@ -129,8 +128,8 @@ def test_slowest_time_follows_the_latency_target(tmp_path: Path) -> None:
 
 
 def test_machine_without_room_is_refused(tmp_path: Path) -> None:
-    def one(cpus: float, gpus: float = 0.0, node: str | None = None) -> Replica:
-        return Replica(name="a-1", deployment="a", settings=Settings(models=("m",)), cpus=cpus, gpus=gpus, node=node)
+    def one(cpus: float, gpus: float = 0.0, nodes: tuple[str, ...] = ()) -> Replica:
+        return Replica(name="a-1", deployment="a", settings=Settings(models=("m",)), cpus=cpus, gpus=gpus, nodes=nodes)
 
     engine = LocalEngine(logs=tmp_path)
     engine.check([one(0.0)] * 5)
@@ -140,16 +139,17 @@ def test_machine_without_room_is_refused(tmp_path: Path) -> None:
         engine.check([one(5000.0)] * 2)
     with pytest.raises(Mistake, match="1 replicas take 500 gpus, and this machine has"):
         engine.check([one(0.0, gpus=500.0)])
-    with pytest.raises(Mistake, match="a-1 is to run on the node far"):
-        engine.check([one(0.0, node="far")])
+    engine.check([one(0.0, nodes=("far", "local"))])
+    with pytest.raises(Mistake, match="a-1 is to run on the node far or away"):
+        engine.check([one(0.0, nodes=("far", "away"))])
 
 
-def test_nodes_are_taken_in_turn(tmp_path: Path) -> None:
+def test_replica_may_run_on_any_node_of_its_deployment(tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(HEAD + DEPLOYMENT + "nodes = ['x', 'y']")
     plan = plan_file.read(path)
-    nodes = [replica(plan.deployment[0], number, None, plan.repository).node for number in range(4)]
-    assert nodes == ["x", "y", "x", "y"]
+    nodes = {replica(plan.deployment[0], number, None, plan.repository).nodes for number in range(4)}
+    assert nodes == {("x", "y")}
 
 
 def test_serve_traces_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,23 +165,76 @@ def test_serve_traces_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "--log-verbose=1" in traced.deployment[0].arguments
 
 
-def test_devices_that_a_plan_names_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a machine with two GPUs; the servers do not start, because their model is not there."""
-    for number in range(2):
-        (tmp_path / "gpus" / str(number)).mkdir(parents=True)
-    monkeypatch.setattr(local_engine, "GPUS", tmp_path / "gpus")
-    launched: list[Settings] = []
+def test_serve_lets_its_replicas_see_the_gpus_of_a_single_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr("serve.cluster.up.up", lambda plan, *_, **__: plans.append(plan))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
+    assert serve(["--model=simulated_accelerator", "--replicas=2"]) == 0
+    assert plans[0].deployment[0].environment == {"CUDA_VISIBLE_DEVICES": "1,3"}
 
-    def launch(settings: Settings, **_: object) -> None:
-        launched.append(settings)
-        raise Mistake("not here")
 
-    monkeypatch.setattr(local_engine, "launch", launch)
-    engine = LocalEngine(logs=tmp_path)
-    for number, environment in enumerate(({}, {}, {"CUDA_VISIBLE_DEVICES": "7"})):
-        settings = Settings(models=("m",), environment=environment)
-        engine.start(Replica(name=f"a-{number}", deployment="a", settings=settings, gpus=0.5))
-    engine.close()
-    seen = {settings.environment["CUDA_VISIBLE_DEVICES"] for settings in launched}
-    assert len(launched) == 3
-    assert seen == {"0", "1", "7"}
+class Machine:
+    """An engine on a machine with four GPUs; what it launches waits until it is stopped."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None) -> None:
+        for number in range(4):
+            (folder / "gpus" / str(number)).mkdir(parents=True)
+        monkeypatch.setattr(local_engine, "GPUS", folder / "gpus")
+        monkeypatch.setattr(local_engine, "launch", self._launch)
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        self.engine = LocalEngine(logs=folder)
+
+    def _launch(self, settings: Settings, progress: Callable[[str], None]) -> None:
+        assert settings.log is not None
+        settings.log.write_text(settings.environment["CUDA_VISIBLE_DEVICES"])
+        while True:
+            progress("")
+            time.sleep(0.01)
+
+    def start(self, name: str, gpus: float, environment: Mapping[str, str] | None = None) -> None:
+        settings = Settings(models=("m",), environment=environment or {})
+        replica = Replica(name=name, deployment="a", settings=settings, cpus=0.0, gpus=gpus)
+        self.engine.check([replica])
+        self.engine.start(replica)
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        (None, ["0", "1", "2", "3"]),
+        ("2,3", ["2", "3"]),
+        ("GPU-ab, 1", ["GPU-ab", "1"]),
+        ("1,9,2", ["1"]),
+        ("", []),
+    ],
+)
+def test_devices_are_those_that_this_program_sees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, devices: list[str]
+) -> None:
+    machine = Machine(tmp_path, monkeypatch, visible)
+    for number in range(len(devices)):
+        machine.start(f"a-{number}", gpus=1.0)
+    with pytest.raises(Mistake, match=f"take {len(devices) + 1} gpus, and this machine has {len(devices)}"):
+        machine.start("more", gpus=1.0)
+    machine.start("b", gpus=0.0)
+    machine.start("c", gpus=0.0, environment={"CUDA_VISIBLE_DEVICES": "7"})
+    try:
+        assert wait_until(lambda: len(list(tmp_path.glob("*.log"))) == len(devices) + 2, seconds=10)
+        logs = sorted(tmp_path.glob("*.log"))
+        assert wait_until(lambda: [log.read_text() for log in logs] == [*devices, "", "7"], seconds=10)
+    finally:
+        machine.engine.close()
+
+
+def test_log_of_a_replica_that_was_given_up_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(tmp_path, monkeypatch, None)
+    for name in ("hung", "drained"):
+        machine.start(name, gpus=0.5)
+    assert wait_until(lambda: len(list(tmp_path.glob("*.log"))) == 2, seconds=10)
+    for name in ("hung", "drained"):
+        machine.engine.stop(name)
+    machine.engine.forget("hung", keeps_log=True)
+    machine.engine.forget("drained")
+    assert [path.name for path in tmp_path.glob("*.log")] == ["hung.log"]

@@ -68,9 +68,9 @@ def engine(nodes: Any) -> Iterator[RayEngine]:
         engine.close()
 
 
-def replica(name: str, *, cpus: float = 0.5, gpus: float = 0.0, node: str | None = None) -> Replica:
+def replica(name: str, *, cpus: float = 0.5, gpus: float = 0.0, nodes: tuple[str, ...] = ()) -> Replica:
     settings = Settings(models=("ranker",))
-    return Replica(name=name, deployment=name.partition("-")[0], settings=settings, cpus=cpus, gpus=gpus, node=node)
+    return Replica(name=name, deployment=name.partition("-")[0], settings=settings, cpus=cpus, gpus=gpus, nodes=nodes)
 
 
 def ready(engine: RayEngine, *names: str) -> list[ReplicaState]:
@@ -99,7 +99,7 @@ def blocked_signals(pid: int) -> int:
 def test_replicas_are_spread_with_their_gpus_and_leave_nothing(engine: RayEngine) -> None:
     engine.start(replica("it-1"))
     engine.start(replica("it-2"))
-    engine.start(replica("gpu-1", cpus=0.0, gpus=1.0, node="c"))
+    engine.start(replica("gpu-1", cpus=0.0, gpus=1.0, nodes=("c",)))
     states = ready(engine, "it-1", "it-2", "gpu-1")
     assert [state.node for state in states] == ["a", "b", "c"]
     servers = [tritonserver(state.pid) for state in states]
@@ -143,7 +143,7 @@ def test_the_replica_of_a_lost_node_starts_on_another(nodes: Any) -> None:
     extra = ray_nodes.add(nodes, "d", cpus=1)
     with connected(nodes.address):
         engine = RayEngine()
-        engine.start(replica("it-1", node="d"))
+        engine.start(replica("it-1", nodes=("d",)))
         (first,) = ready(engine, "it-1")
         below, shared = descendants(first.pid), prefix(tritonserver(first.pid))
         nodes.remove_node(extra, allow_graceful=False)
@@ -223,7 +223,21 @@ def test_a_replica_goes_where_its_deployment_is_not_yet_and_room_is() -> None:
     assert choose(replica("it-2", cpus=1), present, [on_a, other], lost=["b-id"]).name == "a"
     # Both have too little room for two cpus, and so has c: the replica waits where its deployment is not.
     assert choose(replica("it-2", cpus=2), present, [on_a, other]).name == "c"
-    assert choose(replica("it-2", cpus=1, node="c"), present, []).name == "c"
+    assert choose(replica("it-2", cpus=1, nodes=("c",)), present, []).name == "c"
+
+
+def test_of_the_nodes_of_a_deployment_one_with_room_is_chosen() -> None:
+    big, small = node("big", 2, 2), node("small", 1, 1)
+    asked = [replica(f"it-{number}", cpus=1, nodes=("small", "big", "away")) for number in range(3)]
+    check_room(asked, [big, small])
+    placed: list[Placed] = []
+    for each in asked:
+        placed.append(Placed(replica=each, node=choose(each, [big, small], placed)))
+    assert sorted(each.node.name for each in placed) == ["big", "big", "small"]
+    # The second one dies: the next goes to its node, not beside another.
+    for left in placed:
+        others = [each for each in placed if each is not left]
+        assert choose(replica("it-9", cpus=1, nodes=("big", "small")), [big, small], others).name == left.node.name
 
 
 @pytest.mark.parametrize(
@@ -231,8 +245,8 @@ def test_a_replica_goes_where_its_deployment_is_not_yet_and_room_is() -> None:
     [
         ([replica("it-1", cpus=4)], "no node has room for a replica that takes 4 cpus .a: 2 of 2 cpus free; b: 1 of 2"),
         ([replica("it-1", gpus=1)], "no node has room for a replica that takes 0.5 cpus and 1 gpus"),
-        ([replica("it-1", node="z")], "no node z. Ray has a, b"),
-        ([replica(f"it-{n}", cpus=1) for n in range(4)], "the plan's 4 replicas take 4 cpus, and the nodes have too"),
+        ([replica("it-1", nodes=("z",))], "no node z. Ray has a, b"),
+        ([replica(f"it-{n}", cpus=1) for n in range(4)], "4 more replicas take 4 cpus, and the nodes have too"),
     ],
 )
 def test_a_plan_without_room_is_refused(asked: list[Replica], said: str) -> None:

@@ -15,7 +15,7 @@ from serve.cluster.control import Answer, Call, Drain, Look, Scale, ask, listeni
 from serve.cluster.engine import Phase, Replica, ReplicaState
 from serve.cluster.occupant import Occupant
 from serve.cluster.place import Place, RunningError
-from serve.cluster.plan import Deployment, ScalingTable
+from serve.cluster.plan import Deployment, Plan, ScalingTable
 from serve.cluster.state import Remembered
 from serve.launcher import Settings
 from serve.observe.command import clusters as observed
@@ -46,6 +46,9 @@ def test_up_continues_except_where_the_plan_has_changed() -> None:
     assert (other_config.replicas, other_config.config_name) == (5, None)
     scaled = state.start_of(entry(2, scaling=ScalingTable(min=2, max=4, target_pending=8)), FOUND)
     assert scaled.replicas == 4
+    fewest = entry(1, scaling=ScalingTable(min=2, max=4, target_pending=8))
+    starts = {"a": state.start_of(fewest, None)}
+    assert (starts["a"].replicas, state.differences(Plan(deployment=(fewest,)), starts)) == (2, [])
     new = state.start_of(entry(2), None)
     assert (new.replicas, new.config_name, new.number) == (2, "dynamic", 0)
 

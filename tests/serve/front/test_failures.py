@@ -101,7 +101,7 @@ def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(kind: Kind, r
         front = door(SIMULATED)
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim])):
             assert offer(front, 100, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
-            wait_until(lambda: not victim.running(), seconds=30.0)
+            assert wait_until(lambda: not victim.running(), seconds=30.0)
 
 
 def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Server]) -> None:

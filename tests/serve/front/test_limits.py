@@ -1,20 +1,29 @@
 """What a request through a front door may be: the requests that end a bare server, sizes, time, tenants and TLS."""
 
+import contextlib
+import itertools
 import os
 import re
+import signal
 import socket
 import ssl
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
 from doors import GRPC, HTTP, RANKER, SIMULATED, Caller, binary, door, endpoint, endpoints, message, opened
+from server_processes import tritonserver
 from tritonclient.grpc import service_pb2
 
 from serve.front.checks import Kind
 from serve.front.door import FrontDoor, Tenant, Tls
+from serve.front.envoy_routes import HEALTH_BYTES, HEALTH_METHOD, HEALTH_PER_S
+from serve.front.opening import open_door
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server
@@ -151,6 +160,56 @@ def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> Non
                 assert status in answer.partition(b"\r\n")[0]
         with Caller(front) as caller:
             assert caller.infer(HTTP, SIMULATED).ok
+
+
+def test_a_replica_may_work_for_longer_than_a_client_may_be_idle(kind: Kind, replicas: Sequence[Server]) -> None:
+    front = door(SIMULATED, idle_s=0.2)
+    front = replace(front, pools=(replace(front.pools[0], slowest_s=20.0),))
+    with (
+        opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])),
+        Caller(front) as caller,
+        ThreadPoolExecutor(24) as threads,
+    ):
+        # Each is an execution of its own, of 24 ms.
+        calls = [threads.submit(caller.infer, protocol, SIMULATED, rows=8) for protocol in (GRPC, HTTP) * 12]
+        assert [call.result().code for call in calls] == ["OK", "200"] * 12
+
+
+@pytest.mark.parametrize(("protocol", "refusal"), [(GRPC, "UNAVAILABLE"), (HTTP, "503")])
+def test_more_requests_than_the_door_lets_in_are_refused(
+    kind: Kind, replicas: Sequence[Server], protocol: str, refusal: str
+) -> None:
+    front = door(SIMULATED, is_retried=False)
+    front = replace(front, pools=(replace(front.pools[0], most_in_flight=6, slowest_s=20.0),))
+    pid = tritonserver(replicas[0].pid)
+    # Its threads share the limit.
+    with open_door(front, kind=kind, workers=3) as proxy, contextlib.ExitStack() as stack:
+        proxy.route({SIMULATED: endpoints(replicas[:1])})
+        callers = [stack.enter_context(Caller(front)) for _ in range(20)]
+        threads = stack.enter_context(ThreadPoolExecutor(len(callers)))
+        os.kill(pid, signal.SIGSTOP)
+        stack.callback(os.kill, pid, signal.SIGCONT)
+        calls = [threads.submit(caller.infer, protocol, SIMULATED) for caller in callers]
+        refused = [call.result().code for call in itertools.islice(as_completed(calls), 14)]
+        assert refused == [refusal] * 14
+        assert sum(call.running() for call in calls) == 6
+
+
+def test_strangers_who_ask_for_health_take_nothing_from_tenants(kind: Kind, replicas: Sequence[Server]) -> None:
+    tenant = Tenant(name="anna", token="a" * 32, requests_per_s=1000.0, burst=1000)
+    front = door(SIMULATED, tenants=(tenant,))
+    asked = 20 * HEALTH_PER_S
+    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])) as proxy, Caller(front) as stranger:
+        # Envoy lets a single frame pass, which has 16 KiB.
+        large = service_pb2.ServerMetadataResponse(name="x" * 64 * HEALTH_BYTES).SerializeToString()
+        assert stranger.grpc(HEALTH_METHOD, large).code == "RESOURCE_EXHAUSTED"
+        assert proxy.traffic()["r0"].requests == 0
+        codes = Counter(stranger.grpc(HEALTH_METHOD).code for _ in range(asked))
+        assert codes.keys() == {"OK", "RESOURCE_EXHAUSTED"}
+        assert proxy.traffic()["r0"].requests == codes["OK"] < asked
+        with Caller(front, {"Authorization": f"Bearer {tenant.token}"}) as anna:
+            assert anna.infer(GRPC, SIMULATED).ok
+            assert anna.infer(HTTP, SIMULATED).ok
 
 
 def test_both_ports_speak_tls(kind: Kind, replicas: Sequence[Server], certificate: Path) -> None:
