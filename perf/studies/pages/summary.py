@@ -18,6 +18,7 @@ from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.ragged.table import RAGGED, SEPARATE
+from perf.studies.replicate import record as replication
 from perf.studies.scaling import table as scaling
 from perf.studies.scaling.__main__ import SHARES
 from perf.studies.tables import interval_text, rows_markdown
@@ -189,6 +190,16 @@ def _ragged() -> str:
 def _ragged_requests() -> str:
     """Which requests of different length run together?"""
     return "prints the server's own counts; keeps no record"
+
+
+@experiment("replicate", page="replicate/README.md")
+def _replicate() -> str:
+    """How many printed intervals hold the value that is measured on another day?"""
+    records = list(replication.read(RESULTS / "replicate"))
+    if not records:
+        return "no record yet"
+    expected = sum(record.chance for record in records)
+    return f"{sum(record.held for record in records)} of {len(records)}; {expected:.1f} if days did not differ"
 
 
 @experiment("scaling", page="../scale/README.md")
