@@ -71,6 +71,26 @@ def test_the_chance_to_hold_is_that_of_simulated_days(old: int, new: int, expect
     assert chance == pytest.approx(expected, abs=0.001)
 
 
+def test_the_change_is_that_of_the_two_runs_themselves() -> None:
+    """The figures keep what Welch's test needs: it finds the same from them as from all rounds."""
+    old, new = [1.0, 1.1, 1.05, 0.98, 1.02], [1.2, 1.3, 1.1]
+    figures = [Figure.of(rounds.paired(values, [1.0] * len(values))) for values in (old, new)]
+    change, expected = figures[0].change(figures[1]), rounds.unpaired(new, old)
+    assert change is not None
+    assert (change.value, change.low, change.high) == pytest.approx((expected.value, expected.low, expected.high))
+    assert figures[0].change(Figure.exact(1)) is None
+
+
+def test_a_new_value_that_is_only_noisy_has_not_changed() -> None:
+    printed = Figure.of(rounds.paired([2.0, 2.01, 1.99], [1.0] * 3))
+    noisy = Figure.of(rounds.paired([1.0, 4.0, 1.6], [1.0] * 3))
+    other = Figure.of(rounds.paired([1.5, 1.51, 1.49], [1.0] * 3))
+    replications = [dataclasses.replace(replicated(printed, 2), found=found) for found in (noisy, other)]
+    assert [(each.held, each.changed) for each in replications] == [(False, False), (False, True)]
+    assert replicated(Figure.exact(1), 2).changed
+    assert not replicated(Figure.exact(1), 1).changed
+
+
 def test_an_exact_claim_holds_only_the_same_value() -> None:
     figure = Figure.exact(478)
     assert (figure.holds(478), figure.holds(479), figure.chance(3)) == (True, False, 1.0)
@@ -171,7 +191,7 @@ def test_the_table_says_what_the_interval_is_of() -> None:
     within = replicated(Figure.of(rounds.paired([1.0, 1.1, 1.2], [1.0, 1.0, 1.0])), 1.1)
     table = replication.table([within, replicated(Figure.exact(1), 1)])
     assert list(table.columns[3].cells) == ["3 rounds of one run", EXACT]
-    assert replication.sentences([within])[1].startswith("1 intervals are of the rounds of one run")
+    assert replication.sentences([within])[2].startswith("1 intervals are of the rounds of one run")
 
 
 def test_an_unknown_claim_is_a_users_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

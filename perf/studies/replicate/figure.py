@@ -6,7 +6,7 @@ from typing import Self
 
 import scipy  # its `special` is loaded at the first chance
 
-from perf.stats.interval import Interval
+from perf.stats.interval import LEVEL, Interval
 
 ROUNDS, EXACT = "rounds of one run", "exact"
 
@@ -56,6 +56,32 @@ class Figure:
         freedom = self.count - 1
         limit = scipy.special.stdtrit(freedom, (1 + self.level) / 2) * math.sqrt(count / (self.count + count))
         return 1 - 2 * float(scipy.special.stdtr(freedom, -limit))
+
+    def change(self, new: "Figure") -> Interval | None:
+        """`new` over this figure with the interval of both errors together (Welch's t); None for exact figures.
+
+        An interval that holds 1 shows no change: the printed interval may miss the new value since that is noisy.
+        """
+        if EXACT in (self.kind, new.kind):
+            return None
+        squares = [self._error**2, new._error**2]
+        parts = [square**2 / (figure.count - 1) for square, figure in zip(squares, (self, new), strict=True)]
+        freedom = sum(squares) ** 2 / sum(parts) if sum(parts) else min(self.count, new.count) - 1
+        middle = math.log(new.value / self.value)
+        half = float(scipy.special.stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(sum(squares))
+        return Interval(
+            value=math.exp(middle),
+            low=math.exp(middle - half),
+            high=math.exp(middle + half),
+            level=LEVEL,
+            count=min(self.count, new.count),
+            method="Welch's t, rounds in pairs",
+        )
+
+    @property
+    def _error(self) -> float:
+        """The standard error of the logarithm, from the width of the interval."""
+        return math.log(self.high / self.low) / 2 / float(scipy.special.stdtrit(self.count - 1, (1 + self.level) / 2))
 
     def __str__(self) -> str:
         if self.kind == EXACT:
