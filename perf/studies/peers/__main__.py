@@ -186,8 +186,9 @@ def report(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     records = list(point.read(arguments.results))
     if len({dataclasses.astuple(record.limits) for record in records}) > 1:
         raise Mistake(f"{arguments.results}: has records of other limits. Name another folder with --results.")
-    for shown in (table.servers(records), table.pairs(records)):
-        terminal().print(shown)
+    terminal().print(table.servers(records))
+    if table.ratios(records):
+        terminal().print(table.pairs(records))
     return 0 if table.passed(records) else 1
 
 
