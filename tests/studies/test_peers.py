@@ -257,3 +257,24 @@ def test_our_callers_get_their_own_answers(kind: str, server: Server, ranker: Pa
     calls = asyncio.run(measured())
     assert calls.wrong == 0
     assert calls.calls >= 16
+
+
+@pytest.mark.server
+@pytest.mark.skipif(
+    not (contenders.ENVIRONMENTS / "mosec" / ".requirements").is_file(),
+    reason="python -m perf.studies.peers installs mosec, from the network",
+)
+@pytest.mark.parametrize("kind", ["mosec", "mosec_merged"])
+def test_callers_of_mosec_get_their_own_answers(kind: str, ranker: Path) -> None:
+    rows = np.random.default_rng(4).standard_normal((16, 2, 256)).astype(np.float32)
+    expected = onnxruntime.InferenceSession(str(ranker)).run(None, {"features": rows})[0]
+
+    async def measured(server: contenders.PeerServer) -> CallerCounts:
+        async with contextlib.AsyncExitStack() as stack:
+            with server.awake():
+                return await loop(await run(kind, server.url, rows, stack), expected, 0.6, 2.0)
+
+    with contenders.peer("mosec", ranker, PeerLimits(), 0, batches=kind == "mosec") as server:
+        calls = asyncio.run(measured(server))
+    assert calls.wrong == 0
+    assert calls.calls >= 16
