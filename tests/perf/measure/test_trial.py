@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -18,16 +19,18 @@ from perf.compare.versus_run import VersusPlan, versus
 from perf.load.arrivals import arrivals
 from perf.load.deployment import Running
 from perf.load.variant import Overrides, read
-from perf.measure.interleaved import Lane, gain, interleaved, lanes
+from perf.measure.interleaved import Lane, gain, in_order, interleaved, lanes
 from perf.measure.trial import Meter, serving
-from perf.records import round_record, runs
+from perf.records import file, round_record, runs
 from perf.records.candidate import Candidate
+from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.simulate.clients import NS
 from perf.simulate.clients import arrivals as simulated_arrivals
 from perf.stats import bootstrap
 from perf.stats.latency_target import LatencyTarget
+from perf.stats.looks import Looks
 from triton_batching.terminal import Mistake, terminal
 
 MODEL = "simulated_accelerator"
@@ -107,8 +110,14 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     assert versus(plan, terminal()) in (0, 1)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     records = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
-    trials = sorted((trial for _, trial in records), key=lambda trial: (trial.round, trial.started_at))
-    assert [(trial.candidate.instances, trial.stage) for trial in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
+    trials = [trial for _, trial in records]
+    # The order is drawn, and its seed is on record.
+    assert sorted((trial.candidate.instances, trial.stage) for trial in trials) == [
+        (1, AGAINST),
+        (1, NOISE),
+        (2, AGAINST),
+    ]
+    assert {file.read(path, KeyedTrial).order_seed for path in tmp_path.iterdir()} == {plan.seed}
     # The answers were collected once: all servers have the same maximum batch size.
     assert len(plan.meter.answers.pools) == 1
     for trial in trials:
@@ -128,6 +137,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     printed = capsys.readouterr().out
     assert printed.count("p99 <= 5000 ms, noise: ") == 2
     assert "1 run of each" in printed
+    assert printed.count("To be certain: the same command with --rounds 3.") == 2
     # The records compare as they did.
     sides = [f"{tmp_path}:{name}" for name in ("one", "two", "noise")]
     assert compare.main([*sides[:2], "--noise", sides[2], "--out", str(tmp_path / "out" / "c.json")]) in (0, 1)
@@ -176,10 +186,88 @@ def test_servers_that_do_not_fit_together_are_started_for_each_trial() -> None:
         for candidate, name in ((ONE, "A"), (TWO, "B"))
     ]
     trials = interleaved(
-        side_by_side, (1, 2), lambda server, lane, number: synthetic(lane.candidate, lane.stage, number, 1.0)
+        side_by_side, (1, 2), lambda server, lane, number: synthetic(lane.candidate, lane.stage, number, 1.0), seed=3
     )
-    assert [(trial.candidate, trial.round) for trial in trials] == [(ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2)]
-    assert events == ["start A", "stop A", "start B", "stop B"] * 2
+    assert [(trial.candidate, trial.round) for trial in trials] == [(TWO, 1), (ONE, 1), (ONE, 2), (TWO, 2)]
+    assert events == [f"{what} {name}" for name in "BAAB" for what in ("start", "stop")]
+
+
+def test_no_candidate_always_comes_first() -> None:
+    """Each is first as often as the others over many rounds, and a round reverses the one before."""
+    orders = [in_order("ABC", number, 0) for number in range(1, 601)]
+    assert orders[1::2] == [order[::-1] for order in orders[::2]]
+    # Three standard deviations of a binomial number of 600 / 3 are 35; the reversed rounds depend on the others.
+    assert all(abs(sum(order[0] == name for order in orders) - 200) < 50 for name in "ABC")
+    assert orders == [in_order("ABC", number, 0) for number in range(1, 601)]
+    assert orders != [in_order("ABC", number, 1) for number in range(1, 601)]
+
+
+def test_a_steady_drift_favours_no_candidate() -> None:
+    """The machine gains 1 % with each trial; A, then B in every round would make B 1 % faster."""
+    at, rates = 0, {"A": 1.0, "B": 1.0}
+    for number in range(1, 5):
+        for name in in_order("AB", number, 5):
+            rates[name] *= 1.01**at
+            at += 1
+    assert rates["A"] == pytest.approx(rates["B"])
+
+
+def of_versus(monkeypatch: pytest.MonkeyPatch, folder: Path, spread: float) -> VersusPlan:
+    """A plan whose trials are written without a server: all rates differ by `spread` from a seed, and B has 10 more."""
+
+    def write(plan: VersusPlan, *_: object, **__: object) -> None:
+        for number in plan.missing:
+            for slot in plan.slots(number):
+                chance = np.random.default_rng([number, ["one", "two", "noise"].index(slot.side)])
+                speed = (110 if slot.side == "two" else 100) * math.exp(chance.normal(0, spread))
+                trial = synthetic(ONE, slot.stage, number, speed)
+                at = f"2030-01-01T{number // 60:02d}:{number % 60:02d}:00+00:00"
+                us = tuple(1e6 / speed * share for share in np.linspace(0.9, 1.1, 100))
+                trial = replace(trial, started_at=at, command=plan.meter.command, latencies_us=us)
+                round_record.write(slot, trial, plan.folder)
+
+    monkeypatch.setattr("perf.compare.versus_run.measure_missing", write)
+    return VersusPlan(
+        model=MODEL,
+        configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
+        model_sha256={"one": "1", "two": "2"},
+        traffic=Traffic.parse("closed:8"),
+        meter=Meter(target=LatencyTarget(latency_ms=5000.0), command=("first",)),
+        seconds=0.5,
+        rounds=3,
+        repository=REPOSITORY,
+        folder=folder,
+    )
+
+
+def test_rounds_are_doubled_until_it_is_certain(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(of_versus(monkeypatch, tmp_path, 0.05), most_rounds=40)
+    assert plan.looks_at == [3, 6, 12, 24, 40]
+    assert versus(plan, terminal()) == 0
+    measured = len(list(tmp_path.iterdir())) // 3
+    assert measured in (12, 24)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert f"Looks after 3, 6, 12, 24, 40 rounds, this one after {measured}: all of them together" in printed
+    assert "cannot tell" not in printed.partition("p99 <=")[0]
+
+
+def test_looks_of_earlier_commands_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = of_versus(monkeypatch, tmp_path, 0.05)
+    versus(plan, terminal())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "all hold together with 95 %" in printed
+    assert "Looks after" not in printed
+    assert "To be certain: the same command with --rounds " in printed
+    again = replace(plan, rounds=12, meter=replace(plan.meter, command=("second",)))
+    versus(again, terminal())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Looks after 3, 12 rounds, this one after 12: all of them together are wrong in at most 5%" in printed
+    together = 100 * Looks(at=(3, 12)).level_at(12)
+    assert f"all hold together with {together:.4g} %" in printed
 
 
 def test_the_first_configuration_has_a_second_lane_for_the_noise() -> None:
