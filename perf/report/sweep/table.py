@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from perf.report.sweep.summary import Comparison, Ratio, Row
+from perf.report.sweep.summary import Comparison, Row
+from perf.stats.interval import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +28,22 @@ def _ms(microseconds: float | None) -> str:
     return "" if microseconds is None else f"{microseconds / 1e3:,.1f}"
 
 
-def _times(ratio: Ratio | None) -> str:
-    return f"{ratio.median:.2f}" if ratio else ""
+def _times(ratio: Interval | None) -> str:
+    return f"{ratio.value:.2f}" if ratio else ""
 
 
-def _range(ratio: Ratio | None) -> str:
-    return f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio and ratio.low < ratio.high else ""
+def _ends(ratio: Interval | None) -> str:
+    return f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio and ratio.bounded else ""
+
+
+def _to_baseline(row: Row) -> str:
+    return "" if row.verdict is None else _ends(row.to_baseline)
+
+
+def _within(row: Row) -> str:
+    """How far the interval of the throughput ends from its value, in percent."""
+    mean = row.throughput
+    return f"{100 * (mean.high / mean.value - 1):,.1f}" if mean and mean.bounded else ""
 
 
 MARK = Column(title="", value=lambda row: "!" if row.marks else "", left=True)
@@ -41,6 +52,7 @@ COLUMNS = (
     Column(title="conc.", value=lambda row: str(row.load.concurrency)),
     Column(title="rows/\nrequest", value=lambda row: str(row.load.request_rows), drop=9),
     Column(title="rows/s", value=lambda row: f"{row.throughput_rows_per_s:,.1f}"),
+    Column(title="+- %", value=_within, drop=10),
     Column(title="p50\nms", value=lambda row: _ms(row.p50_us), drop=7),
     Column(title="p95\nms", value=lambda row: _ms(row.p95_us)),
     Column(title="p99\nms", value=lambda row: _ms(row.p99_us), drop=6),
@@ -48,7 +60,8 @@ COLUMNS = (
     Column(title="compute\nms", value=lambda row: _ms(row.stages.compute_us), drop=5),
     Column(title="rows/\nexec.", value=lambda row: f"{row.rows_per_execution:.1f}", drop=1),
     Column(title="x base", value=lambda row: _times(row.to_baseline)),
-    Column(title="min..max", value=lambda row: _range(row.to_baseline), drop=8),
+    Column(title="interval", value=_to_baseline, drop=8),
+    Column(title="verdict", value=lambda row: row.verdict.word if row.verdict else "", drop=2, left=True),
     Column(title="x ceil.", value=lambda row: _times(row.to_ceiling), drop=3),
     MARK,
 )

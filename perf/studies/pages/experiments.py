@@ -140,7 +140,7 @@ def ragged(model: str) -> str:
             row.mix,
             row.route,
             f"{row.rows_per_s:,.0f}",
-            *("" if ratio is None else f"{ratio.median:.2f}" for ratio in (row.to_separate, row.to_ragged)),
+            *("" if ratio is None else f"{ratio.value:.2f}" for ratio in (row.to_separate, row.to_ragged)),
             f"{row.rows_per_execution:.1f}",
             f"{row.infer_us_per_row / 1e3:.2f}",
             "learned" if row.wasted is None else f"{row.wasted:.0%}",

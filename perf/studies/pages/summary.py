@@ -179,7 +179,7 @@ def _ragged() -> str:
     """Which way to serve requests of different length is fastest?"""
     rows = {(row.mix, row.route): row for row in experiments.ragged_rows("ragged_encoder")}
     gains = {mix: rows[mix, "ragged"].to_separate for mix in ("equal", "longer tail")}
-    parts = [f"x {gain.median:.2f} ({mix})" for mix, gain in gains.items() if gain]
+    parts = [f"x {gain.value:.2f} ({mix})" for mix, gain in gains.items() if gain]
     return "ragged batches against separate executions: " + ", ".join(parts)
 
 
