@@ -35,12 +35,16 @@ class Verdict:
         """Whether the measurements decide."""
         return self.word != CANNOT_TELL
 
-    def __str__(self) -> str:
+    def text(self, noun: str = "round") -> str:
+        """The verdict in words; `noun` is what to measure more of."""
         if self.word == SAME:
             return f"the same within {self.margin:.0%}"
         if self.certain or self.more_rounds is None:
             return self.word
-        return f"cannot tell, measure {self.more_rounds} more round{'s' if self.more_rounds > 1 else ''}"
+        return f"cannot tell, measure {self.more_rounds} more {noun}{'s' if self.more_rounds > 1 else ''}"
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def verdict(

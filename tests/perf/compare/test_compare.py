@@ -78,7 +78,7 @@ def of_the_same(seed: int, loads: int, deviation: float) -> list[list[Run]]:
             for run in measured([1000.0] * 5, first_s=first_s):
                 speed, p50, p99 = np.exp(rng.normal(0, deviation, 3)) * (run.throughput_rows_per_s, 2e4, 5e4)
                 quantities = {"throughput_rows_per_s": speed, "p50_us": p50, "p99_us": p99}
-                side.append(replace(run, load=f"closed:{load}", **quantities))  # type: ignore[arg-type]
+                side.append(replace(run, load=f"closed:{load}", **quantities))
         sides.append(side)
     return sides
 

@@ -74,13 +74,13 @@ def against(*rates: float) -> Comparison:
         (
             (102, 114),
             CANNOT_TELL,
-            "dynamic batching: cannot tell, measure 5 more rounds against the baseline at concurrency 4 (1.08 x, 0.53 "
+            "dynamic batching: cannot tell, measure 5 more repeats against the baseline at concurrency 4 (1.08 x, 0.53 "
             "to 2.19): the same sweep with --repeats 7.",
         ),
         (
             (300,),
             CANNOT_TELL,
-            "dynamic batching: cannot tell, measure 2 more rounds against the baseline at concurrency 4 (3.00 x, one "
+            "dynamic batching: cannot tell, measure 2 more repeats against the baseline at concurrency 4 (3.00 x, one "
             "repeat has no interval): the same sweep with --repeats 3.",
         ),
     ],
