@@ -232,7 +232,8 @@ def report(folder: Path, out: Path, formats: Sequence[str]) -> None:
     if "table" in formats:
         print_tables(console, summary)
     if "markdown" in formats:
-        console.print("\n\n".join(map(markdown, summary.comparisons)), markup=False)
+        texts = ("\n".join([markdown(each), "", *basis(each)]) for each in summary.comparisons)
+        console.print("\n\n".join(texts), markup=False)
     writers = {"csv": write_csv, "html": write_html, "png": write_png}
     for name in [name for name in formats if name in writers]:
         paths = writers[name](summary, out)

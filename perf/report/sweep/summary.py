@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -127,16 +127,13 @@ class Row:
 class Comparison:
     """One model under one kind of load, over configurations and concurrencies.
 
-    `setting` is the load with concurrency 0; `rows` are in the order of `config_names` and concurrency. `level` is that
-    of each interval of a throughput over another's: all of them hold together with 95 %.
+    `setting` is the load with concurrency 0; `rows` are in the order of `config_names` and concurrency.
     """
 
     model: str
     setting: AnalyzerLoad
     rows: tuple[Row, ...]
     ceiling: Top | None
-    level: float
-    compared: int
 
     @property
     def config_names(self) -> tuple[str, ...]:
@@ -149,6 +146,10 @@ class Comparison:
         measured = [{row.load.concurrency for row in self.of(name)} for name in self.config_names]
         return tuple(sorted(set.intersection(*measured)))
 
+    def compared_at(self, concurrency: int) -> int:
+        """The number of comparisons at a concurrency, whose intervals hold together with 95 %."""
+        return compared_at(concurrency, [(row.config_name, row.load.concurrency) for row in self.rows])
+
     def of(self, config_name: str) -> tuple[Row, ...]:
         """The rows of one configuration, by concurrency."""
         return tuple(row for row in self.rows if row.config_name == config_name)
@@ -156,6 +157,16 @@ class Comparison:
     def at(self, config_name: str, concurrency: int) -> Row | None:
         """The row of a configuration at a concurrency; None if it was not measured."""
         return next((row for row in self.of(config_name) if row.load.concurrency == concurrency), None)
+
+
+def compared_at(concurrency: int, points: Collection[tuple[str, int]]) -> int:
+    """The number of comparisons at a concurrency, over all points (configuration and concurrency).
+
+    All their intervals hold together with 95 %, so each has the `level_of_each` of that number.
+    """
+    names = {name for name, number in points if number == concurrency}
+    steps = sum(STEPS.get(name) in names for name in names)
+    return steps + (len(names) - 1 if BASELINE in names else 0)
 
 
 def compare(entries: Iterable[Measurement | Ceiling]) -> tuple[Comparison, ...]:
@@ -203,12 +214,11 @@ def _comparison(model: str, setting: AnalyzerLoad, records: list[Measurement], c
     for record in sorted(records, key=lambda record: record.point.repeat):
         points[record.point.config_name, record.point.load.concurrency].append(record)
     merged = {key: _row(points[key], ceiling) for key in sorted(points, key=lambda key: (key[0] != BASELINE, key))}
-    others = [(name, concurrency) for name, concurrency in merged if name != BASELINE]
-    compared = sum((BASELINE, concurrency) in merged for _, concurrency in others)
-    compared += sum((STEPS.get(name), concurrency) in merged for name, concurrency in others)
-    level = level_of_each(compared)
-    rows = tuple(_related(row, merged.get((BASELINE, concurrency)), level) for (_, concurrency), row in merged.items())
-    return Comparison(model=model, setting=setting, rows=rows, ceiling=ceiling, level=level, compared=compared)
+    rows = tuple(
+        _related(row, merged.get((BASELINE, concurrency)), level_of_each(compared_at(concurrency, merged)))
+        for (_, concurrency), row in merged.items()
+    )
+    return Comparison(model=model, setting=setting, rows=rows, ceiling=ceiling)
 
 
 def _related(row: Row, baseline: Row | None, level: float) -> Row:

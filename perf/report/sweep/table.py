@@ -32,20 +32,27 @@ def _times(ratio: Interval | None) -> str:
     return f"{ratio.value:.2f}" if ratio else ""
 
 
-def _ends(ratio: Interval | None) -> str:
-    return f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio and ratio.bounded else ""
+def ends_of(ratio: Interval | None, between: str = "..") -> str:
+    """The ends of an interval; empty for one repeat, which has none."""
+    if ratio is None or not ratio.bounded:
+        return ""
+    return f"{ratio.low:.2f}{between}{f'{ratio.high:.2f}' if ratio.high <= MOST else f'over {MOST}'}"
 
 
 def _to_baseline(row: Row) -> str:
-    return "" if row.verdict is None else _ends(row.to_baseline)
+    return "" if row.verdict is None else ends_of(row.to_baseline)
 
 
 def _within(row: Row) -> str:
     """How far the interval of the throughput ends from its value, in percent."""
-    mean = row.throughput
-    return f"{100 * (mean.high / mean.value - 1):,.1f}" if mean and mean.bounded else ""
+    if row.throughput is None or not row.throughput.bounded:
+        return ""
+    percent = 100 * (row.throughput.high / row.throughput.value - 1)
+    return f"{percent:.1f}" if percent <= MOST else f"over {MOST}"
 
 
+# Larger ends of an interval say only that it is unknown.
+MOST = 99
 MARK = Column(title="", value=lambda row: "!" if row.marks else "", left=True)
 COLUMNS = (
     Column(title="config", value=lambda row: row.config_name, left=True),

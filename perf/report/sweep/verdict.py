@@ -1,8 +1,9 @@
 """The verdict of a comparison: each configuration against another, in sentences with figures."""
 
 from perf.report.sweep.summary import BASELINE, STEPS, WIDE, Comparison, Row, ratio_of
+from perf.report.sweep.table import ends_of
 from perf.stats.interval import Interval
-from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, verdict
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, level_of_each, verdict
 
 # What a configuration adds; others are named.
 LABELS = {"dynamic": "dynamic batching", "dynamic_2_instances": "a second instance"}
@@ -37,19 +38,18 @@ def basis(comparison: Comparison) -> tuple[str, ...]:
 
 def judged(row: Row, reference: Row, comparison: Comparison) -> tuple[Interval, Verdict] | None:
     """The throughput of a row over that of another, and the verdict; None if no repeat has both."""
-    ratio = ratio_of(row.throughput_by_repeat, reference.throughput_by_repeat, level=comparison.level)
+    level = level_of_each(comparison.compared_at(row.load.concurrency))
+    ratio = ratio_of(row.throughput_by_repeat, reference.throughput_by_repeat, level=level)
     return None if ratio is None else (ratio, verdict(ratio, more_is_better=True))
 
 
 def _level(comparison: Comparison) -> str:
-    if not comparison.compared:
-        return ""
-    each = f"{100 * comparison.level:.4g} %"
-    if comparison.compared == 1:
-        return f"The interval is Student's t of the repeats in pairs, at {each}."
+    compared = max(comparison.compared_at(row.load.concurrency) for row in comparison.rows)
+    if compared < 2:
+        return "An interval is Student's t of the repeats in pairs, at 95 %." if compared else ""
     return (
-        f"Intervals are Student's t of the repeats in pairs, each of the {comparison.compared} at {each}, so that all "
-        "hold together with 95 %."
+        f"Intervals are Student's t of the repeats in pairs, each at {100 * level_of_each(compared):.4g} %, so that "
+        f"the {compared} at one concurrency hold together with 95 %."
     )
 
 
@@ -59,7 +59,7 @@ def _wide(comparison: Comparison) -> str:
     if not wide:
         return ""
     needed = [row.repeats + row.more_repeats for row in wide if row.more_repeats is not None]
-    remedy = f"the same sweep with --repeats {max(needed)}" if len(needed) == len(wide) else "a quieter machine"
+    remedy = f"the same sweep with about --repeats {max(needed)}" if len(needed) == len(wide) else "a quieter machine"
     points = f"{len(wide)} of {len(comparison.rows)} points"
     return f"The throughput of {points} is not known within {WIDE:.0%} (95 %): {remedy} would do."
 
@@ -81,7 +81,7 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
     ratio, outcome = found
     first = reference.config_name == BASELINE
     where = f"{'the baseline' if first else reference.config_name} at concurrency {row.load.concurrency}"
-    ends = f"{ratio.low:.2f} to {ratio.high:.2f}" if ratio.bounded else "one repeat has no interval"
+    ends = ends_of(ratio, " to ") or "one repeat has no interval"
     caution = _caution(row, reference)
     if outcome.word == CANNOT_TELL:
         more = outcome.more_rounds
@@ -91,7 +91,7 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
         why = _why_not(row, reference, comparison)
         return f"{label}: {outcome} as {where} ({ratio.value:.2f} x, {ends}){why}.{caution}"
     latency = ratio_of(row.p95_us_by_repeat, reference.p95_us_by_repeat)
-    p95 = f", p95 {latency.value:.2f} x" if latency else ""
+    p95 = f", p95 {latency.value:.2f} x ({ends_of(latency, ' to ') or ends})" if latency else ""
     formed = outcome.word == FASTER and _formed(row, reference)
     why = f", because {_together(row, reference)}" if formed else ""
     return f"{label}: {outcome}, {ratio.value:.2f} x ({ends}) the rows/s of {where}{p95}{why}.{caution}"

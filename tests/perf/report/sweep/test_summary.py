@@ -149,18 +149,23 @@ def test_a_repeat_without_partner_has_no_ratio() -> None:
     assert row(record(rate=100), record("dynamic", repeat=2)).to_baseline is None
 
 
-def test_all_intervals_of_a_table_hold_together() -> None:
-    """Two configurations at two loads, and the second one over the first one as well."""
-    names = ("baseline", "dynamic", "dynamic_2_instances")
+def test_all_intervals_of_a_load_hold_together() -> None:
+    """Two configurations over the baseline, and the second one over the first one as well; at 4 only the first."""
+    names = {"baseline": (2, 4), "dynamic": (2, 4), "dynamic_2_instances": (2,)}
     points = [
-        record(name, rate=100 * rank + repeat, concurrency=number, repeat=repeat)
-        for rank, name in enumerate(names, 1)
-        for number in (2, 4)
+        record(name, rate=100.0 + repeat, concurrency=number, repeat=repeat)
+        for name, numbers in names.items()
+        for number in numbers
         for repeat in (1, 2, 3)
     ]
     comparison = only(*points)
-    assert (comparison.compared, comparison.level) == (6, level_of_each(6))
-    assert {each.to_baseline.level for each in comparison.rows if each.to_baseline} == {level_of_each(6)}
+    assert [comparison.compared_at(number) for number in (2, 4, 8)] == [3, 1, 0]
+    levels = {(each.config_name, each.load.concurrency): each.to_baseline for each in comparison.rows}
+    assert {key: interval and interval.level for key, interval in levels.items() if key[0] != "baseline"} == {
+        ("dynamic", 2): level_of_each(3),
+        ("dynamic_2_instances", 2): level_of_each(3),
+        ("dynamic", 4): 0.95,
+    }
 
 
 def rates(count: int, factor: float, seed: int) -> list[float]:

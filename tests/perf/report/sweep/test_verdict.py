@@ -24,9 +24,10 @@ def test_a_gain_names_figures_and_the_batches() -> None:
         record("dynamic_2_instances", rate=696, batches={8: 50}),
     )
     assert sentences(comparison) == (
-        "dynamic batching: faster, 3.48 x (3.48 to 3.48) the rows/s of the baseline at concurrency 4, p95 0.29 x, "
-        "because 8.0 rows ran together instead of 2.0.",
-        "a second instance: faster, 2.00 x (2.00 to 2.00) the rows/s of dynamic at concurrency 4, p95 0.50 x.",
+        "dynamic batching: faster, 3.48 x (3.48 to 3.48) the rows/s of the baseline at concurrency 4, p95 0.29 x "
+        "(0.29 to 0.29), because 8.0 rows ran together instead of 2.0.",
+        "a second instance: faster, 2.00 x (2.00 to 2.00) the rows/s of dynamic at concurrency 4, p95 0.50 x "
+        "(0.50 to 0.50).",
     )
 
 
@@ -96,13 +97,13 @@ def test_the_verdict_is_that_of_the_one_rule(rates: tuple[float, ...], word: str
 
 def test_a_table_says_what_its_intervals_are_and_what_it_needs() -> None:
     assert basis(against(102, 114)) == (
-        "The interval is Student's t of the repeats in pairs, at 95 %.",
-        "The throughput of 1 of 2 points is not known within 10% (95 %): the same sweep with --repeats 6 would do.",
+        "An interval is Student's t of the repeats in pairs, at 95 %.",
+        "The throughput of 1 of 2 points is not known within 10% (95 %): the same sweep with about --repeats 6 would do.",
     )
     names = ("baseline", "dynamic", "dynamic_2_instances")
     assert basis(repeated(*map(record, names), ceiling(rates=(190.0, 200.0, 230.0)))) == (
-        "Intervals are Student's t of the repeats in pairs, each of the 3 at 98.33 %, so that all hold together with "
-        "95 %.",
+        "Intervals are Student's t of the repeats in pairs, each at 98.33 %, so that the 3 at one concurrency hold "
+        "together with 95 %.",
         "The ceiling is 200.0 rows/s, 190.0 to 230.0 over its rounds; a share of it holds for a machine of this speed.",
     )
     assert basis(only(record(rate=100), record(rate=1000, repeat=2))) == (
@@ -133,4 +134,6 @@ def test_without_a_reference_nothing_is_claimed() -> None:
 
 def test_another_configuration_is_set_against_the_baseline() -> None:
     (sentence,) = sentences(repeated(record(), record("tuned", rate=200)))
-    assert sentence == ("tuned: faster, 2.00 x (2.00 to 2.00) the rows/s of the baseline at concurrency 4, p95 0.50 x.")
+    assert sentence == (
+        "tuned: faster, 2.00 x (2.00 to 2.00) the rows/s of the baseline at concurrency 4, p95 0.50 x (0.50 to 0.50)."
+    )
