@@ -60,13 +60,23 @@ def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple
         console.print(table)
         for remark in dict.fromkeys(map(_remark, matching)):
             console.print(remark, markup=False, highlight=False)
-    level, count = lines[0].ratio.level, len(lines)
-    together = 100 * (1 - count * (1 - level))
-    console.print(
-        f"Each of the {count} intervals is at {100 * level:.4g} %, so that all hold together with {together:.4g} %.",
-        markup=False,
-        highlight=False,
-    )
+    for sentence in _levels(lines):
+        console.print(sentence, markup=False, highlight=False)
+
+
+def _levels(lines: Sequence[QuantityComparison]) -> list[str]:
+    """Sentences on the levels of the intervals and of the exit code."""
+    first = lines[0]
+    of_load = sum((line.load, line.model, line.configs) == (first.load, first.model, first.configs) for line in lines)
+    together = 100 * (1 - of_load * (1 - first.ratio.level))
+    each = f"Each interval is at {100 * first.ratio.level:.4g} %, so that the {of_load} of one load hold together with "
+    sentences = [f"{each}{together:.4g} %."]
+    if len(lines) > of_load:
+        gate = f"{100 * first.gate.level:.4g} %"
+        sentences.append(
+            f"The exit code is for all {len(lines)} together: it needs an interval at {gate} that is slower."
+        )
+    return sentences
 
 
 def rounds_needed(lines: Sequence[QuantityComparison]) -> int | None:

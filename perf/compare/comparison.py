@@ -35,8 +35,9 @@ class Quantity:
 class QuantityComparison:
     """One quantity under one load: medians of both sides, the ratio B / A, and the A/A noise.
 
-    `noise` is A measured again over A. `runs` is the number of runs of the side with fewer. With one, the interval is
-    of the requests of these runs and holds no change from run to run.
+    `ratio` is at the level at which all quantities of one load hold together, `gate` at that of all loads. `noise` is A
+    measured again over A. `runs` is the number of runs of the side with fewer. With one, the interval is of the
+    requests of these runs and holds no change from run to run.
     """
 
     model: str
@@ -48,6 +49,7 @@ class QuantityComparison:
     a: float
     b: float
     ratio: Interval
+    gate: Interval
     noise: Interval | None
     runs: int
 
@@ -59,29 +61,41 @@ class QuantityComparison:
     @property
     def verdict(self) -> Verdict:
         """The verdict on B; with one run of a side it cannot tell, since runs of the same differ as well."""
-        ratio = self.ratio if self.runs > 1 else replace(self.ratio, low=0.0, high=math.inf, count=self.runs)
-        return verdict(ratio, more_is_better=self.more_is_better, noise=self.noise)
+        return self._judged(self.ratio)
 
     def regressed(self, threshold: float) -> bool:
-        """Whether B is surely slower, and by more than `threshold` in the measured ratio."""
-        return self.verdict.word == SLOWER and -self.gained > threshold
+        """Whether B is surely slower among all loads, and by more than `threshold` in the measured ratio."""
+        return self._judged(self.gate).word == SLOWER and -self.gained > threshold
+
+    def _judged(self, ratio: Interval) -> Verdict:
+        if self.runs < 2:
+            ratio = replace(ratio, low=0.0, high=math.inf, count=self.runs)
+        return verdict(ratio, more_is_better=self.more_is_better, noise=self.noise)
 
 
 def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL) -> list[QuantityComparison]:
     """Compare every quantity of every common load; raises `RecordError` without a clear pairing of runs.
 
-    All intervals hold together with probability `level`: each has the `level_of_each` of their number.
+    The intervals of one load hold together with probability `level`, and those of the gate do so over all loads: each
+    has the `level_of_each` of their number.
     """
     repeats = [*a.noise, *noise]
     matched = list(_matched(a, b))
     if not matched:
         loads = [", ".join(sorted({f"{run.model} {run.load}" for run in side.runs})) for side in (a, b)]
         raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
-    pairs = [(quantity, old, new) for old, new in matched for quantity in QUANTITIES if _usable(quantity, old, new)]
-    each = level_of_each(len(pairs), level)
+    usable = [[quantity for quantity in QUANTITIES if _usable(quantity, *sides)] for sides in matched]
+    gate = level_of_each(sum(map(len, usable)), level)
     lines = [
-        _line(quantity, old, new, [run for run in repeats if _key(run) == _key(old[0])], each)
-        for quantity, old, new in pairs
+        _line(
+            quantity,
+            old,
+            new,
+            [run for run in repeats if _key(run) == _key(old[0])],
+            levels=(level_of_each(len(quantities), level), gate),
+        )
+        for (old, new), quantities in zip(matched, usable, strict=True)
+        for quantity in quantities
     ]
     if noise and all(line.noise is None for line in lines):
         name = ", ".join(_key(matched[-1][0][0]))
@@ -118,11 +132,16 @@ def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
 
 
 def _line(
-    quantity: Quantity, old: Sequence[Run], new: Sequence[Run], repeated: Sequence[Run], level: float
+    quantity: Quantity,
+    old: Sequence[Run],
+    new: Sequence[Run],
+    repeated: Sequence[Run],
+    *,
+    levels: tuple[float, float],
 ) -> QuantityComparison:
     # Repeated runs that also count as A are compared with the others of A.
     others = [run for run in old if run not in repeated] or old
-    noise = _ratio(quantity, repeated, others, level) if repeated and _usable(quantity, repeated) else None
+    noise = _ratio(quantity, repeated, others, levels[0]) if repeated and _usable(quantity, repeated) else None
     values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
     return QuantityComparison(
         model=old[0].model,
@@ -133,7 +152,8 @@ def _line(
         more_is_better=quantity.more_is_better,
         a=float(np.median(values[0])),
         b=float(np.median(values[1])),
-        ratio=_ratio(quantity, new, old, level),
+        ratio=_ratio(quantity, new, old, levels[0]),
+        gate=_ratio(quantity, new, old, levels[1]),
         noise=noise,
         runs=min(len(old), len(new)),
     )

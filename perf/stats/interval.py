@@ -36,5 +36,9 @@ class Interval:
         return replace(self, low=self.low / wider, high=self.high * wider)
 
     def __str__(self) -> str:
-        ends = f"{self.low:.3f} to {self.high:.3f}" if self.low or math.isfinite(self.high) else "no interval"
+        ends = f"{_text(self.low)} to {_text(self.high)}" if self.low or math.isfinite(self.high) else "no interval"
         return f"{self.value:.3f} ({ends})"
+
+
+def _text(value: float) -> str:
+    return f"{value:.3f}" if value < 1000 else f"{value:.3g}"

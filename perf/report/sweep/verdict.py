@@ -86,7 +86,7 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
     if outcome.word == CANNOT_TELL:
         more = outcome.more_rounds
         remedy = f": the same sweep with --repeats {ratio.count + more}" if more else ""
-        return f"{label}: {outcome.text('repeat')} against {where} ({ratio.value:.2f} x, {ends}){remedy}.{caution}"
+        return f"{label} against {where}: {ratio.value:.2f} x ({ends}), {outcome.text('repeat')}{remedy}.{caution}"
     if outcome.word == SAME:
         why = _why_not(row, reference, comparison)
         return f"{label}: {outcome} as {where} ({ratio.value:.2f} x, {ends}){why}.{caution}"
