@@ -68,9 +68,7 @@ class QuantityComparison:
         return self._judged(self.gate).word == SLOWER and -self.gained > threshold
 
     def _judged(self, ratio: Interval) -> Verdict:
-        if self.runs < 2:
-            ratio = replace(ratio, low=0.0, high=math.inf, count=self.runs)
-        return verdict(ratio, more_is_better=self.more_is_better, noise=self.noise)
+        return verdict(_of_runs(ratio, self.runs), more_is_better=self.more_is_better, noise=self.noise)
 
 
 def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL) -> list[QuantityComparison]:
@@ -139,9 +137,6 @@ def _line(
     *,
     levels: tuple[float, float],
 ) -> QuantityComparison:
-    # Repeated runs that also count as A are compared with the others of A.
-    others = [run for run in old if run not in repeated] or old
-    noise = _ratio(quantity, repeated, others, levels[0]) if repeated and _usable(quantity, repeated) else None
     values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
     return QuantityComparison(
         model=old[0].model,
@@ -154,9 +149,22 @@ def _line(
         b=float(np.median(values[1])),
         ratio=_ratio(quantity, new, old, levels[0]),
         gate=_ratio(quantity, new, old, levels[1]),
-        noise=noise,
+        noise=_noise(quantity, old, repeated, levels[0]),
         runs=min(len(old), len(new)),
     )
+
+
+def _noise(quantity: Quantity, old: Sequence[Run], repeated: Sequence[Run], level: float) -> Interval | None:
+    """A measured again over A; repeated runs that also count as A are compared with the others of A."""
+    if not repeated or not _usable(quantity, repeated):
+        return None
+    others = [run for run in old if run not in repeated] or old
+    return _of_runs(_ratio(quantity, repeated, others, level), min(len(repeated), len(others)))
+
+
+def _of_runs(ratio: Interval, runs: int) -> Interval:
+    """The interval over runs: one run has none, since runs of the same differ as well."""
+    return ratio if runs > 1 else replace(ratio, low=0.0, high=math.inf, count=runs)
 
 
 def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run], level: float) -> Interval:
