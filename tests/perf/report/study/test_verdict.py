@@ -11,7 +11,7 @@ from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.gain import Gain, gains
 from perf.report.study.noise import noise
-from perf.report.study.verdict import passes, sustained, verdict
+from perf.report.study.verdict import sustained, verdict
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
@@ -220,26 +220,6 @@ def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
         f"To be certain: python -m perf.compare.versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
         f"--repository mine --rounds {rounds_in_all}."
     ) in section.sentences
-
-
-def test_windows_that_ended_when_sure_need_more_requests() -> None:
-    # none late of 500: 0.99 ^ 500 = 0.007 is sure of a planned window, but not of one that was watched (644)
-    first = replace(study().trials[2], latencies_us=(1000.0,) * 500, requests=500, **PASSING)  # type: ignore[arg-type]
-    half = replace(first, latencies_us=(1000.0,) * 250, requests=250)
-    for trials, sure in (((first,), True), ((replace(first, early=True),), None), ((half, half), None)):
-        records = evidence(replace(study(), trials=trials))
-        assert records.of(CHOSEN)
-        assert passes(records, CHOSEN) is sure
-
-
-def test_late_requests_that_come_together_prove_less() -> None:
-    """60 of 4,000 late (1.5 %): a miss if they are far apart, and no proof if they are in one row of 60."""
-    apart = [50e3 if place % 66 == 0 else 1e3 for place in range(4000)]
-    together = sorted(apart)
-    for latencies, passed in ((apart, False), (together, None)):
-        late = sum(us > 40e3 for us in latencies)
-        trial = replace(study().trials[2], latencies_us=tuple(latencies), requests=4000, late=late, early=False)
-        assert passes(evidence(replace(study(), trials=(trial,))), CHOSEN) is passed
 
 
 def test_an_unfinished_study_has_no_verdict() -> None:
