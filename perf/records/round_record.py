@@ -43,18 +43,22 @@ class TrialKey:
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTrial:
-    """The content of a record: the key and the trial."""
+    """The content of a record: the key, the trial, and the seed of the order within the rounds.
+
+    `order_seed` is None in older records, whose rounds all have the order A B A'.
+    """
 
     KIND: ClassVar[str] = "round"
     FORMAT: ClassVar[int] = 1
 
     slot: TrialKey
     trial: Trial
+    order_seed: int | None = None
 
 
-def write(slot: TrialKey, trial: Trial, folder: Path) -> Path:
+def write(slot: TrialKey, trial: Trial, folder: Path, *, order_seed: int | None = None) -> Path:
     """Write a record and return its path; raises `RecordError`."""
-    return file.write(KeyedTrial(slot=slot, trial=trial), slot.path(folder))
+    return file.write(KeyedTrial(slot=slot, trial=trial, order_seed=order_seed), slot.path(folder))
 
 
 def read(path: Path) -> tuple[TrialKey, Trial]:

@@ -1,13 +1,14 @@
-"""A ratio of two measurements with its confidence interval."""
+"""A ratio of two measurements, or the mean of one, with its confidence interval."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A ratio and the interval that holds the true ratio with probability `level`.
+    """A ratio, or a mean, and the interval that holds the true one with probability `level`.
 
     `count` is the number of measurements a side, `method` how the interval was made, in words.
     """
@@ -24,5 +25,20 @@ class Interval:
         """Whether the interval is on one side of 1."""
         return self.low > 1 or self.high < 1
 
+    @property
+    def bounded(self) -> bool:
+        """Whether it has both ends; one round has none."""
+        return self.low > 0 and math.isfinite(self.high)
+
+    def widened(self, factor: float) -> "Interval":
+        """With both ends further away by `factor` or its inverse."""
+        wider = max(factor, 1 / factor)
+        return replace(self, low=self.low / wider, high=self.high * wider)
+
     def __str__(self) -> str:
-        return f"{self.value:.3f} ({self.low:.3f} to {self.high:.3f})"
+        ends = f"{_text(self.low)} to {_text(self.high)}" if self.low or math.isfinite(self.high) else "no interval"
+        return f"{self.value:.3f} ({ends})"
+
+
+def _text(value: float) -> str:
+    return f"{value:.3f}" if value < 1000 else f"{value:.3g}"

@@ -7,6 +7,7 @@ normal one from two rounds on, where a bootstrap of five values holds the truth 
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import scipy  # its `special` is loaded at the first interval
@@ -33,6 +34,11 @@ def unpaired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL
     # Two sides without any spread have no degrees of freedom of their own.
     freedom = sum(squares) ** 2 / sum(parts) if sum(parts) > 0 else count - 1
     return _interval(value, math.sqrt(sum(squares)), freedom, count, level, "Welch's t, runs")
+
+
+def mean(values: Sequence[float], *, level: float = LEVEL) -> Interval:
+    """The geometric mean of repeats (repeats,), all above 0. One repeat has no interval."""
+    return replace(paired(values, [1.0] * len(values), level=level), method="Student's t, repeats")
 
 
 def _interval(value: float, error: float, freedom: float, count: int, level: float, method: str) -> Interval:

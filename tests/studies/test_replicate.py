@@ -16,7 +16,6 @@ from perf.records import file
 from perf.stats import rounds
 from perf.studies.archive import ROOT
 from perf.studies.experiment import origin
-from perf.studies.pages import experiments
 from perf.studies.replicate import __main__ as replicate
 from perf.studies.replicate import record as replication
 from perf.studies.replicate.claim import FOLDER, Claim
@@ -138,7 +137,6 @@ def test_the_ragged_claim_needs_both_routes(tmp_path: Path) -> None:
     (ragged,) = (each for each in CLAIMS if each.name == "ragged")
     with pytest.raises(ValueError, match="both routes"):
         ragged.again(tmp_path)
-    assert experiments.recorded_ragged_gain("ragged_encoder", "equal", "ragged", "ragged") is not None
 
 
 def test_a_claim_with_a_record_is_not_measured_again(writer: Path) -> None:

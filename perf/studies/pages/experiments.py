@@ -7,7 +7,6 @@ from pathlib import Path
 
 from perf.measure.ceiling_cost import us_per_request
 from perf.records import file
-from perf.records.measurement import Measurement, read
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.studies import aimd_cap as cap
@@ -183,24 +182,8 @@ def goodput() -> str:
     return goodput_table.markdown(goodput_table.lines(searches), titles)
 
 
-def ragged_gain(results: Path, model: str, mix: str, route: str, over: str) -> Interval | None:
-    """Rows per second of one route over another, repeat by repeat; None if no repeat has both."""
-    mixes = {each.name: each for each in ragged_table.MIXES[model]}
-    routes = {each.name: each for each in ragged_table.ROUTES}
-    new, old = (_rates(ragged_table.folder(results, model, mixes[mix], routes[name])) for name in (route, over))
-    common = sorted(new.keys() & old.keys())
-    return rounds.paired([new[each] for each in common], [old[each] for each in common]) if common else None
-
-
-def _rates(folder: Path) -> dict[int, float]:
-    """Rows per second by repeat."""
-    measured = [record for record in read(folder) if isinstance(record, Measurement)]
-    return {record.point.repeat: record.measured.throughput_rows_per_s for record in measured}
-
-
-def ragged(model: str) -> str:
-    """Ways to serve requests of different length."""
-    titles = ("mix", "route", "rows/s", "x separate", "x ragged", "rows/execution", "infer ms/row", "padding computed")
+def ragged_rows(model: str, results: Path) -> list[ragged_table.RaggedRow]:
+    """The ways to serve requests of different length, from the records in a folder."""
     experiment = ragged_table.RaggedExperiment(
         model=model,
         mixes=ragged_table.MIXES[model],
@@ -209,24 +192,36 @@ def ragged(model: str) -> str:
         repeats=0,
         window_ms=0,
     )
-    rows = []
+    return list(ragged_table.rows_of(experiment, results))
+
+
+def recorded_ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
+    """Those of the records in git."""
     with unpacked(RESULTS / "ragged.jsonl") as results:
-        for row in ragged_table.rows_of(experiment, results):
-            gains = [
-                ragged_gain(results, model, row.mix, row.route, over.name)
-                for over in (ragged_table.SEPARATE, ragged_table.RAGGED)
-            ]
-            cells = ["" if gain is None else "1" if gain.low == gain.high else interval_text(gain) for gain in gains]
-            executed = (f"{row.rows_per_execution:.1f}", f"{row.infer_us_per_row / 1e3:.2f}")
-            waste = "learned" if row.wasted is None else f"{row.wasted:.0%}"
-            rows.append((row.mix, row.route, f"{row.rows_per_s:,.0f}", *cells, *executed, waste))
+        return ragged_rows(model, results)
+
+
+def ragged(model: str) -> str:
+    """Ways to serve requests of different length."""
+    titles = ("mix", "route", "rows/s", "x separate", "x ragged", "rows/execution", "infer ms/row", "padding computed")
+    rows = [
+        (
+            row.mix,
+            row.route,
+            f"{row.rows_per_s:,.0f}",
+            *(_gain_cell(ratio) for ratio in (row.to_separate, row.to_ragged)),
+            f"{row.rows_per_execution:.1f}",
+            f"{row.infer_us_per_row / 1e3:.2f}",
+            "learned" if row.wasted is None else f"{row.wasted:.0%}",
+        )
+        for row in recorded_ragged_rows(model)
+    ]
     return rows_markdown(titles, rows, left=2)
 
 
-def recorded_ragged_gain(model: str, mix: str, route: str, over: str) -> Interval | None:
-    """That of the records in git."""
-    with unpacked(RESULTS / "ragged.jsonl") as results:
-        return ragged_gain(results, model, mix, route, over)
+def _gain_cell(ratio: Interval | None) -> str:
+    """A ratio with its interval, 1 for a route over itself."""
+    return "" if ratio is None else "1" if ratio.low == ratio.high else interval_text(ratio)
 
 
 def pictures_records(classifier: str) -> list[pictures_table.PicturesRecord]:

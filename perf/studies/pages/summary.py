@@ -17,7 +17,7 @@ from perf.studies.pages import cluster, experiments, tools
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
-from perf.studies.ragged.table import RAGGED, SEPARATE
+from perf.studies.ragged.table import RAGGED
 from perf.studies.replicate import record as replication
 from perf.studies.scaling import table as scaling
 from perf.studies.scaling.__main__ import SHARES
@@ -179,10 +179,9 @@ def _prediction() -> str:
 @experiment("ragged ragged_encoder", page="RAGGED_REQUESTS.md")
 def _ragged() -> str:
     """Which way to serve requests of different length is fastest?"""
-    parts = []
-    for mix in ("equal", "longer tail"):
-        gain = experiments.recorded_ragged_gain("ragged_encoder", mix, RAGGED.name, SEPARATE.name)
-        parts += [f"x {interval_text(gain)} ({mix})"] if gain else []
+    rows = {(row.mix, row.route): row for row in experiments.recorded_ragged_rows("ragged_encoder")}
+    gains = {mix: rows[mix, RAGGED.name].to_separate for mix in ("equal", "longer tail")}
+    parts = [f"x {interval_text(gain)} ({mix})" for mix, gain in gains.items() if gain]
     return "ragged batches against separate executions: " + ", ".join(parts)
 
 

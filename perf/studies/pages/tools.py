@@ -11,7 +11,7 @@ from perf.records import file
 from perf.records.study import Study, Trial
 from perf.report.command import summarise
 from perf.report.sweep.table import markdown as report_markdown
-from perf.report.sweep.verdict import sentences
+from perf.report.sweep.verdict import basis, sentences
 from perf.simulate.costs import ASLEEP, LATE_US, cooled
 from perf.stats import rounds
 from perf.studies.archive import RESULTS, ROOT, unpacked
@@ -47,7 +47,7 @@ def demo() -> str:
 def batching(model: str) -> str:
     """The sweep of one model over its configurations."""
     (of_model,) = (each for each in summarise(README).comparisons if each.model == model)
-    return report_markdown(of_model)
+    return "\n".join([report_markdown(of_model), "", *basis(of_model)])
 
 
 def tuned() -> str:

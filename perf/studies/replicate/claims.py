@@ -86,11 +86,12 @@ def _transport(cells: tuple[TransportCell, ...]) -> Figure:
 
 
 def _ragged(results: Path | None) -> Figure:
-    which = ("ragged_encoder", "equal", "ragged", "separate executions")
-    gain = experiments.ragged_gain(results, *which) if results else experiments.recorded_ragged_gain(*which)
-    if gain is None:
-        raise ValueError(f"no repeat of {' '.join(which)} has both routes")
-    return Figure.of(gain)
+    model = "ragged_encoder"
+    rows = experiments.ragged_rows(model, results) if results else experiments.recorded_ragged_rows(model)
+    gains = [row.to_separate for row in rows if (row.mix, row.route) == ("equal", "ragged") and row.to_separate]
+    if not gains:
+        raise ValueError(f"no repeat of {model} with equal lengths has both routes")
+    return Figure.of(gains[0])
 
 
 def _packing(record: PackingRecord) -> Figure:

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.special import stdtrit
 
 from perf.stats import rounds
 from perf.stats.looks import Looks
-from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, level_of_each, verdict
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, level_of_each, rounds_until, verdict
 
 TRUE = 1.1
 
@@ -105,7 +106,9 @@ def test_students_t_by_hand() -> None:
         ([1.000, 1.001, 0.999], SAME, "the same within 3%"),
         # Faster by 1 % is not more than a model differs from itself.
         ([1.010, 1.011, 1.009], SAME, "the same within 3%"),
-        ([1.0], CANNOT_TELL, "cannot tell"),
+        ([1.0], CANNOT_TELL, "cannot tell, measure 2 more rounds"),
+        # Two rounds 15 % apart, by Student's t: 12.7 for two rounds, 4.3 for three.
+        ([1.7, 2.0], CANNOT_TELL, "cannot tell, measure 1 more round"),
     ],
 )
 def test_verdicts(new: list[float], word: str, text: str) -> None:
@@ -114,6 +117,29 @@ def test_verdicts(new: list[float], word: str, text: str) -> None:
     assert str(verdict(interval, more_is_better=True)) == text
     other = verdict(interval, more_is_better=False).word
     assert other == {FASTER: SLOWER, SLOWER: FASTER}.get(word, word)
+
+
+def test_a_ratio_is_widened_by_what_makes_a_differ_from_itself() -> None:
+    faster, slower = (rounds.paired([ratio, 1.01 * ratio, 0.99 * ratio], [1.0] * 3) for ratio in (1.10, 0.90))
+    for noise in (faster, slower):
+        assert verdict(faster, more_is_better=True, noise=noise) == Verdict(word=CANNOT_TELL, margin=0.03)
+    for noise in (rounds.paired([1.3, 0.8], [1.0] * 2), rounds.paired([1.02, 1.021], [1.0] * 2)):
+        assert verdict(faster, more_is_better=True, noise=noise).word == FASTER
+
+
+def test_the_mean_of_repeats_by_hand() -> None:
+    """Logarithms 0, 1, 2 x log 1.1: mean 1, standard error 1 / sqrt 3, t 4.303."""
+    mean, step = rounds.mean([1.0, 1.1, 1.21]), math.log(1.1)
+    assert (mean.value, mean.low, mean.high) == pytest.approx(
+        [math.exp(step * (1 + sign * 4.3027 / math.sqrt(3))) for sign in (0, -1, 1)], rel=1e-4
+    )
+    assert str(rounds.mean([5.0])) == "5.000 (no interval)"
+    # With as many repeats as are said it is within 10 %; with one less it is not.
+    more = rounds_until(mean, math.log1p(0.1))
+    assert more is not None
+    half = {count: stdtrit(count - 1, 0.975) * step / math.sqrt(count) for count in (3 + more, 2 + more)}
+    assert half[3 + more] < math.log1p(0.1) <= half[2 + more]
+    assert rounds_until(rounds.mean([1.0, 1e9]), math.log1p(0.1)) is None
 
 
 def test_as_many_more_rounds_as_are_said_are_enough_in_most_cases() -> None:
