@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--transport", choices=("auto", "shared_memory", "grpc", "http"), default="auto")
     target = parser.add_argument_group(
-        "the target", "a run ends as soon as it has certainly failed, or passed for 30 s"
+        "the target", "a run ends as soon as it certainly fails, or passes after 30 s"
     )
     target.add_argument(
         "--p99-ms",
