@@ -63,6 +63,7 @@ class VersusPlan:
             config=text_format.MessageToString(self.configs[name]),
             model_sha256=self.model_sha256[name],
             load=str(self.traffic),
+            load_sha256=self.traffic.sha256,
             rows=self.traffic.rows,
             sla=self.meter.target,
             seconds=self.seconds,

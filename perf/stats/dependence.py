@@ -33,8 +33,7 @@ def design_effect(values: "Sequence[float] | NDArray[np.float64]", share: float)
 def inflation(values: NDArray[np.float64]) -> float:
     """The variance of the mean of a series over what it would be if its values were independent, at least 1."""
     count = len(values)
-    covariance = autocovariances(values)
-    if count < 8 or covariance[0] <= 0:
+    if count < 8 or (covariance := autocovariances(values))[0] <= 0:
         return 1.0
     width = cut_off(covariance)
     lag = np.arange(1, width + 1)
@@ -47,7 +46,10 @@ def inflation(values: NDArray[np.float64]) -> float:
 def autocovariances(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The autocovariances of a series at lags 0 to n - 1: (n,)."""
     count = len(values)
-    power = np.abs(np.fft.rfft(values - np.mean(values), 2 * count)) ** 2
+    # Padded with as many zeros, so that the ends do not meet; a power of two, since a length with a large prime factor
+    # takes 20 times as long.
+    padded = 1 << (2 * count - 1).bit_length()
+    power = np.abs(np.fft.rfft(values - np.mean(values), padded)) ** 2
     return np.asarray(np.fft.irfft(power)[:count] / count, dtype=np.float64)
 
 

@@ -50,8 +50,8 @@ class Judgement:
     """The verdict on a window in which `late` of `requests` were late.
 
     `passed` is None if the requests are too few to tell. `early`: the run ended as soon as the verdict was certain.
-    `confidence` is that of this verdict: what the looks during the run used up is taken off. The requests are worth
-    `requests` / `design_effect` independent ones.
+    `confidence` is that of this verdict: what the looks during the run used up is taken off. `design_effect` is that of
+    the requests; it is 1 in records that were judged as if requests were independent.
     """
 
     sla: LatencyTarget
@@ -66,6 +66,11 @@ class Judgement:
     def target(self) -> LatencyTarget:
         """The latency target, which is called `sla` in files."""
         return self.sla
+
+    @property
+    def worth(self) -> float:
+        """The number of independent requests that tell as much."""
+        return self.requests / self.design_effect
 
     @property
     def word(self) -> str:

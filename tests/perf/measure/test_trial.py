@@ -1,6 +1,7 @@
 """Interleaved trials of candidates on real servers, and the loads of these trials."""
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -66,6 +67,16 @@ def test_a_trace_is_replayed_by_the_load_generator(tmp_path: Path) -> None:
     trace.write_text("5.0\n5.5\n6.0\n")
     load = Traffic.parse(f"trace:{trace}").load(warm_up_s=0.0, duration_s=2.0)
     np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
+    # The content makes it the same load, not the path.
+    assert load.trace_sha256 == hashlib.sha256(b"5.0\n5.5\n6.0\n").hexdigest()
+    trace.write_text("5.0\n5.1\n6.0\n")
+    changed = Traffic.parse(f"trace:{trace}")
+    assert changed.sha256 != load.trace_sha256
+    assert changed.load(warm_up_s=0.0, duration_s=2.0).title != load.title
+    assert Traffic.parse("closed:8").sha256 == ""
+    trace.unlink()
+    with pytest.raises(Mistake, match=r"arrivals\.txt: not a trace of arrivals \(No such file"):
+        changed.load(warm_up_s=0.0, duration_s=2.0)
     with pytest.raises(Mistake, match="ramp:100:400"):
         Traffic.parse("ramp:100")
     for words in ("gamma:300:nan", "poisson:inf", "constant:nan"):
@@ -122,7 +133,9 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
         assert trial.load == "closed:8"
         assert trial.wrong == trial.failed == trial.not_sent == trial.late == 0
         assert trial.requests == len(trial.latencies_us) == len(trial.due_s) > 0
-        assert trial.throughput_rows_per_s == pytest.approx(trial.requests / trial.seconds)
+        # Throughput is of the answers in the window; at each of its ends 8 requests are in flight.
+        assert abs(trial.throughput_rows_per_s * trial.seconds - trial.requests) <= 8
+        assert (trial.planned_s, trial.warm_up_s, trial.load_sha256) == (0.5, 0.3, "")
         assert trial.passed in (True, None)
         assert max(trial.counted.batches) <= 8
         assert trial.cores_busy > 0
