@@ -35,6 +35,7 @@ from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
 PLAN = """
+arrivals = "uniform"
 [devices]
 count = 4
 memory_mib = 1000
