@@ -91,7 +91,8 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
     console.print(
         f"{len(placement.nodes)} devices by {placement.algorithm}, at least {placement.bound} are needed; planned for "
         f"{1 + placement.headroom:g} x the rates. p99 and share late (95 %) are from {CONFIRMING} replays with "
-        f"{workload.arrivals} arrivals that chose nothing; in at most {most} of them a model had more than 1 % late",
+        f"{workload.arrivals} arrivals that did not choose the plan; in at most {most} of them a model was late more "
+        "often than in 1 %",
         markup=False,
     )
 

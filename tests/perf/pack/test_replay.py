@@ -26,7 +26,7 @@ def uneven(seed: int) -> Workload:
 
 def result(**changed: Any) -> Replayed:
     values = {"device": 0, "model": "m", "replays": 1, "requests": 999, "late": 0, "late_replays": 0}
-    return Replayed(**{**values, "design_effect": 1.0, "p99_ms": 1.0, **changed})  # type: ignore[arg-type]
+    return Replayed(**{**values, "design_effect": 1.0, "p99_ms": 1.0, **changed})
 
 
 def test_models_take_turns() -> None:
