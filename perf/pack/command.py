@@ -9,8 +9,8 @@ from rich.table import Table
 
 from export.repository import models
 from perf.pack import cluster_plan, manifests, packed_config, picture, plan_file
-from perf.pack.algorithms import CONFIRMING, confirmed, plan, unproven
 from perf.pack.exact import TIME_LIMIT_S
+from perf.pack.headroom import CONFIRMING, confirmed, plan, unproven
 from perf.pack.placement import Placement
 from perf.pack.replan import replan
 from perf.pack.replayed import Replayed
@@ -91,8 +91,8 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
     console.print(
         f"{len(placement.nodes)} devices by {placement.algorithm}, at least {placement.bound} are needed; planned for "
         f"{1 + placement.headroom:g} x the rates. p99 and share late (95 %) are from {CONFIRMING} replays with "
-        f"{workload.arrivals} arrivals that did not choose the plan; in at most {most} of them a model was late more "
-        "often than in 1 %",
+        f"{workload.arrivals} arrivals that did not choose the plan; in at most {most} of these more than 1 % of "
+        "one model's were late",
         markup=False,
     )
 

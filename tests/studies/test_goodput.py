@@ -25,7 +25,7 @@ from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.search import CLOSE, MOST, RateTrial, edge, following, swept
 from perf.studies.goodput.simulated import ends, goodput, settle
 from perf.studies.goodput.stream import WARM_UP, ArrivalStream
-from perf.studies.goodput.table import TITLES, GoodputRow, cells, lines
+from perf.studies.goodput.table import TITLES, GoodputRow, cells, lines, more_seeds
 from serve.policies.batch_policy import Aimd, All, Deadline
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -177,6 +177,7 @@ def test_a_table_claims_no_more_than_its_intervals() -> None:
     assert shown[-1] == SLOWER
     assert len(shown) == len(TITLES)
     assert cells(_row(), {})[4:6] == ("", "")
+    assert [more_seeds(rows) for rows in ([row], [_row(simulated_ratio=touches)], [_row()], [])] == [1, 1, 0, 0]
 
 
 def test_the_reference_is_not_compared_with_itself() -> None:

@@ -78,6 +78,13 @@ def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | No
     return paired([own[seed] for seed in seeds], [base[seed] for seed in seeds]) if seeds else None
 
 
+def more_seeds(rows: Sequence[GoodputRow]) -> int:
+    """About how many more seeds make the ratios certain; 0 if they are, or if none can be proposed."""
+    ratios = (row.ratio or row.simulated_ratio for row in rows)
+    verdicts = (verdict(ratio, more_is_better=True) for ratio in ratios if ratio is not None)
+    return max((found.more_rounds or 0 for found in verdicts), default=0)
+
+
 TITLES = (
     *("arrivals", "batching", "seeds", "goodput/s", "x greedy", "than greedy"),
     *("simulated/s", "x greedy", "than greedy"),

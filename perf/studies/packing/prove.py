@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.table import Table
 
 from perf.pack import packed_config, plan_file
-from perf.pack.algorithms import CHOOSING, plan
+from perf.pack.headroom import CHOOSING, plan
 from perf.pack.interference import Progress, measure
 from perf.pack.placement import Placement
 from perf.pack.replay import replay

@@ -20,7 +20,7 @@ from perf.measure.service_profile import write
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack import manifests, packed_config, plan_file
 from perf.pack.__main__ import main
-from perf.pack.algorithms import CONFIRMING, pack, plan
+from perf.pack.algorithms import pack
 from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
@@ -61,12 +61,8 @@ def test_a_plan_file_is_read(tmp_path: Path) -> None:
     assert workload.devices == Devices(count=4, memory_bytes=1000 * 2**20)
     assert [model.latency.at(rows) for rows in (1, 2, 8)] == [20.5, 21.0, 24.0]
     assert [model.memory.at(rows) / 2**20 for rows in (1, 8)] == [52, 66]
-    assert workload.arrivals == "uniform"
-
-
-def test_arrivals_are_those_of_users_by_default(tmp_path: Path) -> None:
-    text = PLAN.replace('arrivals = "uniform"', "")
-    assert plan_file.read(plan_path(tmp_path, text)).arrivals == "poisson"
+    like_users = plan_path(tmp_path, PLAN.replace('arrivals = "uniform"', ""))
+    assert (workload.arrivals, plan_file.read(like_users).arrivals) == ("uniform", "poisson")
 
 
 def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
@@ -212,25 +208,6 @@ def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys:
     assert not (out / manifests.CLUSTER).exists()
     assert main([*arguments, "--from", str(out / "placement.json")]) == 0
     assert "0 moves: every model stays." in capsys.readouterr().out
-
-
-def test_a_plan_says_how_many_are_late_and_in_how_many_replays(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    text = PLAN.replace('"uniform"', '"poisson"').replace("rate_per_s = 500", "rate_per_s = 100")
-    arguments = [str(plan_path(tmp_path, text)), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]
-    assert main(arguments) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    placement, (found,) = plan(plan_file.read(tmp_path / "plan.toml"))
-    share = found.share
-    assert f"{100 * share.value:.2f} ({100 * share.low:.2f} to {100 * share.high:.2f})" in said
-    assert f"1 devices by improved, at least 1 are needed; planned for {1 + placement.headroom:g} x the rates" in said
-    assert f"from {CONFIRMING} replays with poisson arrivals that did not choose" in said
-    # The old placement has too little headroom for more requests, although it fits.
-    (tmp_path / "plan.toml").write_text(text.replace("rate_per_s = 100", "rate_per_s = 250"))
-    assert main([*arguments, "--from", str(tmp_path / "out" / "placement.json")]) == 1
-    assert "the replays do not show that simulated_accelerator are in time" in capsys.readouterr().err
 
 
 def test_a_placement_is_a_plan_of_a_cluster(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from perf.pack import algorithms
-from perf.pack.algorithms import CHOOSING, CONFIRMING, STEPS, confirmed, pack, plan, unproven
+from perf.pack import headroom
+from perf.pack.algorithms import DEFAULT, pack
+from perf.pack.headroom import CHOOSING, CONFIRMING, TRIES, confirmed, plan, unproven
 from perf.pack.placement import Placement
 from perf.pack.replay import REQUESTS, Stream, replay, serve
 from perf.pack.replayed import Replayed, summed
@@ -79,7 +80,7 @@ def test_late_requests_are_counted_by_replay() -> None:
     assert found.design_effect > 10
 
 
-@pytest.mark.parametrize("placements", [1, STEPS])
+@pytest.mark.parametrize("placements", [1, TRIES])
 def test_a_share_below_1_percent_needs_enough_requests(placements: int) -> None:
     error = 0.01 / placements
     least = next(n for n in range(1, 1000) if 0.99**n <= error)
@@ -89,7 +90,7 @@ def test_a_share_below_1_percent_needs_enough_requests(placements: int) -> None:
     assert not result(requests=2 * least - 2, replays=2, design_effect=2.0).proven(placements)
 
 
-@pytest.mark.parametrize("placements", [1, STEPS])
+@pytest.mark.parametrize("placements", [1, TRIES])
 def test_few_replays_may_be_late(placements: int) -> None:
     error = 0.05 / placements
     most = max(n for n in range(20) if scipy.stats.binom.cdf(n, CONFIRMING, 0.1) <= error)
@@ -107,7 +108,7 @@ def test_a_placement_is_confirmed_by_replays_that_did_not_choose_it(monkeypatch:
         seen.append(options["numbers"])
         return replay(workload, placement, **options)
 
-    monkeypatch.setattr(algorithms, "replay", seeing)
+    monkeypatch.setattr(headroom, "replay", seeing)
     _, found = plan(PAPER)
     chose, confirms = set(itertools.chain(*seen[:-1])), set(seen[-1])
     assert chose == set(range(CHOOSING))
@@ -117,10 +118,10 @@ def test_a_placement_is_confirmed_by_replays_that_did_not_choose_it(monkeypatch:
 
 def test_each_headroom_is_confirmed_by_other_replays(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(algorithms, "replay", lambda *_, numbers, **__: seen.extend(numbers))
-    for step in range(STEPS):
-        confirmed(PAPER, pack(PAPER), step=step)
-    assert len(set(seen)) == len(seen) == STEPS * CONFIRMING
+    monkeypatch.setattr(headroom, "replay", lambda *_, numbers, **__: seen.extend(numbers))
+    for number in range(TRIES):
+        confirmed(PAPER, pack(PAPER), number=number)
+    assert len(set(seen)) == len(seen) == TRIES * CONFIRMING
 
 
 def test_even_arrivals_need_no_headroom() -> None:
@@ -128,8 +129,8 @@ def test_even_arrivals_need_no_headroom() -> None:
     assert placement.headroom == 0
     assert all(each.late == 0 for each in found)
     # All requests of a replay have one phase: statistics alone could not tell.
-    unsure = next(each for each in found if not each.proven(STEPS))
-    assert unproven(PAPER, [replace(unsure, late=1)], STEPS) == [unsure.model]
+    unsure = next(each for each in found if not each.proven(TRIES))
+    assert unproven(PAPER, [replace(unsure, late=1)], TRIES) == [unsure.model]
 
 
 def test_a_plan_holds_on_other_seeds() -> None:
@@ -155,7 +156,25 @@ def test_without_enough_headroom_it_says_how_many_are_late() -> None:
         rf"even planned for 2 times the rates, \d+ of \d+ requests of m on device \d are late in {CONFIRMING} replays"
     )
     with pytest.raises(Mistake, match=message):
-        plan(workload)
+        plan(workload, "squishy")
+
+
+def test_a_heuristic_that_needs_fewer_devices_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    roomy = replace(PAPER, devices=Devices(count=9, memory_bytes=1.0))
+
+    def needs_headroom(workload: Workload, name: str, **options: Any) -> Placement:
+        return pack(workload, name, **options | {"headroom": 2.0 if name == DEFAULT else options["headroom"]})
+
+    monkeypatch.setattr(headroom, "pack", needs_headroom)
+    placement, _ = plan(roomy)
+    assert len(pack(roomy, headroom=2.0).nodes) > 2
+    assert (placement.algorithm, len(placement.nodes)) == ("squishy", 2)
+    # Where no device is left for the headroom, a heuristic that needs none is an answer.
+    assert plan(PAPER)[0].algorithm == "squishy"
+    with pytest.raises(
+        Mistake, match=r"\d devices are needed at 3 x the rates, which uneven arrivals need, by improved"
+    ):
+        plan(replace(PAPER, devices=Devices(count=1, memory_bytes=1.0)))
 
 
 def test_a_replay_is_as_long_as_stated() -> None:
