@@ -227,12 +227,6 @@ def test_a_placement_is_a_plan_of_a_cluster(tmp_path: Path) -> None:
     assert deployment.arguments == ("--rate-limit=execution_count",)
 
 
-def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[bold]"))
-    assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
-    assert "[bold]" in capsys.readouterr().out
-
-
 def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models, out = repository(tmp_path), tmp_path / "out"
     arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]

@@ -1,4 +1,4 @@
-"""What a plan prints about late requests."""
+"""What a plan prints: names as they are, and how many requests are late."""
 
 from pathlib import Path
 
@@ -27,3 +27,9 @@ def test_a_plan_says_how_many_are_late_and_in_how_many_replays(
     (tmp_path / "plan.toml").write_text(text.replace("rate_per_s = 100", "rate_per_s = 250"))
     assert main([*arguments, "--from", str(tmp_path / "out" / "placement.json")]) == 1
     assert "the replays do not show that simulated_accelerator are in time" in capsys.readouterr().err
+
+
+def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[bold]"))
+    assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
+    assert "[bold]" in capsys.readouterr().out
