@@ -18,7 +18,7 @@ from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import simulate
 from perf.stats.interval import Interval
 from perf.stats.rounds import paired
-from perf.stats.verdict import FASTER, SAME, SLOWER, verdict
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, verdict
 from perf.studies.goodput.__main__ import main
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
@@ -173,7 +173,8 @@ def test_a_table_claims_no_more_than_its_intervals() -> None:
     touches = Interval(value=0.968, low=0.937, high=1.0004, level=0.95, count=5, method="")
     row = _row(ratio=touches, simulated_ratio=replace(touches, high=0.9996))
     shown = cells(row, {})
-    assert shown[4:6] == (str(touches), "cannot tell, measure 1 more rounds")
+    assert shown[4:6] == (str(touches), str(verdict(touches, more_is_better=True)))
+    assert shown[5].startswith(CANNOT_TELL)
     assert shown[-1] == SLOWER
     assert len(shown) == len(TITLES)
     assert cells(_row(), {})[4:6] == ("", "")
