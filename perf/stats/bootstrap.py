@@ -66,6 +66,12 @@ def block_length(values: Values) -> int:
     return int(min(max(1, math.ceil(length)), most))
 
 
+def picks(count: int, length: int, resamples: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The indices of resamples of `count` values in blocks of `length` that go round the end: (`resamples`, count)."""
+    begins = rng.integers(0, count, (resamples, -(-count // length), 1))
+    return np.asarray((begins + np.arange(length)) % count).reshape(resamples, -1)[:, :count]
+
+
 def _blocks(values: Values, statistic: Statistic, rng: np.random.Generator) -> Values:
     """The statistic of `RESAMPLES` resamples that are made of blocks: (`RESAMPLES`,)."""
     count = len(values)
@@ -74,14 +80,11 @@ def _blocks(values: Values, statistic: Statistic, rng: np.random.Generator) -> V
     finite = np.where(np.isfinite(values), values, np.max(values[np.isfinite(values)], initial=0.0))
     finite = np.minimum(finite, HUGE)
     length = max(block_length(finite), block_length(over))
-    offsets, needed = np.arange(length), -(-count // length)
-    each = max(1, CHUNK // (needed * length))
-    parts = []
-    for start in range(0, RESAMPLES, each):
-        begins = rng.integers(0, count, (min(each, RESAMPLES - start), needed, 1))
-        picked = ((begins + offsets) % count).reshape(len(begins), -1)[:, :count]
-        parts.append(statistic(values[picked]))
-    return np.concatenate(parts)
+    each = max(1, CHUNK // (-(-count // length) * length))
+    starts = range(0, RESAMPLES, each)
+    return np.concatenate(
+        [statistic(values[picks(count, length, min(each, RESAMPLES - start), rng)]) for start in starts]
+    )
 
 
 def _exp(value: float) -> float:

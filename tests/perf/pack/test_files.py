@@ -35,6 +35,7 @@ from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
 PLAN = """
+arrivals = "uniform"
 [devices]
 count = 4
 memory_mib = 1000
@@ -60,6 +61,8 @@ def test_a_plan_file_is_read(tmp_path: Path) -> None:
     assert workload.devices == Devices(count=4, memory_bytes=1000 * 2**20)
     assert [model.latency.at(rows) for rows in (1, 2, 8)] == [20.5, 21.0, 24.0]
     assert [model.memory.at(rows) / 2**20 for rows in (1, 8)] == [52, 66]
+    like_users = plan_path(tmp_path, PLAN.replace('arrivals = "uniform"', ""))
+    assert (workload.arrivals, plan_file.read(like_users).arrivals) == ("uniform", "poisson")
 
 
 def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
@@ -99,7 +102,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         ('"simulated_accelerator"', '".."', "the name of a model is that of its folder"),
         ("8 = 16, 1 = 2", "8 = 1, 1 = 2", "must not fall as the batch grows"),
         ("8 = 16, 1 = 2", "x = 1", "write values by batch size as { 1 = 20.5"),
-        ("[devices]", 'arrivals = "bursty"\n[devices]', "write uniform or poisson"),
+        ('"uniform"', '"bursty"', "write uniform or poisson"),
         ("[devices]", "[devices", "cannot be read as TOML"),
         (
             "latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }",
@@ -222,12 +225,6 @@ def test_a_placement_is_a_plan_of_a_cluster(tmp_path: Path) -> None:
     assert (set(deployment.models), deployment.replicas) == ({"other", "simulated_accelerator"}, 1)
     assert (deployment.p99_ms, deployment.gpus, deployment.config_name) == (500, 1, "packed")
     assert deployment.arguments == ("--rate-limit=execution_count",)
-
-
-def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[bold]"))
-    assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
-    assert "[bold]" in capsys.readouterr().out
 
 
 def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -56,3 +56,12 @@ def test_a_percentile_among_unanswered_requests_is_unbounded() -> None:
     assert bootstrap.series(answered, answered, partial(percentile, percent=99)).excludes_one is False
     median = bootstrap.series(answered, answered, partial(percentile, percent=50))
     assert 0.5 < median.low <= 1.0 <= median.high < 2.0
+
+
+def test_resamples_are_made_of_blocks_that_go_round_the_end() -> None:
+    picked = bootstrap.picks(10, 4, 500, np.random.default_rng(0))
+    assert picked.shape == (500, 10)
+    # Within a block each index follows the one before; a block begins at any index.
+    steps = np.diff(picked) % 10
+    assert np.all(np.delete(steps, [3, 7], axis=1) == 1)
+    assert set(picked[:, 4].tolist()) == set(range(10))
