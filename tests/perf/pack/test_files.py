@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from clients import Model as Client
 from export.repository import REPOSITORY
 from perf.measure.ramp import Level
-from perf.measure.service_curve import Size
+from perf.measure.service_line import Size
 from perf.measure.service_profile import write
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack import manifests, packed_config, plan_file

@@ -9,15 +9,16 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.ramp import Level
-from perf.measure.service_curve import Size
+from perf.measure.service_line import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.measurement import AnalyzerResult
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate import __main__ as program
-from perf.simulate.costs import ASLEEP, Costs, contention
+from perf.simulate.costs import Costs, contention
 from perf.simulate.predict import predict
+from perf.studies.prediction.analyzer_schedule import ASLEEP, open_way
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -239,10 +240,23 @@ def test_rare_requests_find_the_caches_cold() -> None:
     assert replace(ramp(), rare_us=20_900.0).cold_us == ramp().cold_us == 0.0
 
 
-def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
-    profiled = ramp(outside_us=400.0)
-    assert predicted("closed:1", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
-    assert predicted("constant:5", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
+def test_a_longer_way_in_an_open_loop_is_the_clients_and_not_the_loops() -> None:
+    """perf_analyzer takes longer there, as measured with rare requests; another client has its own way."""
+    profiled = replace(ramp(outside_us=400.0), rare_way_us=900.0)
+    for offered in ("closed:1", "constant:5"):
+        assert predicted(offered, profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
+    for way, lone_us in ((open_way(profiled), 900), (replace(profiled.way, lone_us=250.0), 250)):
+        rare = predict(
+            Candidate(max_batch_size=8),
+            CONFIG,
+            Traffic.parse("constant:5"),
+            Profile(ramps=(profiled,)),
+            SLA,
+            requests=4000,
+            way=way,
+        )
+        assert rare.percentiles_ms[50] == pytest.approx(20.5 + lone_us / 1e3, rel=0.01)
+    assert open_way(replace(profiled, rare_way_us=None)).open_lone_us == pytest.approx(400 * ASLEEP)
 
 
 def test_given_arrival_times_are_repeated_as_a_whole() -> None:
