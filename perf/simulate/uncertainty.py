@@ -25,7 +25,7 @@ from perf.stats.verdict import MARGIN
 LEVEL = 0.9
 DRAWS = 12
 # A measurement is simulated with at least and at most so many requests.
-REQUESTS = (300, 20_000)
+REQUESTS = (200, 20_000)
 # The drift between rounds is at least that of a quiet machine, on which two measurements differ by about `MARGIN`; that
 # counts as much as so many rounds, so that two rounds that happen to agree do not count as none.
 LEAST_DRIFT, ROUNDS_BEFORE = MARGIN / math.sqrt(2), 4
