@@ -35,7 +35,7 @@ def burden(
 ) -> Burden:
     """Least squares of time on arrivals within each size (fixed effects), weighted by executions.
 
-    `errors_us` are the standard errors of the mean times by rows. A size whose levels differ by more has a larger one.
+    `errors_us` are the standard errors of the mean times by rows, for the sizes of the result.
     """
     busy_levels = [level for level in levels if level.concurrency >= instances]
     cells = np.array([cell for level in busy_levels for cell in _cells(level)])
@@ -51,24 +51,17 @@ def burden(
     free = len(rows) - len(means) - 1
     error = float(np.sqrt(np.sum(busy * (longer - each * apart) ** 2) / max(1, free) / squares)) if squares else 0.0
     each = each if free > 0 and each > SURE * error else 0.0
-    left, known = longer - each * apart, errors_us or {}
+    known = errors_us or {}
     sizes = tuple(
         Size(
             rows=int(size),
             executions=int(np.sum(count[rows == size])),
             mean_us=t - each * a,
-            error_us=max(known.get(int(size), 0.0), _error(left[rows == size], count[rows == size])),
+            error_us=known.get(int(size), 0.0),
         )
         for size, (a, t) in means.items()
     )
     return Burden(each_us=each, sizes=sizes)
-
-
-def _error(left: Values, count: Values) -> float:
-    """The standard error of a mean over levels that are off by `left`, each with `count` executions; 0 for one."""
-    if len(left) < 2:
-        return 0.0
-    return float(np.sqrt(np.sum(count * left**2) / (len(left) - 1) / np.sum(count)))
 
 
 def _cells(level: Level) -> list[tuple[float, ...]]:

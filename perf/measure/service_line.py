@@ -47,12 +47,13 @@ def with_errors(sizes: Sequence[Size]) -> tuple[Size, ...]:
     """The sizes with standard errors in which a rare size has the spread of the others.
 
     The spread of a few executions is itself hardly known: 18 that happened to be alike would count as exact. So the
-    relative variance of one execution is a mean of the size's own and of that of all sizes, weighted by executions.
+    relative variance of one execution is a mean of the size's own and of the median over all sizes, both weighted by
+    executions. A median, since one slow second multiplies the variance of the sizes that ran in it.
     """
     own = np.array([_relative_variance(size) for size in sizes])
     counts = np.array([size.executions for size in sizes], dtype=np.float64)
     known = np.isfinite(own)
-    pooled = float(np.average(own[known], weights=counts[known])) if np.any(known) else 1.0
+    pooled = _median(own[known], counts[known]) if np.any(known) else 1.0
     shrunk = np.where(known, (OWN_SPREAD * pooled + counts * np.where(known, own, 0.0)) / (OWN_SPREAD + counts), pooled)
     shares = np.sqrt(np.maximum(shrunk, LEAST_SPREAD**2) / counts)
     return tuple(replace(size, error_us=float(share * size.mean_us)) for size, share in zip(sizes, shares, strict=True))
@@ -91,6 +92,12 @@ def line(rows: Values, times: Values, weights: Values) -> FittedLine:
         row_error_us=float(errors[1]),
         r2=1.0 - float(np.sum(left)) / total if total else 1.0,
     )
+
+
+def _median(values: Values, weights: Values) -> float:
+    order = np.argsort(values)
+    half = np.searchsorted(np.cumsum(weights[order]), float(np.sum(weights)) / 2)
+    return float(values[order][half])
 
 
 def _relative_variance(size: Size) -> float:

@@ -38,6 +38,10 @@ class Bounds:
     low: float
     high: float
 
+    def __format__(self, spec: str) -> str:
+        """Both bounds as numbers of this format."""
+        return f"{self.low:{spec}} to {self.high:{spec}}"
+
     def hold(self, value: float) -> bool:
         """Whether the value is within them."""
         return self.low <= value <= self.high

@@ -187,10 +187,7 @@ def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
 
 
 def _cell(figure: Figure) -> str:
-    return (
-        f"{figure.predicted:.1f} ({figure.bounds.low:.1f} to {figure.bounds.high:.1f}) / "
-        f"{median(figure.measured):.1f} ({figure.error:+.0%})"
-    )
+    return f"{figure.predicted:.1f} ({figure.bounds:.1f}) / {median(figure.measured):.1f} ({figure.error:+.0%})"
 
 
 def main(argv: Sequence[str]) -> int:
