@@ -5,6 +5,7 @@ size is seen at several levels of the ramp, with many other requests in flight o
 arrivals within each size is what one arrival costs, whatever the curve is.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perf.measure.ramp import Level
-from perf.measure.service_line import Size, Values, line
+from perf.measure.service_line import Size, Values, line, with_errors
 
 # A slope counts if it is this many standard errors above 0.
 SURE = 2.0
@@ -24,10 +25,12 @@ class Burden:
 
     `each_us`: microseconds that one arrival adds to each execution while all instances are busy. `sizes`: the times of
     the executions until they have computed (without the sending of answers), if no request arrived meanwhile.
+    `drift`: the standard deviation, as a share, of the times of one size from level to level, beyond their errors.
     """
 
     each_us: float
     sizes: tuple[Size, ...]
+    drift: float = 0.0
 
 
 def burden(
@@ -61,7 +64,20 @@ def burden(
         )
         for size, (a, t) in means.items()
     )
-    return Burden(each_us=each, sizes=sizes)
+    return Burden(each_us=each, sizes=sizes, drift=_drift((longer - each * apart), rows, count, sizes))
+
+
+def _drift(left: Values, rows: Values, count: Values, sizes: Sequence[Size]) -> float:
+    """The scatter of the levels of each size that is larger than the spread of single executions explains."""
+    squares = free = 0.0
+    for size in with_errors(sizes):
+        chosen = rows == size.rows
+        shares, counts = left[chosen] / size.mean_us, count[chosen]
+        # A weighted sum of squares about the mean: what single executions and a drift of 1 add to it on average.
+        single = (size.error_us / size.mean_us) ** 2 * size.executions
+        squares += float(np.sum(counts * shares**2)) - single * (len(counts) - 1)
+        free += float(np.sum(counts) - np.sum(counts**2) / np.sum(counts))
+    return math.sqrt(max(0.0, squares / free)) if free > 0 else 0.0
 
 
 def _cells(level: Level) -> list[tuple[float, ...]]:

@@ -26,8 +26,9 @@ LEVEL = 0.9
 DRAWS = 12
 # A measurement is simulated with at least and at most so many requests.
 REQUESTS = (200, 20_000)
-# The drift between rounds is at least that of a quiet machine, on which two measurements differ by about `MARGIN`; that
-# counts as much as so many rounds, so that two rounds that happen to agree do not count as none.
+# The drift between rounds is at least that between the levels of one ramp, and at least that of a quiet machine, on
+# which two measurements differ by about `MARGIN`. That counts as much as so many rounds, so that two rounds that happen
+# to agree do not count as none.
 LEAST_DRIFT, ROUNDS_BEFORE = MARGIN / math.sqrt(2), 4
 
 
@@ -110,8 +111,8 @@ def drifts(ramp: ServiceTimes, draws: int) -> list[float]:
 
     They are evenly spaced quantiles, wide enough for the error of the drift itself (t instead of normal).
     """
-    freedom = ROUNDS_BEFORE + ramp.rounds - 1
-    variance = (ROUNDS_BEFORE * LEAST_DRIFT**2 + (ramp.rounds - 1) * ramp.drift**2) / freedom
+    freedom, least = ROUNDS_BEFORE + ramp.rounds - 1, max(LEAST_DRIFT, ramp.burden.drift)
+    variance = (ROUNDS_BEFORE * least**2 + (ramp.rounds - 1) * ramp.drift**2) / freedom
     outer = (1 + LEVEL) / 2
     wider = float(scipy.special.stdtrit(freedom, outer) / scipy.special.ndtri(outer))
     quantiles = scipy.special.ndtri((np.arange(draws) + 0.5) / draws)

@@ -62,3 +62,16 @@ def test_a_slope_within_its_error_is_zero() -> None:
 def test_levels_that_do_not_keep_all_instances_busy_are_left_out() -> None:
     arrivals = burden([level(1, {1: 9_999.0}), level(3, {1: 1_200.0}), level(5, {1: 1_200.0, 2: 1_400.0})], 2, 8)
     assert {size.rows: size.mean_us for size in arrivals.sizes} == {1: 1_200.0, 2: 1_400.0}
+
+
+def test_levels_that_differ_by_more_than_their_errors_show_the_drift_of_the_machine() -> None:
+    """4 rows take 2.0 and 2.4 ms at two levels of 10 executions: 0.2 ms about the mean, a deviation of 0.283 / 2.2.
+
+    Single executions with a spread of 20 % explain 0.2 / sqrt(10) of that.
+    """
+    made = [level(n, {4: took}) for n, took in ((4, 2_000.0), (5, 2_400.0))]
+    exact = burden(made, 1, 8, {4: 2_200 * 0.01 / 20**0.5})
+    assert exact.drift == pytest.approx(0.2 * 2**0.5 / 2.2, rel=0.01)
+    noisy = burden(made, 1, 8, {4: 2_200 * 0.2 / 20**0.5})
+    assert noisy.drift == pytest.approx((exact.drift**2 - 0.2**2 / 10) ** 0.5, rel=0.01)
+    assert burden(made, 1, 8, {4: 2_200 * 0.6 / 20**0.5}).drift == 0.0
