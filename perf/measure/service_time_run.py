@@ -117,7 +117,7 @@ def measure(
         levels = _wide(target(server), record)
         record = concluded(dataclasses.replace(record, wide=levels), ramp.glimpses)
         progress(f"{config.name}: steps between batch sizes", False)
-        record = _with_steps(target(server), record)
+        record = with_steps(target(server), record)
         progress(f"{config.name}: rare requests", False)
         rare = rarely(target(server), SPARSE * 1e6 / record.alone_us)
     lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare.counted if counted.batches.get(1)]
@@ -144,7 +144,7 @@ def _wide(endpoint: Endpoint, record: ServiceTimes) -> tuple[Level, ...]:
     return wide(endpoint, most, 1, latency_us=latency_us), wide(endpoint, rows, waiting, latency_us=latency_us)
 
 
-def _with_steps(endpoint: Endpoint, record: ServiceTimes) -> ServiceTimes:
+def with_steps(endpoint: Endpoint, record: ServiceTimes) -> ServiceTimes:
     """The record with sizes next to a step measured: executions of one request of so many rows, on all instances."""
     search = StepSearch.of(record.computing)
     while (rows := search.next(record.computing.times_us)) is not None:

@@ -45,6 +45,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", metavar="1,2", help="intra-op threads of onnxruntime (default: as configured)")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
     parser.add_argument("--mix", metavar="20,30", help="sizes in turn for every dimension of -1, as in perf.why")
+    parser.add_argument(
+        "--drift",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="how much the machine's speed differs from one moment to another, if more than its record shows",
+    )
     parser.add_argument("--requests", type=int, default=20_000, help="requests to simulate (default 20000)")
     parser.add_argument(
         "--seconds", type=float, default=10.0, help="the interval is for so long a measurement (default 10)"

@@ -57,6 +57,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
                 throughput_rows_per_s=prediction.throughput_rows_per_s,
                 seed=arguments.seed,
                 way=way,
+                drift=arguments.drift,
             )
         )
     earlier = earlier_trials(arguments.results, config, traffic, profile.ramps[0])
@@ -113,6 +114,8 @@ def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Seq
             f"--requests {arguments.requests}: fewer are too few for percentiles, more take hours. Simulate "
             f"{REQUESTS[0]} to {REQUESTS[-1]:,}."
         )
+    if not 0 <= arguments.drift < 1:
+        raise Mistake(f"--drift {arguments.drift:g}: a share from 0 to 1. Write 0.1 if the speed differs by 10 %.")
     if arguments.seconds <= 0 or (arguments.way_us is not None and arguments.way_us < 0):
         raise Mistake("--seconds, --way-us: a measurement takes some time, and a way is 0 or more. Change the number.")
     if arguments.seed < 0:

@@ -77,16 +77,18 @@ def bounds(
     seed: int = 0,
     way: Way | None = None,
     stretch: float = 1.0,
+    drift: float = 0.0,
 ) -> PredictedBounds:
     """The bounds of a measurement of `seconds`; `throughput_rows_per_s` is about what is expected in it.
 
-    The other arguments are those of `perf.simulate.predict.predict`.
+    The machine's speed differs from moment to moment by a standard deviation of `drift`, as a share, or more. The other
+    arguments are those of `perf.simulate.predict.predict`.
     """
     ramp = profile.of(candidate)
     expected = round(throughput_rows_per_s / traffic.rows * seconds / (1 - WARM_UP))
     requests = max(REQUESTS[0], min(REQUESTS[1], expected))
     runs, plain = [], way or ramp.way
-    for number, slower in enumerate(drifts(ramp, draws)):
+    for number, slower in enumerate(drifts(ramp, draws, drift)):
         runs.append(
             simulated_run(
                 candidate,
@@ -106,13 +108,15 @@ def bounds(
     return _bounds(runs, traffic.rows)
 
 
-def drifts(ramp: ServiceTimes, draws: int) -> list[float]:
+def drifts(ramp: ServiceTimes, draws: int, least: float = 0.0) -> list[float]:
     """Factors by which the machine's times at another moment differ from those of the profile, in no order.
 
     They are evenly spaced quantiles, wide enough for the error of the drift itself (t instead of normal).
     """
-    freedom, least = ROUNDS_BEFORE + ramp.rounds - 1, max(LEAST_DRIFT, ramp.burden.drift)
-    variance = (ROUNDS_BEFORE * least**2 + (ramp.rounds - 1) * ramp.drift**2) / freedom
+    freedom = ROUNDS_BEFORE + ramp.rounds - 1
+    variance = (
+        ROUNDS_BEFORE * max(LEAST_DRIFT, least, ramp.burden.drift) ** 2 + (ramp.rounds - 1) * ramp.drift**2
+    ) / freedom
     outer = (1 + LEVEL) / 2
     wider = float(scipy.special.stdtrit(freedom, outer) / scipy.special.ndtri(outer))
     quantiles = scipy.special.ndtri((np.arange(draws) + 0.5) / draws)
