@@ -34,6 +34,7 @@ class Clients:
     ) -> None:
         self._traffic, self._left, self._delayed = traffic, requests, delayed
         self._way, self._quiet = way.of(traffic.rows, open_loop=traffic.open), constants.quiet
+        self._each_us = self._way.each_us * constants.apart
         self._seed = seed
         rng = np.random.default_rng([*seed, 1])
         self._hops = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
@@ -50,13 +51,13 @@ class Clients:
         at = 0.0
         for client in range(min(self._traffic.clients, self._left)):
             yield self._next(client, round(at * US))
-            at += self._way.each_us * next(self._each)
+            at += self._each_us * next(self._each)
 
     def after(self, answer: Answer) -> Iterable[Request]:
         """Return the next request of the answered client of a closed loop."""
         at, latency_us = self._burst
         if at == answer.at:  # behind another of its batch, whose way it shares for the most part
-            each_us = self._way.each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
+            each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
             latency_us += each_us * next(self._each)
         else:
             latency_us = self._way.lone_us * next(self._hops)

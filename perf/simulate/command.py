@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from triton_batching.terminal import Mistake, terminal
 # The largest values that are simulated.
 MOST = {"max_batch_size": MOST_ROWS, "instances": MOST_INSTANCES, "threads": MOST_THREADS}
 REQUESTS = range(100, 10_000_001)
+# A random load of a few thousand requests brings a few percent fewer than its rate.
+CARRIED = 0.95
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -62,8 +65,19 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
         )
     earlier = earlier_trials(arguments.results, config, traffic, profile.ramps[0])
     show(predictions, intervals, earlier, target, f"{arguments.model}, {traffic}", console)
+    if any(map(functools.partial(_overloaded, traffic), predictions)):
+        console.print(
+            "more arrives than is answered: latencies grow as long as the load lasts, so they are those of "
+            f"{arguments.requests:,} requests, and their intervals those of {arguments.seconds:g} s",
+            markup=False,
+        )
     for note in dict.fromkeys(note for prediction in predictions for note in _notes(prediction, profile)):
         console.print(f"not measured: {note}", markup=False)
+
+
+def _overloaded(traffic: Traffic, prediction: Prediction) -> bool:
+    """Whether an open loop brings more than is answered."""
+    return traffic.open and prediction.throughput_rows_per_s < CARRIED * traffic.rate_per_s * traffic.rows
 
 
 def _way(arguments: argparse.Namespace, ramp: ServiceTimes) -> Way | None:

@@ -23,6 +23,8 @@ class Constants:
             allows timers 50 us of it).
         cooling_us: after this pause two thirds of the caches' contents are lost, fitted to the two models that lose any
             (`perf.studies.pauses`).
+        apart: factor on the time between two answers of a batch. A profile knows the sum of it and of what delays all
+            of them, and takes two thirds (`perf.measure.service_way.APART`); traced on two models: 0.63 to 0.97.
         pace: answers leave at a pace from 1 - pace to 1 + pace times the mean, depending on the server's other threads,
             as traced.
     """
@@ -31,6 +33,7 @@ class Constants:
     quiet: float = 2 / 3
     late_us: float = 120.0
     cooling_us: float = 17_000.0
+    apart: float = 1.0
     pace: float = 0.9
 
     def drawn(self, rng: np.random.Generator) -> "Constants":
@@ -46,6 +49,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "quiet": (0.5, 1.0),
     "late_us": (60.0, 230.0),
     "cooling_us": (5_000.0, 40_000.0),
+    "apart": (0.95, 1.45),
     "pace": (0.5, 0.9),
 }
 assert set(RANGES) == {field.name for field in fields(Constants)}
