@@ -34,7 +34,8 @@ class ServiceTimes:
     quantiles, at `SHARES`, of the time of an execution over the mean of its size, from `noise_count` readings.
     `levels` is the ramp. `rare_us` is the median time of one row until computed if requests are rare, and `rare_way_us`
     the way of such a request (both None in older records). `wide` holds levels with several rows in a request: of the
-    largest batch, of a quarter of it, and of single sizes next to a step (empty in older records). `late_us` is how
+    largest batch, of a quarter of it, and of single sizes next to a step (empty in older records). `again` repeats two
+    levels at the end, which shows the drift of the machine meanwhile (empty in older records). `late_us` is how
     late a sleeping thread wakes up under load (None in older records). `rounds` is the number of rounds whose median
     this is, and `drift` the standard deviation of the logarithm of its times from one round to another.
     `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
@@ -62,6 +63,7 @@ class ServiceTimes:
     rare_us: float | None = None
     rare_way_us: float | None = None
     wide: tuple[Level, ...] = ()
+    again: tuple[Level, ...] = ()
     late_us: float | None = None
     rounds: int = 1
     drift: float = 0.0
@@ -150,7 +152,7 @@ class ServiceTimes:
     def burden(self) -> Burden:
         """What arriving requests add to the executions in progress, and the times without that."""
         errors = {size.rows: size.error_us for size in self.sizes}
-        return burden(self.levels, self.instances, self.max_batch_size, errors)
+        return burden([*self.levels, *self.again], self.instances, self.max_batch_size, errors)
 
     def _probed(self, sizes: Sequence[Size], *, output: bool) -> list[Size]:
         """The sizes that only a wide level counted, with the costs of as many requests as they have rows."""
@@ -175,7 +177,7 @@ class ServiceTimes:
     def same(self, other: "ServiceTimes") -> bool:
         """Whether both have the same files, machine, versions, instances and threads."""
         measured = {"started_at", "command", "sizes", "alone_us", "noise", "noise_count", "levels", "rare_us"}
-        measured |= {"gpu_busy_percent", "gpu_memory_mib", "rare_way_us", "wide", "late_us", "rounds", "drift"}
+        measured |= {"gpu_busy_percent", "gpu_memory_mib", "rare_way_us", "wide", "again", "late_us", "rounds", "drift"}
         names = [field.name for field in dataclasses.fields(self) if field.name not in measured]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 

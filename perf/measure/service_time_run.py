@@ -120,6 +120,9 @@ def measure(
         record = with_steps(target(server), record)
         progress(f"{config.name}: rare requests", False)
         rare = rarely(target(server), SPARSE * 1e6 / record.alone_us)
+        progress(f"{config.name}: two levels again", False)
+        again = climb(target(server), [steps[len(steps) // 2], steps[-1]], lambda text, done: None)
+        record = concluded(dataclasses.replace(record, again=again.levels), (*ramp.glimpses, *again.glimpses))
     lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare.counted if counted.batches.get(1)]
     used = gpu.mean()
     return dataclasses.replace(
@@ -166,7 +169,8 @@ def target(server: Running) -> Endpoint:
 def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse]) -> ServiceTimes:
     """The record of a ramp with the times from its levels; raises `Failure` if no row ran alone."""
     alone_us = _alone_us(planned)
-    sizes = _sizes([level for level in planned.levels if level.concurrency >= planned.instances], glimpses)
+    levels = [*planned.levels, *planned.again]
+    sizes = _sizes([level for level in levels if level.concurrency >= planned.instances], glimpses)
     noise = _noise(sizes, glimpses)
     return dataclasses.replace(
         planned,

@@ -24,8 +24,8 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
     """Merge ramps with the same levels: of each level, the one with the median throughput.
 
     The batch sizes are those of the chosen levels, with the median of their standard errors. Noise, the time of a lone
-    row, the times after a pause and the lateness are medians. `drift` is that of the rounds. Other fields are those of
-    the first ramp.
+    row, the times after a pause and the lateness are medians. `drift` is that of the rounds, so levels that were
+    repeated within a round are left out. Other fields are those of the first ramp.
     """
     first = ramps[0]
     levels = tuple(
@@ -43,6 +43,7 @@ def one_ramp(ramps: Sequence[ServiceTimes]) -> ServiceTimes:
         rare_way_us=_median([ramp.rare_way_us for ramp in ramps]),
         late_us=_median([ramp.late_us for ramp in ramps]),
         wide=_wide(ramps),
+        again=(),
         rounds=len(ramps),
         drift=drift(ramps),
     )

@@ -43,6 +43,20 @@ def test_the_time_of_a_lone_row_is_that_of_the_lowest_level() -> None:
     assert concluded(planned, []).alone_us == 20_500.0
 
 
+def test_levels_that_were_repeated_count_and_show_the_drift() -> None:
+    """8 rows took 24 ms in 100 executions and, at the end, 30 ms in as many: 27 ms, and a drift of 4.24 / 27."""
+    repeated = replace(ramp(factor=1.25).levels[-1], concurrency=17)
+    record = concluded(replace(ramp(), sizes=(), again=(repeated,)), [])
+    assert {size.rows: (size.executions, size.mean_us) for size in record.sizes} == {
+        1: (100, 20_500.0),
+        4: (100, 22_000.0),
+        8: (200, 27_000.0),
+    }
+    exact = replace(record, sizes=tuple(replace(size, error_us=1.0) for size in record.sizes))
+    assert exact.burden.drift == pytest.approx(3 * 2**0.5 / 27, rel=0.01)
+    assert concluded(replace(ramp(), sizes=()), []).burden.drift == 0.0
+
+
 @pytest.mark.parametrize(("batches", "batches_text"), [({}, "{}"), ({2: 3}, "{2: 3}"), ({1: 0}, "{1: 0}")])
 def test_a_lowest_level_without_executions_of_one_row_is_an_error(batches: dict[int, int], batches_text: str) -> None:
     lowest = replace(ramp().levels[0], counted=replace(ramp().levels[0].counted, batches=batches))
