@@ -19,7 +19,8 @@ DRAWN = 8192
 class Clients:
     """The `Load` of a simulation. Afterwards `extra_us` maps each answered request to the time of its way.
 
-    `way` is that of a request of one row. `delayed`: the batcher has a delay.
+    `way` is that of a request of one row. `delayed`: the batcher has a delay. The clients of a closed loop start one
+    behind the other, as answers of a batch come back, or at random within `start_us`.
     """
 
     def __init__(
@@ -30,12 +31,13 @@ class Clients:
         *,
         seed: Sequence[int],
         delayed: bool = False,
+        start_us: float = 0.0,
         constants: Constants = STANDARD,
     ) -> None:
         self._traffic, self._left, self._delayed = traffic, requests, delayed
         self._way, self._quiet = way.of(traffic.rows, open_loop=traffic.open), constants.quiet
         self._each_us = self._way.each_us * constants.apart
-        self._seed = seed
+        self._seed, self._start_us = seed, start_us
         rng = np.random.default_rng([*seed, 1])
         self._hops = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
         self._each = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
@@ -48,10 +50,14 @@ class Clients:
         if self._traffic.open:
             yield from arrivals(self._traffic, self._left, self._seed[0])
             return
-        at = 0.0
-        for client in range(min(self._traffic.clients, self._left)):
+        count = min(self._traffic.clients, self._left)
+        if self._start_us:
+            starts = sorted(np.random.default_rng([*self._seed, 4]).uniform(0, self._start_us, count).tolist())
+        else:
+            gaps = [self._each_us * next(self._each) for _ in range(count)]
+            starts = [0.0, *itertools.accumulate(gaps[:-1])]
+        for client, at in enumerate(starts):
             yield self._next(client, round(at * US))
-            at += self._each_us * next(self._each)
 
     def after(self, answer: Answer) -> Iterable[Request]:
         """Return the next request of the answered client of a closed loop."""

@@ -91,14 +91,16 @@ def simulated_run(
 ) -> "SimulatedRun":
     """The requests behind the prediction of `predict`, with the same arguments.
 
-    With `drawn`, the service times are random ones of those that the profile allows. `runs` is how often to start the
-    load (None: a closed loop as often as `requests` allow).
+    With `drawn`, the service times are random ones of those that the profile allows, and in every second case the
+    clients of a closed loop start at random within an execution, since they can settle in more than one rhythm. `runs`
+    is how often to start the load (None: a closed loop as often as `requests` allow).
     """
     costs = Costs.of(candidate, profile, rows=traffic.rows, drawn=drawn).stretched(stretch)
     rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = runs or _times(traffic, requests)
     way = (way or costs.way).longer(overhead_us)
+    apart = drawn is not None and drawn.random() < 0.5
     outcomes = []
     for number in range(times):
         seeds = [seed, number]
@@ -108,6 +110,7 @@ def simulated_run(
             way,
             seed=seeds,
             delayed=rules.delay > 0,
+            start_us=costs.alone_us[1] if apart else 0.0,
             constants=costs.constants,
         )
         outcome = simulate(

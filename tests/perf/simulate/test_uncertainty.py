@@ -103,6 +103,17 @@ def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biase
         assert abs(np.median(errors[name])) < 0.03, name
 
 
+def test_the_interval_of_a_closed_loop_holds_both_of_its_rhythms() -> None:
+    """Five clients and 5 ms of delay: batches of five in 22.5 ms and the delay, or of two and three in turn, 42.5 ms.
+
+    A batch that waits for its instance after the delay takes no more requests, so the second rhythm never ends.
+    """
+    candidate, traffic = Candidate(max_batch_size=8, delay_us=5_000), Traffic.parse("closed:5")
+    around = bounds(candidate, CONFIG, traffic, Profile(ramps=(ramp(),)), seconds=2.0, throughput_rows_per_s=180.0)
+    for cycle_ms in (27.5, 42.5):
+        assert around.throughput_rows_per_s.hold(5 / cycle_ms * 1e3)
+
+
 def test_the_bounds_of_the_next_value_hold_it_as_often_as_they_say() -> None:
     """Of 20,000 samples of six log-normal values, by simulation: 90 % +- 0.6 % (three standard errors)."""
     values = np.random.default_rng(3).lognormal(1, 0.5, (20_000, 7))
