@@ -61,6 +61,12 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "a measurement beside a prediction",
         "python -m perf.studies.prediction --only-compare --results {folder}/..",
     ),
+    "blind point": ("a measurement of a blind case", "python -m perf.studies.prediction blind --seed N --only-compare"),
+    "blind client": ("a client of blind cases", "python -m perf.studies.prediction blind --seed N --only-compare"),
+    "blind predictions": (
+        "predictions of blind cases",
+        "python -m perf.studies.prediction blind --seed N --only-compare",
+    ),
     "pauses": ("the cost of pauses", "python -m perf.studies.pauses"),
     "goodput": ("a measurement of goodput", "python -m perf.studies.goodput --results {folder}"),
     "peers": ("a comparison with other servers", "python -m perf.studies.peers --results {folder}"),

@@ -94,8 +94,10 @@ class ProfiledSimulator:
     def outside_us(self, trial: Trial) -> float:
         """See `Simulator`; a closed loop's client turnaround is included."""
         open_loop = Traffic.parse(trial.load).open
-        way = Costs.of(trial.candidate, self.profile, open_loop=open_loop).way
-        return way.mean_us(trial.counted.batches) + (0.0 if open_loop else way.turnaround_us)
+        way = Costs.of(trial.candidate, self.profile).way
+        rows = max(1, trial.counted.rows // max(1, trial.counted.requests))
+        turnaround_us = 0.0 if open_loop else way.of(rows).turnaround_us
+        return way.mean_us(trial.counted.batches, rows=rows, open_loop=open_loop) + turnaround_us
 
 
 @dataclass(frozen=True, kw_only=True)

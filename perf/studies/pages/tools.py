@@ -12,7 +12,8 @@ from perf.records.study import Study, Trial
 from perf.report.command import summarise
 from perf.report.sweep.table import markdown as report_markdown
 from perf.report.sweep.verdict import basis, sentences
-from perf.simulate.costs import ASLEEP, LATE_US, cooled
+from perf.simulate.constants import STANDARD
+from perf.simulate.costs import cooled
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.verdict import verdict
@@ -25,6 +26,7 @@ from perf.studies.memory_lab.trial import AllocatorTrial
 from perf.studies.packing import __main__ as packing_experiment
 from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
+from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
 from perf.tune.pooled_trials import last_rounds
@@ -194,7 +196,7 @@ def pauses() -> str:
         (
             "how late a thread that sleeps for 5 ms wakes up under load, mean",
             *(f"{model.late_us:.0f} us" for model in records),
-            f"{LATE_US:.0f} us",
+            f"{STANDARD.late_us:.0f} us",
         ),
         (
             "how much longer one row takes after 32 ms of pause",
@@ -204,7 +206,7 @@ def pauses() -> str:
         (
             "share of that after 4, 8 and 16 ms",
             *(shares(model.cooled) if model.cold_us else "" for model in records),
-            shares(lambda pause: cooled(pause * 1e3) / cooled(32e3)),
+            shares(lambda pause: cooled(pause * 1e3, STANDARD.cooling_us) / cooled(32e3, STANDARD.cooling_us)),
         ),
     ]
     return rows_markdown(("", *MODELS, "simulated"), rows)

@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from clients import Model as Client
 from export.repository import REPOSITORY
 from perf.measure.ramp import Level
-from perf.measure.service_curve import Size
+from perf.measure.service_line import Size
 from perf.measure.service_profile import write
 from perf.memory.estimate.batch_memory import Model as MemoryModel
 from perf.pack import manifests, packed_config, plan_file
@@ -138,7 +138,8 @@ def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
         batches_ns={8: 240_000_000},
     )
     measured = AnalyzerResult(window_ms=250, windows=(), throughput_rows_per_s=320.0)
-    # A size that was measured 1 ms faster than a smaller one; 10 executions of 24 ms in 0.25 s leave 1 ms between.
+    # A size that was measured 1 ms faster than a smaller one: both take their mean. 10 executions of 24 ms in 0.25 s
+    # leave 1 ms between.
     times_ms = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
     record = replace(
         ramp(),
@@ -151,7 +152,9 @@ def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
     write(record, tmp_path)
     text = PLAN.replace("latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }", "")
     (model,) = plan_file.read(plan_path(tmp_path, text), records=tmp_path).models
-    assert [model.latency.at(rows) for rows in range(1, 9)] == pytest.approx([22, 23, 24, 25, 25, 27, 28, 29], abs=0.01)
+    assert [model.latency.at(rows) for rows in range(1, 9)] == pytest.approx(
+        [22, 23, 24, 24.5, 24.5, 27, 28, 29], abs=0.01
+    )
     # A ramp of another variant is as good; one that stopped below max_batch_size is not of all sizes.
     (tmp_path / record.file_name).unlink()
     write(replace(record, config_name="dynamic"), tmp_path)
