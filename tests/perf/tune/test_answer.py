@@ -63,14 +63,15 @@ def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Pa
 
 def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
     result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
-    assert result.chosen is not None
+    assert result.comparison is not None
     for screened in result.screened:
-        chosen = replace(result, chosen=replace(result.chosen, candidate=screened.candidate))
+        final = [replace(trial, candidate=screened.candidate) for trial in result.comparison.final]
+        chosen = replace(result, comparison=replace(result.comparison, final=tuple(final)))
         assert [each.candidate for each in shown(chosen)].count(screened.candidate) == 1
 
 
 def test_a_large_figure_is_written_in_full() -> None:
-    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "inf"]
+    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "none"]
 
 
 def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> None:
