@@ -9,7 +9,7 @@ from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
-from perf.tune.answer import figure, pareto, shown
+from perf.tune.answer import figure, other_work, pareto, shown
 from perf.tune.bottleneck import bottleneck
 from perf.tune.pooled_trials import last_rounds
 from perf.tune.reasons import reasons, simplified
@@ -72,6 +72,15 @@ def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
 
 def test_a_large_figure_is_written_in_full() -> None:
     assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "none"]
+
+
+def test_the_own_clients_are_no_other_work() -> None:
+    """Server and clients of a model that is bound by the cores leave a load average far above their number."""
+    own = replace(trial(), load_average=9.0, cores_busy=0.99, cores_ours=0.97)
+    assert other_work([own]) == pytest.approx(0.02)
+    disturbed = replace(own, load_average=0.1, cores_ours=0.6)
+    assert other_work([own, disturbed]) == pytest.approx(0.39)
+    assert other_work([replace(own, cores_ours=None)]) == 0.0
 
 
 def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> None:

@@ -61,7 +61,7 @@ def test_a_model_is_tuned_from_the_command_line(
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
         *("--repository", str(repository), "--results", str(tmp_path)),
-        *("--seconds", "17", "--points", "7"),
+        *("--seconds", "25", "--points", "9", "--rounds", "12"),
     ]
     assert main(command) == 0
     output = capsys.readouterr().out
@@ -70,12 +70,11 @@ def test_a_model_is_tuned_from_the_command_line(
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
     current = Candidate(max_batch_size=2)
-    # On a quiet machine four rows, in 22 ms against two in 21 ms. In any case the answer and the file agree.
-    if tuned == current:
-        assert f"keep the current configuration, {current}" in output
-    else:
-        assert f"use {tuned}" in output
-        assert f"in place of {current}" in output
+    # Four rows in 22 ms against two in 21 ms: whatever the noise, some number of rounds shows it.
+    assert tuned != current
+    assert f"use {tuned}" in output
+    assert f"in place of {current}" in output
+    assert re.search(r"throughput x \d\.\d+ \([\d. to]+\) in (3|6|12) rounds: faster", output)
     assert ("beware: a lone request waits for the full delay" in output) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
@@ -100,8 +99,8 @@ def test_a_model_is_tuned_from_the_command_line(
     measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
     assert {"mean", "p50"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
-    assert main([*command, "--points", "6"]) == 2
-    assert "--points 6 and --seconds 17: too little for a comparison" in capsys.readouterr().err
+    assert main([*command, "--points", "8"]) == 2
+    assert "--points 8 and --seconds 25: too little for a comparison" in capsys.readouterr().err
 
     # The same command again measures nothing, since all is on record. It names the file that it replaces.
     assert "in place of: " not in output
