@@ -70,6 +70,8 @@ class LiveBench:
             progress=lambda text, share: self.progress(f"{candidate}: {text} ({share:.0%})"),
         )
         self.prepare(candidate)
+        if not all(started.done() for started in self._servers.values()):
+            self.progress(f"{candidate}: tritonserver is starting")
         # All servers that were asked for, so that none starts while another is under load.
         ready = {each: started.result()[0] for each, started in self._servers.items()}
         server = ready[candidate]
@@ -115,7 +117,6 @@ class LiveBench:
                     candidate.apply(self.config),
                     config_name=self.config_name,
                     repository=self.repository,
-                    progress=lambda text: self.progress(f"{candidate}: {text}"),
                 )
             )
             if server.server is not None:

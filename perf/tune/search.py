@@ -6,6 +6,7 @@ candidate should beat the best by more than the model's error. While none met th
 measured. Then rounds of the best beside the current configuration confirm it (`final_rounds.py`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -23,8 +24,8 @@ from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import LEAST_ERROR, Corrections
 from perf.tune.study_log import FINAL_POINTS, LEAST_FINAL_POINTS, SURVIVORS, Budget, StudyLog
 
-# No prediction is wrong by this factor: a candidate whose p99 is expected to be so far above the target cannot meet it.
-HOPELESS = 3.0
+# No prediction is wrong by these factors: of the p99, and of the rows per second where an open load is not carried.
+HOPELESS, HOPELESS_RATE = 3.0, 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,8 +122,7 @@ class Search:
                 return None
             if not self.failed:
                 best = self._simplest(best)
-                measured = {pooled.candidate for pooled in self._measured()}
-                self.log.retire(measured - {best.candidate, self.default})
+                self.log.retire(set(self.candidates) - {best.candidate, self.default})
             comparison = self._final_rounds.of(best.candidate, Traffic.parse(best.trials[0].load, rows=self._rows))
             if comparison is None:
                 self.log.add_step(f"{best.candidate}: not chosen, since no trial is left that could confirm it")
@@ -137,15 +137,12 @@ class Search:
         """Measure round after round until no candidate may be better or the budget is spent."""
         compared = False
         while True:
-            number = self._next_round()
-            best = self._best()
-            contender = next(self._contenders(best), None)
-            near_miss = self._near_miss() if best is None and contender is None else None
+            number, best, contender = self._next_round(), self._best(), self._contender()
             reserve = LEAST_FINAL_POINTS if best is None else FINAL_POINTS + (0 if compared else SURVIVORS)
-            if (another := contender or near_miss) and self._affords_short(reserve):
-                expected = "is the nearest miss expected" if near_miss else "may do"
-                self.log.add_step(f"{another.candidate} {expected}: {_figures(another)}; measured next")
-                self._round(number, [another.candidate], self.budget.short_s)
+            if contender is not None and self._affords_short(reserve):
+                expected = "may do" if self.goal.met(contender) else "is the nearest miss expected:"
+                self.log.add_step(f"{contender.candidate} {expected} {_figures(contender)}; measured next")
+                self._round(number, [contender.candidate], self.budget.short_s)
                 continue
             survivors = self._survivors()
             affordable = self.budget.affords(self.log, len(survivors), self.budget.long_s)
@@ -186,6 +183,9 @@ class Search:
         for candidate in candidates:
             if self.budget.affords(self.log, 1, seconds, reserve=LEAST_FINAL_POINTS):
                 self._measure(candidate, self._load(candidate), HALVING, number, seconds)
+        likely = self._contender()
+        if likely is not None and self._affords_short(LEAST_FINAL_POINTS if self._best() is None else FINAL_POINTS):
+            self._prepare([likely.candidate], number + 1, self.budget.short_s)  # it starts during the fit
         self._fit()
 
     def _measure(self, candidate: Candidate, traffic: Traffic, stage: str, number: int, seconds: float) -> Trial:
@@ -211,11 +211,7 @@ class Search:
         """Fit the corrections to all trials, and judge every candidate again."""
         fit = Fit(simulator=self.screen.simulator, rows=self._rows, requests=self.screen.coarse)
         self.corrections = fit.corrections(self.log.study.trials)
-        terms = "; ".join(
-            f"{parallelism}: contention {correction.contention:.2f}, overhead {correction.overhead_us:+.0f} us, "
-            f"throughput x {correction.throughput:.3f}, p99 x {correction.p99:.3f}"
-            for parallelism, correction in self.corrections.by_parallelism.items()
-        )
+        terms = "; ".join(f"{of}: {correction}" for of, correction in self.corrections.by_parallelism.items())
         self.log.add_step(f"fitted again ({terms}); error of the model: {self.corrections}")
         self.screened = self.screen.again(self.screened, self.corrections, self.default, self.progress)
         self.traffic.clear()
@@ -258,16 +254,20 @@ class Search:
         measured = {(trial.candidate, trial.load) for trial in self.log.study.trials}
         return (each for each in self.screened if (each.candidate, str(each.traffic)) not in measured)
 
-    def _contenders(self, best: PooledTrials | None) -> Iterator[Screened]:
-        """Yield candidates not yet measured that could beat the best within the model's error, best first."""
-        error = self.corrections.error(of_p99=self.goal.by_p99)
-        for screened in self._new():
-            if self.goal.met(screened) and (best is None or self.goal.beats(screened, best, by=-error)):
-                yield screened
+    def _contender(self) -> Screened | None:
+        """Return the best candidate not yet measured that could beat the best one within the model's error.
 
-    def _near_miss(self) -> Screened | None:
-        """Return the candidate not yet measured that is expected nearest to the target; None if all are hopeless."""
-        return next((each for each in self._new() if each.p99_ms <= HOPELESS * self.goal.limit_ms), None)
+        While none met the target it is the one that is expected nearest to it; None if all are hopeless.
+        """
+        best, error = self._best(), self.corrections.error(of_p99=self.goal.by_p99)
+        if best is None:
+            return next(filter(self._hopeful, self._new()), None)
+        better = (each for each in self._new() if self.goal.met(each) and self.goal.beats(each, best, by=-error))
+        return next(better, None)
+
+    def _hopeful(self, screened: Screened) -> bool:
+        near = screened.throughput_rows_per_s * HOPELESS_RATE >= (screened.offered_rows_per_s or math.inf)
+        return near or screened.p99_ms <= HOPELESS * self.goal.limit_ms
 
     def _survivors(self) -> list[Candidate]:
         """Return the best two if they differ by less than two trials of one configuration may, else none."""
@@ -276,9 +276,8 @@ class Search:
             if self._verified(pooled):
                 by_candidate.setdefault(pooled.candidate, pooled)
         verified = list(by_candidate.values())[:2]
-        if len(verified) < 2 or self.goal.beats(verified[0], verified[1], by=2 * LEAST_ERROR):
-            return []
-        return [pooled.candidate for pooled in verified]
+        apart = len(verified) < 2 or self.goal.beats(verified[0], verified[1], by=2 * LEAST_ERROR)
+        return [] if apart else [pooled.candidate for pooled in verified]
 
     def _simplest(self, best: PooledTrials) -> PooledTrials:
         """Return the best with current values wherever its own are no better, if its trials confirm that."""

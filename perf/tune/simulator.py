@@ -36,6 +36,12 @@ class Correction:
     throughput: float = 1.0
     p99: float = 1.0
 
+    def __str__(self) -> str:
+        return (
+            f"contention {self.contention:.2f}, overhead {self.overhead_us:+.0f} us, "
+            f"throughput x {self.throughput:.3f}, p99 x {self.p99:.3f}"
+        )
+
 
 NO_CORRECTION = Correction()
 
