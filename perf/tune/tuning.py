@@ -256,7 +256,7 @@ def _conclude(
     chosen = comparison.chosen
     limit = bottleneck(chosen.trials)
     if not comparison.better:
-        log.change(chosen=log.study.default, limit=limit, after_pbtxt="")
+        log.change(chosen=log.study.default, limit=limit, after_pbtxt=before.text)
         return None, None
     load = chosen.trials[0].load
     figures = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {load}"
