@@ -254,7 +254,8 @@ def _conclude(
         log.change(chosen=None, limit=limit, after_pbtxt="")
         return None, None
     chosen = comparison.chosen
-    limit = bottleneck(chosen.trials)
+    stays = comparison.before if not comparison.better else None
+    limit = bottleneck((stays or chosen).trials)
     if not comparison.better:
         log.change(chosen=log.study.default, limit=limit, after_pbtxt=before.text)
         return None, None
