@@ -18,6 +18,7 @@ from perf.stats.verdict import CANNOT_TELL, FASTER, SAME
 from perf.tune import __main__ as program
 from perf.tune.comparison import LOOKS, Comparison
 from perf.tune.goal import Goal
+from perf.tune.pooled_trials import last_rounds
 from perf.tune.study_log import StudyLog
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
@@ -61,6 +62,43 @@ def test_no_figure_of_the_choice_is_from_a_trial_that_selected_it(tmp_path: Path
     for candidate in (result.chosen.candidate, search.default):
         (shown,) = [pooled for pooled in result.measured if pooled.candidate == candidate]
         assert HALVING not in {trial.stage for trial in shown.trials}
+
+
+@dataclass(kw_only=True)
+class DeceptiveBench(SimulatedBench):
+    """The first candidate beside the default looks best until it is chosen, and misses every target after that."""
+
+    liar: Candidate | None = None
+
+    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
+        trial = super().measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
+        if self.liar is None and candidate != DEFAULT:
+            self.liar = candidate
+        if candidate != self.liar:
+            return trial
+        factor = 0.3 if stage == HALVING else 10
+        latencies = tuple(us * factor for us in trial.latencies_us)
+        return replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s / factor, latencies_us=latencies)
+
+
+def test_a_choice_that_fails_after_it_was_chosen_is_replaced_by_the_next(tmp_path: Path) -> None:
+    search = searching(tmp_path / "study.json", "closed:16", 60, sizes=(8, 16))
+    bench = DeceptiveBench(service=accelerator, target=search.goal.target)
+    search.log.bench = bench
+    comparison = search.run().comparison
+    assert comparison is not None
+    assert comparison.confirmed
+    assert comparison.chosen.candidate != bench.liar
+    stages = [(trial.stage, trial.candidate) for trial in search.log.study.trials]
+    assert (FINAL, bench.liar) in stages
+    # One round was enough to see it, and what is left of the budget confirms the next.
+    assert [candidate for stage, candidate in stages if stage == FINAL].count(bench.liar or DEFAULT) == 1
+    assert 2 + len(stages) <= search.budget.points
+    # Its rounds have the trials of the current configuration that were made with them.
+    assert len(comparison.current) == len(comparison.final)
+    assert min(trial.round for trial in (*comparison.final, *comparison.current)) > LOOKS.at[-1]
+    final, against, _ = last_rounds(search.log.study.trials)
+    assert len(final) == len(against) == len(comparison.final)
 
 
 def test_a_gain_is_faster_the_same_or_needs_more_rounds() -> None:
