@@ -1,7 +1,8 @@
 """Find the configuration of MODEL that meets a latency target at the highest throughput, and write configs/tuned.pbtxt.
 
 The model is profiled (one short ramp for each count of instances), every candidate is simulated, and the best few are
-measured on a real server beside the current configuration. After Ctrl-C the same command resumes.
+measured on a real server. Rounds of the best beside the current configuration follow. All figures of it are from them,
+and the file is written if it is surely better. After Ctrl-C the same command resumes.
 """
 
 import argparse

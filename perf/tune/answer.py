@@ -36,31 +36,20 @@ def show(tuning: Tuning, console: Console) -> None:
 
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
-    question, study, comparison = tuning.question, tuning.study, tuning.result.comparison
-    target = f"p99 <= {question.target.latency_ms:g} ms under {_load(tuning)}"
+    comparison = tuning.result.comparison
+    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}"
     if comparison is None:
         yield from _refusal(tuning, target)
         return
-    chosen = comparison.chosen
-    if chosen.candidate == study.default:
-        yield f"keep the current configuration, {study.default}: nothing is expected to beat it ({target})"
-    elif comparison.better:
-        yield f"use {chosen.candidate} in place of {study.default}: the best found with {target}"
-    else:
-        yield f"keep the current configuration, {study.default}: {_why_kept(comparison)} ({target})"
+    chosen, default = comparison.chosen, tuning.study.default
+    yield _headline(comparison, default, target)
     if comparison.before is not None:
         yield f"  current: {_figures(comparison.before)}, {_certainty(comparison.before)}"
-    name = "measured" if comparison.better or chosen.candidate == study.default else str(chosen.candidate)
+    name = "measured" if comparison.better or chosen.candidate == default else str(chosen.candidate)
     yield f"  {name}: {_figures(chosen)}, {_certainty(chosen)}"
     yield from _gains(tuning, comparison)
-    yield f"  limited now by {study.limit}"
-    if comparison.better and chosen.candidate.delay_us > study.default.delay_us:
-        yield (
-            f"  beware: a lone request waits for the full delay of {chosen.candidate.delay_us / 1e3:g} ms, "
-            "so with few clients latency is higher than before"
-        )
-    if (others := other_work(study.trials)) >= OTHERS:
-        yield f"  beware: the machine had other work, which took up to {others:.0%} of the cores during a trial"
+    yield f"  limited now by {tuning.study.limit}"
+    yield from _warnings(tuning, comparison)
     if tuning.path is not None:
         yield f"  written: {_near(tuning.path)}; a server loads it as it is, and the doctor finds nothing new"
     else:
@@ -69,17 +58,32 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         yield f"  in place of: {tuning.previous.description}; kept as {_near(tuning.previous.copy)}"
 
 
+def _headline(comparison: Comparison, default: Candidate, target: str) -> str:
+    """Return which configuration to use and why, in words."""
+    chosen = comparison.chosen.candidate
+    if chosen == default:
+        return f"keep the current configuration, {default}: nothing is expected to beat it ({target})"
+    if comparison.better:
+        return f"use {chosen} in place of {default}: the best found with {target}"
+    decides = comparison.gains[0]
+    why = f"{chosen} is {decides.verdict}" if decides.certain else f"it is not certain that {chosen} is better"
+    return f"keep the current configuration, {default}: {why} ({target})"
+
+
+def _warnings(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
+    delay_us = comparison.chosen.candidate.delay_us
+    if comparison.better and delay_us > tuning.study.default.delay_us:
+        yield (
+            f"  beware: a lone request waits for the full delay of {delay_us / 1e3:g} ms, "
+            "so with few clients latency is higher than before"
+        )
+    if (others := other_work(tuning.study.trials)) >= OTHERS:
+        yield f"  beware: the machine had other work, which took up to {others:.0%} of the cores during a trial"
+
+
 def other_work(trials: Sequence[Trial]) -> float:
     """Return the largest share of the cores that neither server nor clients had during a trial; 0 if not counted."""
     return max((trial.cores_busy - trial.cores_ours for trial in trials if trial.cores_ours is not None), default=0.0)
-
-
-def _why_kept(comparison: Comparison) -> str:
-    """Return why the choice does not replace the current configuration, in words."""
-    decides, chosen = comparison.gains[0], comparison.chosen.candidate
-    if decides.certain:
-        return f"{chosen} is {decides.verdict}"
-    return f"it is not certain that {chosen} is better"
 
 
 def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
@@ -87,7 +91,7 @@ def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
     yield f"no configuration met {target} with a margin of {tuning.question.margin:.0%}; nothing was written"
     if closest is None:
         return
-    yield f"  closest: {closest.candidate}, {_figures(closest)}"
+    yield f"  closest in the search: {closest.candidate}, {_figures(closest)}"
     yield f"  limited by {tuning.study.limit}"
     candidates = [screened.candidate for screened in tuning.result.screened]
     for remedy in remedies(closest, tuning.screen, tuning.result.corrections, candidates):
