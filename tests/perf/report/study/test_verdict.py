@@ -214,7 +214,7 @@ def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
     section = verdict(evidence(replace(tuning, trials=wild, command=command)))
     first = gains(evidence(replace(tuning, trials=wild)))[0]
     assert first.verdict.more_rounds is not None
-    assert f"cannot tell, measure {first.verdict.more_rounds} more rounds" in section.title
+    assert str(first.verdict) in section.title
     rounds_in_all = 4 + first.verdict.more_rounds
     assert (
         f"To be certain: python -m perf.compare.versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
