@@ -1,8 +1,9 @@
-"""Are two sets of measurements different? Ratios with their bootstrap intervals, and faster, slower or cannot tell.
+"""Are two sets of measurements different? Ratios with intervals: faster, slower, the same within 3%, or cannot tell.
 
 A and B are files or folders of records (of perf.measure.sweep or perf.load); PATH:NAME takes one configuration of many.
 A study of perf.tune stands for its choice; one study alone compares its default with its choice. The exit code is 1 if
-B is surely slower than A by more than the threshold, so that a pipeline stops there.
+B is surely slower than A and by more than the threshold, so that a pipeline stops there; sure for all loads and
+quantities together, at 95 %. One run of each cannot tell: measure three or more, in turn.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("a", help="the old records: PATH, PATH:CONFIGURATION, or a study")
     parser.add_argument("b", nargs="?", help="the new records; left out if A is a study whose choice is meant")
-    parser.add_argument("--noise", metavar="PATH", help="records of A measured again, in turn with A: the noise floor")
+    parser.add_argument("--noise", metavar="PATH", help="records of A measured again, in turn with A: the A/A noise")
     parser.add_argument("--threshold", default="5%", help="a loss above this is a regression (default 5%%)")
     parser.add_argument(
         "--out", type=path, default=Path("build/compare.json"), help="file for the result (default build/compare.json)"

@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from perf.compare.comparison import SLOWER, QuantityComparison, compare
+from perf.compare.comparison import QuantityComparison, compare
 from perf.records import file, runs
-from perf.stats.bootstrap import LEAST, Interval
+from perf.stats.verdict import differs
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
@@ -25,8 +25,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if a.runs == b.runs:
         console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
     lines = compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
-    regressed = [line for line in lines if line.verdict == SLOWER and -line.gained > threshold]
+    regressed = [line for line in lines if line.regressed(threshold)]
     show(lines, console, titles=(a.title, b.title))
+    if needed := rounds_needed(lines):
+        console.print(
+            f"To be certain, measure about {needed} of each, in turn. A sweep: the same command, --repeats {needed}. "
+            f"perf.compare.versus: --rounds {needed}.",
+            markup=False,
+        )
     for line in regressed:
         console.print(
             f"REGRESSION: {line.quantity} of {line.model} under {line.load} is {-line.gained:.1%} worse "
@@ -39,35 +45,52 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple[str, str]) -> None:
-    """Print one table per model and load, each with the basis of its intervals."""
+    """Print one table per model and load, each with the basis of its intervals, and the level of all of them."""
     console.print(f"A: {titles[0]}\nB: {titles[1]}", markup=False)
     for key in dict.fromkeys((line.model, line.load, line.configs) for line in lines):
         matching = [line for line in lines if (line.model, line.load, line.configs) == key]
         table = Table(title=f"{key[0]}, {key[1]}", box=box.SIMPLE)
-        for name in ("", "A", "B", "B / A (95 %)", "verdict", "A / A"):
-            table.add_column(name, justify="left" if name in ("", "verdict") else "right")
+        for name in ("", "A", "B", "B / A", "verdict on B", "A / A"):
+            table.add_column(name, justify="left" if name in ("", "verdict on B") else "right")
         for line in matching:
             noise = str(line.noise) if line.noise else "-"
-            cells = (f"{line.a:.4g}", f"{line.b:.4g} {line.unit}", _text(line.ratio), line.verdict, noise)
+            cells = (f"{line.a:.4g}", f"{line.b:.4g} {line.unit}", str(line.ratio), str(line.verdict), noise)
             table.add_row(line.quantity, *cells)
         console.print(f"A is {key[2][0]}; B is {key[2][1]}", markup=False, highlight=False)
         console.print(table)
         for remark in dict.fromkeys(map(_remark, matching)):
             console.print(remark, markup=False, highlight=False)
+    for sentence in _levels(lines):
+        console.print(sentence, markup=False, highlight=False)
 
 
-def _text(ratio: Interval) -> str:
-    return f"{ratio.value:.3f} (no interval)" if ratio.low == 0 < ratio.high else str(ratio)
+def _levels(lines: Sequence[QuantityComparison]) -> list[str]:
+    """Sentences on the levels of the intervals and of the exit code."""
+    first = lines[0]
+    of_load = sum((line.load, line.model, line.configs) == (first.load, first.model, first.configs) for line in lines)
+    together = 100 * (1 - of_load * (1 - first.ratio.level))
+    each = f"Each interval is at {100 * first.ratio.level:.4g} %, so that the {of_load} of one load hold together with "
+    sentences = [f"{each}{together:.4g} %."]
+    if len(lines) > of_load:
+        gate = f"{100 * first.gate.level:.4g} %"
+        sentences.append(
+            f"The exit code is for all {len(lines)} together: it needs an interval at {gate} that is slower."
+        )
+    return sentences
+
+
+def rounds_needed(lines: Sequence[QuantityComparison]) -> int | None:
+    """About how many rounds in all decide every line that more rounds can decide; None if there is no such line."""
+    verdicts = [(line.runs, line.verdict.more_rounds) for line in lines]
+    return max((runs + more for runs, more in verdicts if more is not None), default=None)
 
 
 def _remark(line: QuantityComparison) -> str:
     remark = f"{line.runs} {'run' if line.runs == 1 else 'runs'} of each; {line.ratio.method}"
-    if 1 < line.runs < LEAST:
-        remark += f"; {LEAST} of each, measured in turn, would tell more"
-    if line.noise is None and line.runs == 1:
-        remark += f"; it does not cover changes from run to run, so nothing under {line.floor:.0%} counts"
-    if line.noise is not None and line.noise.excludes_one:
-        remark += f"; A differs from itself ({line.quantity} {line.noise}): something other than A and B had an effect"
+    if line.runs == 1:
+        remark += "; it holds no change from run to run, so it decides nothing"
+    if line.noise is not None and differs(line.noise):
+        remark += f"; A differs from itself ({line.quantity} {line.noise}), so B must differ by more than that"
     return f"{remark}."
 
 
@@ -88,6 +111,10 @@ def _write(lines: Sequence[QuantityComparison], titles: tuple[str, str], thresho
         "a": titles[0],
         "b": titles[1],
         "threshold": threshold,
-        "lines": [dataclasses.asdict(line) | {"verdict": line.verdict, "gained": line.gained} for line in lines],
+        "lines": [
+            dataclasses.asdict(line)
+            | {"verdict": line.verdict.word, "more_rounds": line.verdict.more_rounds, "gained": line.gained}
+            for line in lines
+        ],
     }
     return whole_file.write(path, file.json_text(content), remedy="Name another file: --out.")

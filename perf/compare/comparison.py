@@ -4,18 +4,17 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perf.records.measurement import RecordError
 from perf.records.runs import Run, Runs
-from perf.report.sweep.verdict import LEAST_NOISE
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats import bootstrap, rounds
+from perf.stats.interval import LEVEL, Interval
 from perf.stats.percentile import percentile
+from perf.stats.verdict import SLOWER, Verdict, level_of_each, verdict
 
-FASTER, SLOWER, CANNOT_TELL = "faster", "slower", "cannot tell"
 # A run is cut into this many equal times to see how much its throughput varies.
 SLICES = 50
 
@@ -36,8 +35,9 @@ class Quantity:
 class QuantityComparison:
     """One quantity under one load: medians of both sides, the ratio B / A, and the A/A noise.
 
-    A difference below `floor`, the difference between runs of the same, does not count. `runs` is the number of runs
-    of the side with fewer.
+    `ratio` is at the level at which all quantities of one load hold together, `gate` at that of all loads. `noise` is A
+    measured again over A. `runs` is the number of runs of the side with fewer. With one, the interval is of the
+    requests of these runs and holds no change from run to run.
     """
 
     model: str
@@ -49,8 +49,8 @@ class QuantityComparison:
     a: float
     b: float
     ratio: Interval
+    gate: Interval
     noise: Interval | None
-    floor: float
     runs: int
 
     @property
@@ -59,32 +59,55 @@ class QuantityComparison:
         return self.ratio.value - 1 if self.more_is_better else 1 - self.ratio.value
 
     @property
-    def verdict(self) -> str:
-        """Faster or slower if the interval excludes 1 and the difference is above the noise floor."""
-        if not self.ratio.excludes_one or abs(self.ratio.value - 1) <= self.floor:
-            return CANNOT_TELL
-        return FASTER if self.gained > 0 else SLOWER
+    def verdict(self) -> Verdict:
+        """The verdict on B; with one run of a side it cannot tell, since runs of the same differ as well."""
+        return self._judged(self.ratio)
+
+    def regressed(self, threshold: float) -> bool:
+        """Whether B is surely slower among all loads, and by more than `threshold` in the measured ratio."""
+        return self._judged(self.gate).word == SLOWER and -self.gained > threshold
+
+    def _judged(self, ratio: Interval) -> Verdict:
+        return verdict(_of_runs(ratio, self.runs), more_is_better=self.more_is_better, noise=self.noise)
 
 
-def compare(a: Runs, b: Runs, noise: Sequence[Run] = ()) -> list[QuantityComparison]:
-    """Compare every quantity of every common load; raises `RecordError` without a clear pairing of runs."""
+def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL) -> list[QuantityComparison]:
+    """Compare every quantity of every common load; raises `RecordError` without a clear pairing of runs.
+
+    The intervals of one load hold together with probability `level`, and those of the gate do so over all loads: each
+    has the `level_of_each` of their number.
+    """
     repeats = [*a.noise, *noise]
     matched = list(_matched(a, b))
     if not matched:
         loads = [", ".join(sorted({f"{run.model} {run.load}" for run in side.runs})) for side in (a, b)]
         raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
-    lines = []
-    for old, new in matched:
-        repeated = [run for run in repeats if _key(run) == _key(old[0])]
-        lines += [line for quantity in QUANTITIES if (line := _line(quantity, old, new, repeated)) is not None]
+    usable = [[quantity for quantity in QUANTITIES if _usable(quantity, *sides)] for sides in matched]
+    gate = level_of_each(sum(map(len, usable)), level)
+    lines = [
+        _line(
+            quantity,
+            old,
+            new,
+            [run for run in repeats if _key(run) == _key(old[0])],
+            levels=(level_of_each(len(quantities), level), gate),
+        )
+        for (old, new), quantities in zip(matched, usable, strict=True)
+        for quantity in quantities
+    ]
     if noise and all(line.noise is None for line in lines):
-        name = f"{old[0].model}, {old[0].load}, {old[0].config}"
+        name = ", ".join(_key(matched[-1][0][0]))
         raise RecordError(f"--noise has no run of the same as A ({name}). Name repeated runs of A, or leave it out.")
     return lines
 
 
 def _key(run: Run) -> tuple[str, str, str]:
     return run.model, run.load, run.config
+
+
+def _usable(quantity: Quantity, *sides: Sequence[Run]) -> bool:
+    """Whether every run has the quantity."""
+    return all((value := quantity.value(run)) is not None and value > 0 for side in sides for run in side)
 
 
 def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
@@ -107,14 +130,13 @@ def _matched(a: Runs, b: Runs) -> Iterator[tuple[list[Run], list[Run]]]:
 
 
 def _line(
-    quantity: Quantity, old: Sequence[Run], new: Sequence[Run], repeated: Sequence[Run]
-) -> QuantityComparison | None:
-    ratio = _ratio(quantity, new, old)
-    if ratio is None:
-        return None
-    # Repeated runs that also count as A are compared with the others of A.
-    noise = _ratio(quantity, repeated, [run for run in old if run not in repeated] or old) if repeated else None
-    floor = abs(noise.value - 1) if noise else LEAST_NOISE if min(len(old), len(new)) == 1 else 0.0
+    quantity: Quantity,
+    old: Sequence[Run],
+    new: Sequence[Run],
+    repeated: Sequence[Run],
+    *,
+    levels: tuple[float, float],
+) -> QuantityComparison:
     values = [[value for run in side if (value := quantity.value(run)) is not None] for side in (old, new)]
     return QuantityComparison(
         model=old[0].model,
@@ -125,38 +147,57 @@ def _line(
         more_is_better=quantity.more_is_better,
         a=float(np.median(values[0])),
         b=float(np.median(values[1])),
-        ratio=ratio,
-        noise=noise,
-        floor=floor,
+        ratio=_ratio(quantity, new, old, levels[0]),
+        gate=_ratio(quantity, new, old, levels[1]),
+        noise=_noise(quantity, old, repeated, levels[0]),
         runs=min(len(old), len(new)),
     )
 
 
-def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run]) -> Interval | None:
-    values = [[quantity.value(run) for run in sorted(side, key=_start)] for side in (new, old)]
-    usable = [[value for value in side if value is not None and value > 0] for side in values]
-    if not all(usable) or any(len(kept) != len(side) for kept, side in zip(usable, values, strict=True)):
+def _noise(quantity: Quantity, old: Sequence[Run], repeated: Sequence[Run], level: float) -> Interval | None:
+    """A measured again over A; repeated runs that also count as A are compared with the others of A."""
+    if not repeated or not _usable(quantity, repeated):
         return None
-    if any(math.isinf(value) for side in usable for value in side):
-        return _unanswered(*usable)
+    others = [run for run in old if run not in repeated] or old
+    return _of_runs(_ratio(quantity, repeated, others, level), min(len(repeated), len(others)))
+
+
+def _of_runs(ratio: Interval, runs: int) -> Interval:
+    """The interval over runs: one run has none, since runs of the same differ as well."""
+    return ratio if runs > 1 else replace(ratio, low=0.0, high=math.inf, count=runs)
+
+
+def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run], level: float) -> Interval:
+    sides = [
+        [value for run in sorted(side, key=_start) if (value := quantity.value(run)) is not None] for side in (new, old)
+    ]
+    if any(math.isinf(value) for side in sides for value in side):
+        return _unanswered(sides[0], sides[1], level)
     if in_rounds(new, old):
-        return bootstrap.paired(*usable)
+        return rounds.paired(sides[0], sides[1], level=level)
     if len(new) == len(old) == 1 and all(len(quantity.series(run)) > 1 for run in (*new, *old)):
-        return bootstrap.series(quantity.series(new[0]), quantity.series(old[0]), quantity.statistic)
-    return bootstrap.unpaired(*usable)
+        return bootstrap.series(quantity.series(new[0]), quantity.series(old[0]), quantity.statistic, level=level)
+    return rounds.unpaired(sides[0], sides[1], level=level)
 
 
-def _unanswered(new: Sequence[float], old: Sequence[float]) -> Interval:
-    """Compare infinite percentiles (too many unanswered requests): certain only if all runs of just one side are."""
-    count = min(len(new), len(old))
+def _unanswered(new: Sequence[float], old: Sequence[float], level: float) -> Interval:
+    """Compare infinite percentiles (too many unanswered requests): certain if all runs of just one side are.
+
+    If they were of the same, all orders of the runs would be as likely, so the chance of that is 2 of all ways to
+    choose the side (permutation test).
+    """
     every, some = ([test(map(math.isinf, side)) for side in (new, old)] for test in (all, any))
-    method = "requests without an answer"
-    if count < bootstrap.LEAST or every != some or all(every):
-        return Interval(
-            value=math.nan, low=0.0, high=math.inf, level=bootstrap.LEVEL, count=count, method=f"no interval: {method}"
-        )
-    ratio = math.inf if every[0] else 0.0
-    return Interval(value=ratio, low=ratio, high=ratio, level=bootstrap.LEVEL, count=count, method=method)
+    chance = 2 / math.comb(len(new) + len(old), len(new))
+    certain = chance <= 1 - level and every == some and not all(every)
+    ratio = (math.inf if every[0] else 0.0) if certain else math.nan
+    return Interval(
+        value=ratio,
+        low=ratio if certain else 0.0,
+        high=ratio if certain else math.inf,
+        level=level,
+        count=min(len(new), len(old)),
+        method="requests without an answer, permutation test of the runs",
+    )
 
 
 def in_rounds(new: Sequence[Run], old: Sequence[Run]) -> bool:

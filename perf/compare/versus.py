@@ -1,8 +1,8 @@
-"""Measure two configurations of a model in turn, A B A' A B A', and say whether B is faster.
+"""Measure two configurations of a model in turn, and say whether B is faster, slower or the same within 3%.
 
 A and B are names of configurations (configs/NAME.pbtxt; `default` is config.pbtxt). Each has its own server, and one
-gets load at a time. A' is A again: its difference from A is the noise floor. Every trial is a record, and a round with
-all of its records is not measured again.
+gets load at a time. A round measures A, B and A again, in an order drawn from `--seed` that the next round reverses. A
+again, over A, is the A/A noise. Every trial is a record, and a round with all of its records is not measured again.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from export import repository
 from perf.measure.service_time import recorded
-from triton_batching.options import DAY_S, MOST_ROUNDS, MOST_ROWS, number, path, whole_number
+from triton_batching.options import DAY_S, MOST_ROUNDS, MOST_ROWS, MOST_SEED, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
 STOPPED = "stopped; the same command measures the rounds that lack a trial again, each as a whole."
@@ -43,6 +43,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=whole_number(1, MOST_ROWS), default=1, help="rows per request (default 1)")
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency target for every trial")
     parser.add_argument("--rounds", type=whole_number(1, MOST_ROUNDS), default=5, help="trials of each (default 5)")
+    parser.add_argument(
+        "--most-rounds",
+        type=whole_number(1, MOST_ROUNDS),
+        metavar="N",
+        help="until it is certain, double the rounds up to N (default: one look, after --rounds)",
+    )
+    parser.add_argument("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the order (default 0)")
     parser.add_argument(
         "--seconds", type=number(above=0, most=DAY_S), default=5.0, help="length of each trial (default 5)"
     )

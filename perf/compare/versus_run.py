@@ -1,8 +1,9 @@
 """Measures two configurations of a model in turn, on a server each, and compares them."""
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -12,8 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import model_digest
 from export.repository import model_file, model_folder
-from perf.compare.command import show
-from perf.compare.comparison import SLOWER, compare
+from perf.compare.command import rounds_needed, show
+from perf.compare.comparison import QuantityComparison, compare
 from perf.load.arrivals import read_trace
 from perf.load.deployment import Running
 from perf.load.variant import read
@@ -26,6 +27,8 @@ from perf.records.runs import Runs, of_trial
 from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
+from perf.stats.looks import Looks
+from perf.stats.verdict import SLOWER
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake
 
@@ -34,7 +37,11 @@ DEFAULT = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class VersusPlan:
-    """What to measure, and the folder of its records."""
+    """What to measure, and the folder of its records.
+
+    Until every verdict is certain, `rounds` are doubled, up to `most_rounds` (None: `rounds`). `seed` draws the order
+    of the trials within the rounds.
+    """
 
     model: str
     configs: Mapping[str, ModelConfig]
@@ -45,6 +52,8 @@ class VersusPlan:
     rounds: int
     repository: Path
     folder: Path
+    most_rounds: int | None = None
+    seed: int = 0
 
     def slot(self, name: str, stage: str, number: int) -> TrialKey:
         """Return the key of one trial, which names its record."""
@@ -54,6 +63,7 @@ class VersusPlan:
             config=text_format.MessageToString(self.configs[name]),
             model_sha256=self.model_sha256[name],
             load=str(self.traffic),
+            load_sha256=self.traffic.sha256,
             rows=self.traffic.rows,
             sla=self.meter.target,
             seconds=self.seconds,
@@ -74,29 +84,71 @@ class VersusPlan:
         numbers = range(1, self.rounds + 1)
         return [number for number in numbers if not all(slot.path(self.folder).exists() for slot in self.slots(number))]
 
+    @property
+    def looks_at(self) -> list[int]:
+        """The numbers of rounds after which it looks."""
+        at, most = [self.rounds], self.most_rounds or self.rounds
+        while at[-1] < most:
+            at.append(min(2 * at[-1], most))
+        return at
+
+    @property
+    def looked_at(self) -> list[int]:
+        """The numbers of rounds after which earlier commands, which measured fewer rounds, have looked."""
+        records = (self.slots(number)[0].path(self.folder) for number in range(1, self.rounds + 1))
+        commands = [round_record.read(path)[1].command for path in records]
+        return [number for number, (one, other) in enumerate(itertools.pairwise(commands), 1) if one != other]
+
 
 def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
     """Measure the missing rounds, print the comparison and return the exit code."""
-    measure_missing(plan, console, together=together)
-    sides: dict[str, list[Trial]] = {}
-    for number in range(1, plan.rounds + 1):
-        for slot in plan.slots(number):
-            sides.setdefault(slot.side, []).append(round_record.read(slot.path(plan.folder))[1])
-    rows = plan.traffic.rows
-    a, b, noise = (
-        Runs(
-            title=f"{plan.model}, {name}",
-            runs=tuple(of_trial(trial, plan.model, name, rows, path=plan.folder) for trial in trials),
-        )
-        for name, trials in sides.items()
-    )
-    lines = compare(a, b, noise.runs)
-    show(lines, console, titles=(a.title, b.title))
+    for at in plan.looks_at:
+        so_far = replace(plan, rounds=at)
+        measure_missing(so_far, console, together=together)
+        looks = Looks(at=sorted({*so_far.looked_at, *plan.looks_at}))
+        sides = _sides(so_far)
+        lines = _compared(plan, sides, looks.level_at(at))
+        if rounds_needed(lines) is None:
+            break
+    old, new, _ = (f"{plan.model}, {name}" for name in sides)
+    show(lines, console, titles=(old, new))
+    _show_looks(lines, looks, at, console)
     for name, trials in sides.items():
         passed = ", ".join({True: "pass", False: "fail", None: "cannot tell"}[trial.passed] for trial in trials)
         console.print(f"{plan.meter.target}, {name}: {passed}", markup=False)
     console.print(f"records: {plan.folder}", markup=False)
-    return 1 if any(line.verdict == SLOWER for line in lines) else 0
+    return 1 if any(line.verdict.word == SLOWER for line in lines) else 0
+
+
+def _show_looks(lines: Sequence[QuantityComparison], looks: Looks, at: int, console: Console) -> None:
+    if len(looks.at) > 1:
+        console.print(
+            f"Looks after {', '.join(map(str, looks.at))} rounds, this one after {at}: all of them together are wrong "
+            f"in at most {1 - looks.level:.0%} of the cases.",
+            markup=False,
+        )
+    if needed := rounds_needed(lines):
+        console.print(f"To be certain: the same command with --rounds {needed}.", markup=False)
+
+
+def _sides(plan: VersusPlan) -> dict[str, list[Trial]]:
+    """The trials of A, of B and of A measured again, by round."""
+    sides: dict[str, list[Trial]] = {}
+    for number in range(1, plan.rounds + 1):
+        for slot in plan.slots(number):
+            sides.setdefault(slot.side, []).append(round_record.read(slot.path(plan.folder))[1])
+    return sides
+
+
+def _compared(plan: VersusPlan, sides: Mapping[str, Sequence[Trial]], level: float) -> list[QuantityComparison]:
+    a, b, noise = (
+        Runs(
+            title=f"{plan.model}, {name}",
+            runs=tuple(of_trial(trial, plan.model, name, plan.traffic.rows, path=plan.folder) for trial in trials),
+        )
+        for name, trials in sides.items()
+    )
+    return compare(a, b, noise.runs, level=level)
 
 
 def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> None:
@@ -120,7 +172,7 @@ def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> No
                 seconds=plan.seconds,
                 seed=number,
             )
-            round_record.write(plan.slot(lane.name, lane.stage, number), trial, plan.folder)
+            round_record.write(plan.slot(lane.name, lane.stage, number), trial, plan.folder, order_seed=plan.seed)
             bar.advance(task)
             return trial
 
@@ -136,7 +188,7 @@ def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> No
             progress=progress,
         )
         with context as side_by_side:
-            for _ in interleaved(side_by_side, numbers, measure):
+            for _ in interleaved(side_by_side, numbers, measure, seed=plan.seed):
                 pass
 
 
@@ -151,6 +203,8 @@ def planned(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan
     least = min(max(1, config.max_batch_size) for config in configs.values())
     if arguments.rows > least:
         raise Mistake(f"--rows {arguments.rows}: a request has 1 to {least} rows (max_batch_size). Give such a number.")
+    if arguments.most_rounds is not None and arguments.most_rounds < arguments.rounds:
+        raise Mistake(f"--most-rounds {arguments.most_rounds}: fewer than --rounds {arguments.rounds}.")
     traffic = Traffic.parse(arguments.load, rows=arguments.rows)
     if traffic.trace is not None:
         read_trace(traffic.trace)
@@ -165,6 +219,8 @@ def planned(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan
         rounds=arguments.rounds,
         repository=arguments.repository,
         folder=arguments.results,
+        most_rounds=arguments.most_rounds,
+        seed=arguments.seed,
     )
 
 

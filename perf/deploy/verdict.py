@@ -9,13 +9,15 @@ from dataclasses import dataclass
 
 import scipy.stats
 
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats import rounds
+from perf.stats import verdict as one_rule
+from perf.stats.interval import Interval
 
 # How often chance alone may put a ratio outside of its interval, over all models, or call a canary failing.
 SLOWER_CHANCE, FAILURE_CHANCE = 0.05, 0.01
 LEAST_REQUESTS, LEAST_WINDOWS = 100, 5
-WORSE, NOT_WORSE, CANNOT_TELL = "worse", "not worse", "cannot tell"
+# A canary is deployed unless it is surely worse: whether it is surely as good, the reason says.
+WORSE, NOT_WORSE, CANNOT_TELL = "worse", "not worse", one_rule.CANNOT_TELL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,11 +77,14 @@ def judge(canary: Sequence[Window], control: Sequence[Window], *, tolerance: flo
 
 
 def fails_more(canary: Sequence[Window], control: Sequence[Window], *, looks: int = 1) -> bool:
-    """Whether the canary surely fails more often (Fisher's exact test); `looks` tests share the chance of an error."""
+    """Whether the canary surely fails more often (Fisher's exact test).
+
+    The test at the end has half of the chance of an error, and the `looks` before it share the other half.
+    """
     requests, failures = _totals(canary, control)
     failed = [min(failure, count) for failure, count in zip(failures, requests, strict=True)]
     table = [failed, [count - failure for failure, count in zip(failed, requests, strict=True)]]
-    return bool(scipy.stats.fisher_exact(table, alternative="greater").pvalue < FAILURE_CHANCE / looks)
+    return bool(scipy.stats.fisher_exact(table, alternative="greater").pvalue < FAILURE_CHANCE / 2 / looks)
 
 
 def _ratio(canary: Sequence[Window], control: Sequence[Window], model: str, models: int) -> Interval | None:
@@ -93,16 +98,17 @@ def _ratio(canary: Sequence[Window], control: Sequence[Window], model: str, mode
     if len(pairs) < LEAST_WINDOWS or least < LEAST_REQUESTS:
         return None
     means = [[pair[side].mean_ns for pair in pairs] for side in (0, 1)]
-    return bootstrap.paired(*means, level=1 - SLOWER_CHANCE / models)
+    return rounds.paired(*means, level=one_rule.level_of_each(models, 1 - SLOWER_CHANCE))
 
 
 def _compared(ratios: Mapping[str, Interval], models: Sequence[str], tolerance: float) -> tuple[str, str]:
     """The outcome for the models, and a sentence with the slowest one first."""
     slowest = max(ratios, key=lambda model: ratios[model].low)
     ratio = ratios[slowest]
-    text = f"a request of {slowest} takes {ratio} times as long in the server as at the control"
+    word = one_rule.verdict(ratio, more_is_better=False, margin=tolerance).text("window")
+    text = f"a request of {slowest} takes {ratio} times as long in the server as at the control: {word}"
     if ratio.low > 1 + tolerance:
-        return WORSE, f"{text}, surely more than the {tolerance:.0%} that are allowed"
+        return WORSE, f"{text}, surely by more than the {tolerance:.0%} that are allowed"
     unknown = [model for model in models if model not in ratios]
     return NOT_WORSE, f"{text}; too few requests of {', '.join(unknown)}" if unknown else text
 

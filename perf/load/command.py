@@ -16,7 +16,7 @@ from perf.load.target_check import TargetCheck
 from perf.load.variant import Overrides, delay_us
 from perf.records.file import check_folder
 from perf.records.load_record import LoadRecord, LoadResult
-from perf.records.offered_load import Load
+from perf.records.offered_load import Load, file_sha256
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
 from triton_batching.options import refuse_unused
@@ -138,6 +138,7 @@ def _load(arguments: argparse.Namespace) -> Load:
         rate_to_per_s=arguments.rate_to,
         cv2=DEFAULT_CV2 if arguments.cv2 is None else arguments.cv2,
         trace=arguments.trace,
+        trace_sha256=file_sha256(arguments.trace),
         in_flight_limit=max(DEFAULT_IN_FLIGHT_LIMIT, arguments.workers) if limit is None else limit,
         warm_up_s=arguments.warm_up,
         duration_s=arguments.duration,

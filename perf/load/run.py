@@ -41,8 +41,9 @@ COOL_DOWN_S = (0.5, 5.0)
 SETTLE_S = 5.0
 # Time after a timeout in which the requests without an answer are reported.
 HANDED_IN_NS = 1_000_000_000
-# Time between two looks. A look goes over all requests so far, and 128 processes report 256 times a second.
-LOOK_NS = 250_000_000
+# Time between two looks, and as a share of the window so far. A look goes over all requests, 40 ms for 100,000 of them,
+# and 128 processes report 256 times a second.
+LOOK_NS, LOOK_SHARE = 250_000_000, 0.05
 # Waits before a rejected request is sent again while the right answers are collected.
 REJECTED_S = (0.1, 0.2, 0.4, 0.8)
 
@@ -82,17 +83,18 @@ def run(
         members.await_ready(lambda text: progress(text, 0.0))
         memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
         window = _measure(deployment, load, server, members, progress, check)
-        timings = in_window(members.timings, window.first_ns, window.last_ns)
+        reported = members.timings
         errors, lost = dict(members.errors), members.lost
     traced_requests = []
     if server.server is not None and server.trace_file is not None:
         traces.stop(server.server.http_url)
         traced_requests = traces.read(server.trace_file)
+    timings = in_window(reported, window.first_ns, window.last_ns)
     requests = sample(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
     return LoadResult(
         load=load,
-        outcome=summary(timings, load, window.first_ns, window.last_ns),
+        outcome=summary(reported, load, window.first_ns, window.last_ns),
         stages=stages(answered, window.counted, traced_requests),
         traced_us=traced(answered, traced_requests),
         counted=window.counted,
@@ -188,7 +190,8 @@ def _measure(
         nonlocal looked_ns
         done = members.reported / (load.requests or 1) if counting else (time.monotonic_ns() - first) / (last - first)
         progress(f"measuring: {members.reported} requests", max(0.0, min(1.0, done)))
-        if (now := time.monotonic_ns()) - looked_ns < LOOK_NS:
+        now = time.monotonic_ns()
+        if now - looked_ns < max(LOOK_NS, LOOK_SHARE * (looked_ns - first)):
             return False
         looked_ns = now
         return sure()

@@ -1,5 +1,6 @@
 """A run as tables: the main figures, the batch sizes, and the stages of a request."""
 
+import math
 from collections.abc import Iterator
 
 from rich import box
@@ -7,7 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.records.load_record import LITTLE, REMAINDER, LoadResult, Stages
+from perf.stats.interval import LEVEL
 from perf.stats.latency_target import Judgement, least
+from perf.stats.quantile import Quantile
 
 BAR = 40
 
@@ -28,19 +31,21 @@ def show(result: LoadResult, console: Console) -> None:
 
 def verdict(judged: Judgement, *, late_sends: int) -> str:
     """Whether the target was met, with the counts; if they cannot tell, the number of requests that it takes."""
+    worth = f", worth {judged.worth:,.0f} independent ones," if judged.design_effect > 1 else ""
     text = (
-        f"target {judged.target}: {judged.word}. {judged.late} of {judged.requests} requests were late or not answered"
+        f"target {judged.target}: {judged.word}. {judged.late:,} of {judged.requests:,} requests{worth} were late or "
+        "not answered"
     )
     if judged.passed is False and late_sends > judged.target.share * judged.requests:
         text += f" ({late_sends} were sent more than 1 ms late: perhaps the clients were slow, not the server)"
-    if judged.early:
-        return f"{text}: certain at {judged.confidence:.1%} after any number of looks, so the run ended early."
     if judged.passed is not None:
-        return f"{text}: certain at {judged.confidence:.1%}."
-    needed = least(judged.late, judged.target.share, judged.confidence)
+        looked = " after any number of looks, so the run ended early" if judged.early else ""
+        return f"{text}: certain at {judged.confidence:.1%}{looked}."
+    such = " such" if judged.design_effect > 1 else ""
+    needed = least(judged.late, judged.target.share, judged.confidence, design_effect=judged.design_effect)
     return (
-        f"{text}. With {judged.late} late, a pass takes {needed} requests to be certain at {judged.confidence:.1%}. "
-        "Use a longer --duration."
+        f"{text}. With {judged.late:,} late, a pass takes {needed:,}{such} requests to be certain at "
+        f"{judged.confidence:.1%}. Use a longer --duration."
     )
 
 
@@ -64,6 +69,15 @@ def figures(result: LoadResult) -> Table:
         table.add_column(name, justify="right")
     table.add_row(*cells.values())
     return table
+
+
+def percentile_words(found: Quantile) -> str:
+    """A percentile of all requests of the window and its confidence interval, in a sentence."""
+    value = f"{found.value_ms:.2f} ms" if math.isfinite(found.value_ms) else "no answer"
+    end = f"to {found.high_ms:.2f} ms" if math.isfinite(found.high_ms) else "without an upper end"
+    interval = f", {LEVEL:.0%} interval from {found.low_ms:.2f} ms {end}" if math.isfinite(found.low_ms) else ""
+    worth = found.n / found.design_effect
+    return f"p{found.percent:g} of all {found.n:,} requests, worth {worth:,.0f} independent ones: {value}{interval}."
 
 
 def batches(result: LoadResult) -> Table:
@@ -94,14 +108,16 @@ def remarks(result: LoadResult) -> Iterator[str]:
     """The lines below the tables: use of the cores, what an open loop did not send, and what was not checked."""
     busy, outcome = result.busy, result.outcome
     server = "" if busy.server_s is None else f", the server {busy.share(busy.server_s):.0%}"
+    if result.p99 is not None:
+        yield percentile_words(result.p99)
     yield (
         f"cores: the clients used {busy.share(busy.clients_s):.0%} of {busy.cores} cores{server}, everything on this "
         f"machine {busy.all:.0%}. {result.load.workers} client processes hold {result.memory_bytes / 1e6:.0f} MB."
     )
     if outcome.offered_per_s is not None:
         yield (
-            f"open loop: {outcome.offered_per_s:.1f} requests/s were due, {outcome.requests_per_s:.1f} were answered; "
-            f"{outcome.late_sends} were sent more than 1 ms late, {outcome.not_sent} not sent because "
+            f"open loop: {outcome.offered_per_s:.1f} requests/s were due, {outcome.requests_per_s:.1f} requests/s were "
+            f"answered; {outcome.late_sends} were sent more than 1 ms late, {outcome.not_sent} not sent because "
             f"{result.load.in_flight_limit} were in flight. Latency counts from when a request was due."
         )
     if any(part.source == REMAINDER for part in result.stages.parts):

@@ -1,7 +1,7 @@
 """perf_analyzer: its command line, its output, and its known faults.
 
-- If its windows do not agree within its own limit, it prints no result. So it is set to accept any spread, and the
-  report marks a measurement whose windows spread too far.
+- If its windows do not agree within its own limit, it prints no result. So it is set to accept any spread: what
+  varies is in the interval over the repeats.
 - Its request-rate mode counts latency from the real send (coordinated omission) and does not limit the requests in
   flight. It is used only for Poisson arrivals at a rate that the server can carry, where a light client matters more:
   each thread has so few requests that it gets its answer before the next is due.

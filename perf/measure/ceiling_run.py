@@ -110,10 +110,10 @@ def report(model: str, threads: int | None, results: Path | None, repository: Pa
             bar.update(task, description=text)
 
         ceiling = merge([measure(planned, repository=repository, progress=progress) for _ in ROUNDS])
-    table = Table("rows per run", "rows/s (median)", "spread", title=f"{ceiling.model}, {ceiling.threads} threads")
+    table = Table("rows per run", "rows/s", "smallest to largest", title=f"{ceiling.model}, {ceiling.threads} threads")
+    table.caption = f"medians of {len(ROUNDS)} rounds"
     for rows, rates in ceiling.rows_per_s.items():
-        spread = (max(rates) - min(rates)) / float(np.median(rates))
-        table.add_row(str(rows), f"{np.median(rates):,.1f}", f"{spread:.0%}")
+        table.add_row(str(rows), f"{np.median(rates):,.1f}", f"{min(rates):,.1f} to {max(rates):,.1f}")
     console.print(table)
     if results is not None:
         console.print(f"written: {Store(results).add(ceiling)}", markup=False)

@@ -1,10 +1,12 @@
-"""Interleaved trials of candidates, A B A B, with an A/A pair: each round measures the first candidate twice."""
+"""Interleaved trials of candidates, in a drawn order, with an A/A pair: each round measures the first one twice."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
@@ -12,9 +14,10 @@ from perf.load.deployment import Running
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.study import NOISE, Trial
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
+from perf.stats.interval import Interval
+from perf.stats.rounds import paired
 
+Item = TypeVar("Item")
 # Opens a server for one trial: one that is started for it, or one that stays.
 Opened = Callable[[], contextlib.AbstractContextManager[Running]]
 
@@ -64,10 +67,23 @@ def lanes(
         yield [*(lane(name, stage) for name in configs), lane(first, NOISE)]
 
 
-def interleaved(lanes: Sequence[Lane], rounds: Iterable[int], measure: Measure) -> Iterator[Trial]:
-    """In each of the `rounds` one trial of each lane, in order; `measure` takes server, lane and round number."""
+def in_order(items: Sequence[Item], round: int, seed: int) -> list[Item]:
+    """`items` in the order in which `round` (from 1) measures them.
+
+    A machine that drifts favours whatever comes first. The order of each odd round is drawn from `seed`, and the next
+    round has the reverse, so that a steady drift cancels within two rounds.
+    """
+    order = np.random.default_rng([seed, (round - 1) // 2]).permutation(len(items))
+    return [items[place] for place in (order if round % 2 else order[::-1])]
+
+
+def interleaved(lanes: Sequence[Lane], rounds: Iterable[int], measure: Measure, *, seed: int = 0) -> Iterator[Trial]:
+    """In each of the `rounds` one trial of each lane; `measure` takes server, lane and round number.
+
+    `seed` draws the order of the lanes (`in_order`).
+    """
     for number in rounds:
-        for lane in lanes:
+        for lane in in_order(lanes, number, seed):
             with lane.opened() as server:
                 yield measure(server, lane, number)
 
@@ -79,4 +95,4 @@ def gain(new: Sequence[Trial], old: Sequence[Trial], quantity: Callable[[Trial],
     rounds = sorted(first.keys() & second.keys())
     if not rounds:
         raise ValueError("no round has a trial of both")
-    return bootstrap.paired([second[number] for number in rounds], [first[number] for number in rounds])
+    return paired([second[number] for number in rounds], [first[number] for number in rounds])

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from perf.measure.analyzer import AnalyzerError, Endpoint, measure
 from perf.records.measurement import AnalyzerLoad, AnalyzerResult
 from serve.management.statistics import Counters, Statistics
@@ -30,12 +32,16 @@ LEVELS = 11
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """`concurrency` requests in flight: what perf_analyzer measured, and what the server counted in `seconds` of it."""
+    """`concurrency` requests in flight: what perf_analyzer measured, and what the server counted in `seconds` of it.
+
+    Each request has `rows` rows.
+    """
 
     concurrency: int
     seconds: float
     measured: AnalyzerResult
     counted: Counters
+    rows: int = 1
 
     @property
     def busy(self) -> float:
@@ -68,7 +74,15 @@ class Level:
         """Mean microseconds from an answer to the client's next request, by Little's law: cycle time less latency."""
         if self.measured.mean_us is None or not self.measured.throughput_rows_per_s:
             return 0.0
-        return max(0.0, self.concurrency / self.measured.throughput_rows_per_s * 1e6 - self.measured.mean_us)
+        cycle_us = self.concurrency * self.rows / self.measured.throughput_rows_per_s * 1e6
+        return max(0.0, cycle_us - self.measured.mean_us)
+
+    @property
+    def behind(self) -> float:
+        """Mean number of answers of the same batch that leave before a request's own."""
+        requests = {rows / self.rows: count for rows, count in self.counted.batches.items()}
+        pairs = sum(count * together * (together - 1) / 2 for together, count in requests.items())
+        return pairs / max(1.0, sum(count * together for together, count in requests.items()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +96,11 @@ class Glimpse:
 
 @dataclass(kw_only=True)
 class Watch:
-    """Readings of the counters while a level runs."""
+    """Readings of the counters while a level runs, and how late the thread that reads them woke up each time."""
 
     times: list[float] = field(default_factory=list)
     readings: list[Counters] = field(default_factory=list)
+    late_us: list[float] = field(default_factory=list)
 
     def inner(self) -> tuple[float, Counters]:
         """Seconds and counts from the first reading under load to the last."""
@@ -105,11 +120,6 @@ class Watch:
         ]
 
 
-def before(counted: Counters) -> float:
-    """Mean number of answers of the same batch that leave before a request's own, for requests of one row."""
-    return sum(count * rows * (rows - 1) / 2 for rows, count in counted.batches.items()) / max(1, counted.rows)
-
-
 def levels(max_batch_size: int, instances: int) -> list[int]:
     """The concurrencies of a ramp, from 1 to twice the rows of all instances: at the end all batches are full."""
     most = 2 * max(1, max_batch_size) * instances + instances
@@ -120,25 +130,54 @@ def levels(max_batch_size: int, instances: int) -> list[int]:
     return concurrencies
 
 
-def rarely(endpoint: Endpoint, per_s: float) -> list[Counters]:
-    """Counts per reading under Poisson arrivals at a low rate; readings without an execution are left out.
+@dataclass(frozen=True, kw_only=True)
+class Rare:
+    """Rare requests of one row: what was counted in each reading with an execution, and the way of a request.
 
-    Empty if the requests are so rare that the windows of perf_analyzer stay empty.
+    `way_us` is the mean latency without queue and computing, with perf_analyzer's threads for an open loop; None if the
+    requests were so rare that the windows of perf_analyzer stayed empty.
     """
-    watch = Watch()
+
+    counted: tuple[Counters, ...]
+    way_us: float | None
+
+
+def rarely(endpoint: Endpoint, per_s: float) -> Rare:
+    """Run Poisson arrivals at a low rate."""
+    watch, way_us = Watch(), None
     window_ms = max(3 * WINDOW_MS, min(LONGEST_MS, round(5e3 / per_s)))
     with _watching(endpoint, watch), contextlib.suppress(AnalyzerError):
-        measure(endpoint, AnalyzerLoad(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+        measured, _ = measure(endpoint, AnalyzerLoad(concurrency=1), window_ms=window_ms, poisson_per_s=per_s)
+        if measured.mean_us is not None:
+            seconds, counted = watch.inner()
+            way_us = Level(concurrency=1, seconds=seconds, measured=measured, counted=counted).answered_us
     differences = [after - before for before, after in itertools.pairwise(watch.readings)]
-    return [counted for counted in differences if counted.executions]
+    return Rare(counted=tuple(counted for counted in differences if counted.executions), way_us=way_us)
 
 
-def climb(
-    endpoint: Endpoint, concurrencies: Sequence[int], progress: Callable[[str, bool], None]
-) -> tuple[list[Level], list[Glimpse]]:
+def wide(endpoint: Endpoint, rows: int, concurrency: int, *, latency_us: float = 0.0) -> Level:
+    """One level with requests of `rows` rows; `latency_us` is about how long a request will take."""
+    window, watch = max(WINDOW_MS, round(MARGIN * latency_us / 1e3)), Watch()
+    with _watching(endpoint, watch):
+        measured, _ = measure(endpoint, AnalyzerLoad(concurrency=concurrency, request_rows=rows), window_ms=window)
+    seconds, counted = watch.inner()
+    return Level(concurrency=concurrency, seconds=seconds, measured=measured, counted=counted, rows=rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Climbed:
+    """A ramp: its levels, what was seen between readings, and how late a sleeping thread woke up (median, us)."""
+
+    levels: tuple[Level, ...]
+    glimpses: tuple[Glimpse, ...]
+    late_us: float
+
+
+def climb(endpoint: Endpoint, concurrencies: Sequence[int], progress: Callable[[str, bool], None]) -> Climbed:
     """Run the levels in turn, with requests of one row; `progress` takes a text and whether a level is done."""
     ramp: list[Level] = []
     glimpses: list[Glimpse] = []
+    late_us: list[float] = []
     for concurrency in concurrencies:
         progress(f"{endpoint.model}: {concurrency} requests in flight", False)
         # The lowest level tells the time of a lone request outside the server, so it is measured for longer.
@@ -152,8 +191,10 @@ def climb(
         seconds, counted = watch.inner()
         ramp.append(Level(concurrency=concurrency, seconds=seconds, measured=measured, counted=counted))
         glimpses += watch.glimpses()
+        late_us += watch.late_us
         progress(f"{endpoint.model}: {concurrency} requests in flight", True)
-    return ramp, glimpses
+    late = float(np.median(late_us)) if late_us else 0.0
+    return Climbed(levels=tuple(ramp), glimpses=tuple(glimpses), late_us=late)
 
 
 @contextlib.contextmanager
@@ -168,6 +209,7 @@ def _watching(endpoint: Endpoint, watch: Watch) -> Iterator[None]:
                 watch.times.append(time.monotonic())
                 if stop.wait(POLL_S):
                     return
+                watch.late_us.append(1e6 * (time.monotonic() - watch.times[-1] - POLL_S))
 
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)

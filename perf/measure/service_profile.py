@@ -1,7 +1,7 @@
 """The service times of a model on one machine: the record of a ramp, and all ramps of a model together."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,46 +9,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from perf.measure.ramp import Level, before
-from perf.measure.service_curve import Burden, FittedLine, Size, burden, fit, line, smoothed
+from perf.measure.ramp import Level
+from perf.measure.service_burden import Burden, burden
+from perf.measure.service_curve import Curve, curve
+from perf.measure.service_line import FittedLine, Size, fit, line
+from perf.measure.service_way import RequestCosts, Way, request_costs, way
 from perf.records import file
+from perf.records.candidate import Candidate
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
-# A level with fewer answers before a request's own, on average, is one of lone requests.
-TOGETHER = 0.25
-# Each further request of a batch adds to the batch's mean latency. This share of it lies between two answers, the rest
-# delays all of them; traced on two models: 125 to 170 us of 180, and 110 to 170 us of 175.
-APART = 2 / 3
 # An execution after a pause is cold if it takes longer by at least this share.
 COLD = 0.05
 # Shares at which the quantiles of the noise are kept, for linear interpolation.
 SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Way:
-    """The time of a request outside queue and compute, in microseconds: client, network, and the way of the answer.
-
-    `lone_us` is that of a request that ran alone, and of the first answer of a batch. Each further answer of the batch
-    is `each_us` later, since server and client handle answers one by one. `turnaround_us` is the time between an answer
-    and the next request of the same client.
-    """
-
-    lone_us: float
-    each_us: float
-    turnaround_us: float
-
-    def mean_us(self, batches: Mapping[int, int]) -> float:
-        """Mean over the requests, of one row each, of executions with these batch sizes and counts."""
-        total = sum(
-            count * (rows * self.lone_us + self.each_us * rows * (rows - 1) / 2) for rows, count in batches.items()
-        )
-        return total / max(1, sum(rows * count for rows, count in batches.items()))
-
-    def longer(self, more_us: float) -> "Way":
-        """The same with `more_us` more for each request, and never below 0."""
-        return dataclasses.replace(self, lone_us=max(0.0, self.lone_us + more_us))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +32,13 @@ class ServiceTimes:
     `sizes` covers the levels in which every instance could be busy (concurrency >= instances), so its times include the
     contention of all instances. `alone_us` is the mean time of one row with nothing else running. `noise` holds
     quantiles, at `SHARES`, of the time of an execution over the mean of its size, from `noise_count` readings.
-    `levels` is the ramp. `rare_us` is the median time of one row until computed if requests are rare (None in older
-    records). `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
+    `levels` is the ramp. `rare_us` is the median time of one row until computed if requests are rare, and `rare_way_us`
+    the way of such a request (both None in older records). `wide` holds levels with several rows in a request: of the
+    largest batch, of a quarter of it, and of single sizes next to a step (empty in older records). `again` repeats two
+    levels at the end, which shows the drift of the machine meanwhile (empty in older records). `late_us` is how
+    late a sleeping thread wakes up under load (None in older records). `rounds` is the number of rounds whose median
+    this is, and `drift` the standard deviation of the logarithm of its times from one round to another.
+    `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
     """
 
     KIND: ClassVar[str] = "service_times"
@@ -82,6 +61,12 @@ class ServiceTimes:
     noise_count: int
     levels: tuple[Level, ...]
     rare_us: float | None = None
+    rare_way_us: float | None = None
+    wide: tuple[Level, ...] = ()
+    again: tuple[Level, ...] = ()
+    late_us: float | None = None
+    rounds: int = 1
+    drift: float = 0.0
     gpu_busy_percent: float | None = None
     gpu_memory_mib: float | None = None
 
@@ -90,10 +75,21 @@ class ServiceTimes:
         """The weighted fit of s(b) = fixed + row x b."""
         return fit(self.sizes)
 
+    @cached_property
+    def table(self) -> Curve:
+        """The time of each size from 1 to `max_batch_size` while all instances run, until the last answer has left."""
+        return curve([*self.sizes, *self._probed(self.sizes, output=True)], self.max_batch_size)
+
     @property
     def table_us(self) -> Mapping[int, float]:
-        """Microseconds of each size from 1 to `max_batch_size` while all instances run, smoothed."""
-        return smoothed(self.sizes, self.max_batch_size)
+        """The times of `table` in microseconds."""
+        return self.table.times_us
+
+    @cached_property
+    def computing(self) -> Curve:
+        """The same until it has computed, if no request arrives meanwhile."""
+        sizes = self.burden.sizes
+        return curve([*sizes, *self._probed(sizes, output=False)], self.max_batch_size)
 
     @property
     def computed_alone_us(self) -> float:
@@ -143,28 +139,34 @@ class ServiceTimes:
 
     @cached_property
     def way(self) -> Way:
-        """The way of a request, from the ramp.
+        """The way of a request of perf_analyzer in a closed loop, from the ramp and its wide levels."""
+        return way(self.levels, self.wide)
 
-        `lone_us` and the turnaround come from the lowest level; in the others the turnaround is within the error at the
-        ends of a window. The mean of a level grows with the answers before a request's own. A level weighs
-        1 / (mean latency)^2, since its error is proportional to the latency.
-        """
-        lowest = self.levels[0]
-        levels = [level for level in self.levels if before(level.counted) >= TOGETHER and level.measured.mean_us]
-        behind = np.array([before(level.counted) for level in levels])
-        longer = np.array([level.answered_us for level in levels]) - lowest.answered_us
-        weights = np.array([(level.measured.mean_us or np.inf) ** -2 for level in levels])
-        slope = float(np.sum(weights * behind * longer) / np.sum(weights * behind**2)) if levels else 0.0
-        return Way(
-            lone_us=lowest.answered_us,
-            each_us=APART * max(0.0, slope),
-            turnaround_us=lowest.turnaround_us,
-        )
+    @cached_property
+    def request_costs(self) -> RequestCosts:
+        """What each request adds to the times of an execution, beside its rows; 0 in older records."""
+        busy = [level for level in self.wide if level.concurrency > 2 * self.instances]
+        return request_costs(busy, self.burden, self.output, self.gap, self.instances)
 
     @cached_property
     def burden(self) -> Burden:
         """What arriving requests add to the executions in progress, and the times without that."""
-        return burden(self.levels, self.instances, self.max_batch_size)
+        errors = {size.rows: size.error_us for size in self.sizes}
+        return burden([*self.levels, *self.again], self.instances, self.max_batch_size, errors)
+
+    def _probed(self, sizes: Sequence[Size], *, output: bool) -> list[Size]:
+        """The sizes that only a wide level counted, with the costs of as many requests as they have rows."""
+        counted, costs = {size.rows for size in sizes}, self.request_costs
+        each_us = costs.computing_us + (costs.output_us if output else 0.0)
+        probed = []
+        for level in self.wide:
+            rows, executions = level.rows, level.counted.batches.get(level.rows, 0)
+            if level.concurrency == self.instances and executions and rows not in counted:
+                took_ns = level.counted.execution_ns(rows) if output else level.counted.computing_ns(rows)
+                mean = took_ns / executions / 1e3 + each_us * (rows - 1)
+                # Its spread is that of the other sizes.
+                probed.append(Size(rows=rows, executions=executions, mean_us=mean, error_us=mean))
+        return probed
 
     @property
     def file_name(self) -> str:
@@ -175,7 +177,7 @@ class ServiceTimes:
     def same(self, other: "ServiceTimes") -> bool:
         """Whether both have the same files, machine, versions, instances and threads."""
         measured = {"started_at", "command", "sizes", "alone_us", "noise", "noise_count", "levels", "rare_us"}
-        measured |= {"gpu_busy_percent", "gpu_memory_mib"}
+        measured |= {"gpu_busy_percent", "gpu_memory_mib", "rare_way_us", "wide", "again", "late_us", "rounds", "drift"}
         names = [field.name for field in dataclasses.fields(self) if field.name not in measured]
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
@@ -196,6 +198,11 @@ class Profile:
                 f"Measure them: python -m perf.measure.service_time {self.ramps[0].model} --threads {threads}."
             )
         return min(fitting, key=lambda ramp: (abs(ramp.instances - instances), -ramp.instances))
+
+    def of(self, candidate: Candidate) -> ServiceTimes:
+        """The ramp behind a candidate's times; a profile of threads as configured fits any number of threads."""
+        threads = candidate.threads if any(ramp.threads is not None for ramp in self.ramps) else None
+        return self.nearest(candidate.instances, threads)
 
     def measured(self, instances: int, threads: int | None) -> bool:
         """Whether exactly this pair was measured."""

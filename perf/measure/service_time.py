@@ -1,6 +1,6 @@
 """Measure the service time of every batch size of a model on this machine, by a short ramp of concurrency.
 
-`python -m perf.measure.service_time ranker --instances 1,2 --threads 1,2` runs a ramp of 20 to 50 s on a server of its
+`python -m perf.measure.service_time ranker --instances 1,2 --threads 1,2` runs a ramp of 20 to 60 s on a server of its
 own for each pair of instances and threads, writes records, and prints tables. Existing records are used.
 """
 

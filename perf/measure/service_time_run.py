@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
@@ -20,10 +19,11 @@ from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure import gpu_use
 from perf.measure.analyzer import Endpoint
-from perf.measure.ramp import Glimpse, Level, climb, rarely
-from perf.measure.ramp_plan import climbed, find_record, plan
-from perf.measure.service_curve import Size
+from perf.measure.ramp import Glimpse, Level, climb, rarely, wide
+from perf.measure.ramp_plan import StepSearch, climbed, find_record, plan
+from perf.measure.service_line import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
+from perf.measure.service_time_table import show
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
@@ -35,7 +35,7 @@ from triton_batching.terminal import Failure, Mistake, terminal
 FEW_SEEN, LEAST_SEEN, LEAST_READINGS, LEAST_RATIO = 2, 5, 50, 0.5
 
 # Of a ramp, as the `--help` of the programs says.
-DURATION = "20 to 50 s"
+DURATION = "20 to 60 s"
 
 # Utilisation of an instance under rare requests.
 SPARSE = 0.1
@@ -51,6 +51,7 @@ def profile(
     *,
     config_name: str = "default",
     in_flight: int | None = None,
+    rows: int = 1,
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
     progress: StepProgress = lambda text, done: None,
@@ -59,8 +60,8 @@ def profile(
 
     A record with a larger `max_batch_size`, or of a variant that ramps the same, also counts. The ramp runs with
     dynamic batching and no delay, whatever `config` says, so that every batch size occurs. `in_flight` limits the
-    requests in flight, if the load never has more. Each record is written as soon as it is measured. Raises the errors
-    of launcher and perf_analyzer.
+    requests in flight, if the load never has more; `rows` are those of a request of the load. Each record is written as
+    soon as it is measured. Raises the errors of launcher and perf_analyzer.
     """
     ramps = []
     for number, (instances, threads) in enumerate(counts, 1):
@@ -77,7 +78,7 @@ def profile(
             repository=repository,
         )
         steps = climbed(planned.max_batch_size, instances, in_flight)
-        ramp = find_record(planned, config, steps, folder)
+        ramp = find_record(planned, config, steps, folder, rows=rows)
         if ramp is None:
             check_folder(folder)
             numbered(f"{config.name}: measuring its service times with {instances} instance(s), {DURATION}", False)
@@ -110,15 +111,51 @@ def measure(
     ):
         progress(f"{config.name}: warming up", False)
         climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)
-        ramp, glimpses = climb(target(server), steps, progress)
-        record = dataclasses.replace(planned, started_at=started, levels=tuple(ramp))
+        ramp = climb(target(server), steps, progress)
+        record = dataclasses.replace(planned, started_at=started, levels=ramp.levels, late_us=ramp.late_us)
+        progress(f"{config.name}: requests of several rows", False)
+        levels = _wide(target(server), record)
+        record = concluded(dataclasses.replace(record, wide=levels), ramp.glimpses)
+        progress(f"{config.name}: steps between batch sizes", False)
+        record = with_steps(target(server), record)
         progress(f"{config.name}: rare requests", False)
-        rare = rarely(target(server), SPARSE * 1e6 / _alone_us(record))
-    lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare if counted.batches.get(1)]
-    if len(lone_us) >= LEAST_SEEN:
+        rare = rarely(target(server), SPARSE * 1e6 / record.alone_us)
+        progress(f"{config.name}: two levels again", False)
+        again = climb(target(server), [steps[len(steps) // 2], steps[-1]], lambda text, done: None)
+        record = concluded(dataclasses.replace(record, again=again.levels), (*ramp.glimpses, *again.glimpses))
+    lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare.counted if counted.batches.get(1)]
+    used = gpu.mean()
+    return dataclasses.replace(
+        record,
         # The median, so that one slow moment of the machine does not count as cold.
-        record = dataclasses.replace(record, rare_us=float(np.median(lone_us)))
-    return concluded(record, glimpses, gpu.mean())
+        rare_us=float(np.median(lone_us)) if len(lone_us) >= LEAST_SEEN else None,
+        rare_way_us=rare.way_us,
+        gpu_busy_percent=used[0] if used else None,
+        gpu_memory_mib=used[1] if used else None,
+    )
+
+
+def _wide(endpoint: Endpoint, record: ServiceTimes) -> tuple[Level, ...]:
+    """Levels with requests of several rows: a lone one of the largest batch, and waiting ones of a quarter of it."""
+    most, instances = record.max_batch_size, record.instances
+    if most == 1:
+        return ()
+    # About four requests to a batch, of two batches for each instance.
+    rows = max(2, most // 4)
+    waiting = 2 * (most // rows) * instances + 1
+    latency_us = record.levels[-1].measured.mean_us or 0.0
+    return wide(endpoint, most, 1, latency_us=latency_us), wide(endpoint, rows, waiting, latency_us=latency_us)
+
+
+def with_steps(endpoint: Endpoint, record: ServiceTimes) -> ServiceTimes:
+    """The record with sizes next to a step measured: executions of one request of so many rows, on all instances."""
+    search = StepSearch.of(record.computing)
+    while (rows := search.next(record.computing.times_us)) is not None:
+        latency_us = record.computing.times_us[rows]
+        level = wide(endpoint, rows, record.instances, latency_us=latency_us)
+        record = dataclasses.replace(record, wide=(*record.wide, level))
+        search.add(rows, record.computing.times_us)
+    return record
 
 
 def target(server: Running) -> Endpoint:
@@ -129,10 +166,11 @@ def target(server: Running) -> Endpoint:
     )
 
 
-def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[float, float] | None) -> ServiceTimes:
+def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse]) -> ServiceTimes:
     """The record of a ramp with the times from its levels; raises `Failure` if no row ran alone."""
     alone_us = _alone_us(planned)
-    sizes = _sizes([level for level in planned.levels if level.concurrency >= planned.instances], glimpses)
+    levels = [*planned.levels, *planned.again]
+    sizes = _sizes([level for level in levels if level.concurrency >= planned.instances], glimpses)
     noise = _noise(sizes, glimpses)
     return dataclasses.replace(
         planned,
@@ -140,8 +178,6 @@ def concluded(planned: ServiceTimes, glimpses: Sequence[Glimpse], gpu: tuple[flo
         alone_us=alone_us,
         noise=tuple(float(value) for value in np.quantile(noise, SHARES)) if len(noise) else (1.0,) * len(SHARES),
         noise_count=len(noise),
-        gpu_busy_percent=gpu[0] if gpu else None,
-        gpu_memory_mib=gpu[1] if gpu else None,
     )
 
 
@@ -212,49 +248,6 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
         )
     for ramp in measured.ramps:
         show(ramp, console)
-
-
-def show(ramp: ServiceTimes, console: Console) -> None:
-    """Print the service times of a ramp: a line for each batch size, the fit, and the times around an execution."""
-    threads = "" if ramp.threads is None else f", {ramp.threads} threads"
-    table = Table(
-        "rows",
-        "executions",
-        "mean ms",
-        "+- ms",
-        "table ms",
-        "rows/s",
-        title=f"{ramp.model}: {ramp.instances} instance(s){threads}",
-    )
-    for size in ramp.sizes:
-        at = ramp.table_us[size.rows]
-        table.add_row(
-            str(size.rows),
-            str(size.executions),
-            f"{size.mean_us / 1e3:.3f}",
-            f"{size.error_us / 1e3:.3f}",
-            f"{at / 1e3:.3f}",
-            f"{ramp.instances * size.rows / at * 1e6:,.0f}",
-        )
-    console.print(table)
-    line = ramp.line
-    console.print(
-        f"s(b) = ({line.fixed_us / 1e3:.3f} +- {line.fixed_error_us / 1e3:.3f}) ms + "
-        f"({line.row_us / 1e3:.4f} +- {line.row_error_us / 1e3:.4f}) ms x b, R2 {line.r2:.3f}",
-        markup=False,
-    )
-    gap, most, way = ramp.gap, ramp.max_batch_size, ramp.way
-    console.print(
-        f"between executions {gap.at(1) / 1e3:.3f} ms after one row, {gap.at(most) / 1e3:.3f} ms after {most}, "
-        f"dispatch {ramp.dispatch_us / 1e3:.3f} ms; each arrival adds {ramp.burden.each_us / 1e3:.3f} ms",
-        markup=False,
-    )
-    console.print(
-        f"way of a request {way.lone_us / 1e3:.3f} ms, each further answer of a batch "
-        f"{way.each_us / 1e3:.3f} ms later; noise 5-95 %: {ramp.noise[2]:.2f} to {ramp.noise[-3]:.2f} "
-        f"({ramp.noise_count} readings)",
-        markup=False,
-    )
 
 
 def numbers(flag: str, text: str, *, most: int) -> list[int]:

@@ -1,7 +1,8 @@
 """Measure a model with several configurations under a range of loads, on servers of its own, into records.
 
 `python -m perf.measure.sweep simulated_accelerator --rows 2 --concurrency-range 2:16:2` measures what has no record
-yet. Repeats are interleaved (A B C A B C), so that a slow minute of the machine affects every configuration.
+yet. Repeats are interleaved: each measures every configuration, in an order drawn from `--seed` that the next repeat
+reverses, so that a slow minute or a steady drift of the machine affects every configuration.
 """
 
 import argparse
@@ -9,7 +10,7 @@ import sys
 from pathlib import Path
 
 from export import repository
-from triton_batching.options import path
+from triton_batching.options import MOST_SEED, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
 STOPPED = "stopped; the records so far are in {}. The same command continues."
@@ -54,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         "--window-ms", type=int, default=1000, help="length of a window; a measurement has three (default 1000)"
     )
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the order (default 0)")
     parser.add_argument("--ceiling", action="store_true", help="also measure onnxruntime without a server, interleaved")
     parser.add_argument("--results", type=path, default=Path("perf/results/local"), help="folder of the records")
     return parser

@@ -7,7 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -28,6 +28,7 @@ from export.repository import (
 )
 from perf.measure import ceiling_run
 from perf.measure.analyzer import WINDOWS, Endpoint, measure
+from perf.measure.interleaved import in_order
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
@@ -46,7 +47,8 @@ Progressed = Callable[[str, bool], None]
 class Sweep:
     """A model, its configurations to compare, the loads for each, and the number of repeats.
 
-    `ceiling` also measures the ceiling of the model in every repeat (ONNX models only).
+    `ceiling` also measures the ceiling of the model in every repeat (ONNX models only). `seed` draws the order of the
+    configurations in each repeat.
     """
 
     model: str
@@ -55,6 +57,7 @@ class Sweep:
     repeats: int = 2
     ceiling: bool = False
     repository: Path = REPOSITORY
+    seed: int = 0
 
     @property
     def steps(self) -> int:
@@ -65,19 +68,18 @@ class Sweep:
 def run(sweep: Sweep, store: Store, progress: Progressed) -> None:
     """Measure what has no record yet; each record is written as soon as it is measured.
 
-    One round of the ceiling runs before each configuration, so that both see the machine in the same state.
+    One round of the ceiling runs beside each configuration, so that both see the machine in the same state: before it
+    in odd repeats, after it in even ones.
     """
     for repeat in range(1, sweep.repeats + 1):
         planned = _planned_ceiling(sweep, repeat, store)
-        rounds = []
-        for config_name in sweep.config_names:
-            if planned is not None:
-                rounds.append(
-                    ceiling_run.measure(
-                        planned, repository=sweep.repository, progress=lambda text: progress(text, False)
-                    )
-                )
+        rounds: list[Ceiling] = []
+        for config_name in in_order(sweep.config_names, repeat, sweep.seed):
+            if repeat % 2:
+                _add_round(planned, rounds, sweep, progress)
             _run_config(sweep, config_name, repeat, store, progress)
+            if repeat % 2 == 0:
+                _add_round(planned, rounds, sweep, progress)
         if rounds:
             store.add(ceiling_run.merge(rounds))
         if sweep.ceiling:
@@ -89,6 +91,14 @@ def _planned_ceiling(sweep: Sweep, repeat: int, store: Store) -> Ceiling | None:
         return None
     planned = ceiling_run.plan(sweep.model, repeat=repeat, repository=sweep.repository)
     return None if store.has_ceiling(planned) else planned
+
+
+def _add_round(planned: Ceiling | None, rounds: list[Ceiling], sweep: Sweep, progress: Progressed) -> None:
+    """Measure one round of the ceiling if one is planned."""
+    if planned is not None:
+        rounds.append(
+            ceiling_run.measure(planned, repository=sweep.repository, progress=lambda text: progress(text, False))
+        )
 
 
 def _run_config(sweep: Sweep, config_name: str, repeat: int, store: Store, progress: Progressed) -> None:
@@ -104,7 +114,7 @@ def _run_config(sweep: Sweep, config_name: str, repeat: int, store: Store, progr
         for point, record in zip(points, records, strict=True):
             progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
             if record is None:
-                record = _measure(server, point, window_ms(point.load, rows_per_s))
+                record = replace(_measure(server, point, window_ms(point.load, rows_per_s)), order_seed=sweep.seed)
                 store.add(record)
             rows_per_s = record.measured.throughput_rows_per_s
             progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
@@ -243,6 +253,7 @@ def planned_sweep(arguments: argparse.Namespace) -> Sweep:
         repeats=arguments.repeats,
         ceiling=arguments.ceiling,
         repository=arguments.repository,
+        seed=arguments.seed,
     )
 
 

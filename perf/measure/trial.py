@@ -141,4 +141,7 @@ class Meter:
             faults=tuple(result.faults),
             command=self.command,
             parts_us=result.traced_us,
+            planned_s=seconds,
+            warm_up_s=self.warm_up_s,
+            load_sha256=load.trace_sha256,
         )

@@ -14,6 +14,7 @@ from triton_batching.terminal import guarded, program_parser
 
 OUT = Path("build/packed")
 ALGORITHMS = ("squishy", "best-fit", "best-fit-decreasing", "first-fit-decreasing", "improved", "exact")
+DEFAULT = "improved"
 TIME_LIMIT_S = 20.0
 
 
@@ -34,12 +35,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.pack", __doc__, example="perf/pack/plans/three_models.toml")
     parser.add_argument("plan", type=path, help="plan file (TOML), described in perf/pack/README.md")
     parser.add_argument("--out", type=path, default=OUT, help=f"folder of the files (default {OUT})")
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default="squishy", help="default squishy")
+    parser.add_argument("--algorithm", choices=ALGORITHMS, default=DEFAULT, help=f"default {DEFAULT}")
     parser.add_argument(
         "--time-limit", type=number(above=0, most=DAY_S), help=f"seconds for exact (default {TIME_LIMIT_S:g})"
     )
     parser.add_argument(
-        "--seed", type=whole_number(0, MOST_SEED), default=0, help="seed of the improvement and of the replay"
+        "--seed", type=whole_number(0, MOST_SEED), default=0, help="seed of the improvement and of the replays"
     )
     parser.add_argument("--from", dest="old", type=path, help="placement.json to change with as few moves as possible")
     repository.add_option(parser)

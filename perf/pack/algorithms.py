@@ -1,4 +1,4 @@
-"""Packs a workload onto devices by one of the algorithms, with the headroom that the replay needs."""
+"""Packs a workload onto devices by one of the algorithms, for its rates or higher ones."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,11 +9,9 @@ from perf.pack.heuristics import best_fit_decreasing, best_fit_online, first_fit
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
-from perf.pack.replay import Replayed, replay
 from perf.pack.squishy import saturated, squishy
-from perf.pack.validator import violations
 from perf.pack.workload import Workload, raised
-from triton_batching.terminal import Failure, Mistake
+from triton_batching.terminal import Mistake
 
 GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
     "squishy": squishy,
@@ -22,13 +20,12 @@ GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
     "first-fit-decreasing": first_fit_decreasing,
 }
 ALGORITHMS = (*GREEDY, "improved", "exact")
-# The headroom for uneven arrivals is raised in these steps up to this maximum.
-HEADROOM_STEP, MAX_HEADROOM = 0.05, 1.0
+DEFAULT = "improved"
 
 
 def pack(
     workload: Workload,
-    algorithm: str = "squishy",
+    algorithm: str = DEFAULT,
     *,
     headroom: float = 0.0,
     seed: int = 0,
@@ -44,9 +41,11 @@ def pack(
     nodes = [*whole, *(node for items in bins if (node := problem.node(items)) is not None)]
     nodes = [at_true_rates(node, headroom) for node in nodes]
     if len(nodes) > workload.devices.count:
+        uneven = f" at {1 + headroom:g} x the rates, which uneven arrivals need," if headroom else ""
         raise Mistake(
-            f"{len(nodes)} devices are needed by {algorithm} (at least {len(whole) + bound} by any algorithm), and "
-            f"there are {workload.devices.count}. Raise count, lower a rate, raise a target, or try --algorithm exact."
+            f"{len(nodes)} devices are needed{uneven} by {algorithm} (at least {len(whole) + bound} by any algorithm), "
+            f"and there are {workload.devices.count}. Raise count, lower a rate, raise a target, or try --algorithm "
+            "exact."
         )
     return Placement(algorithm=algorithm, nodes=tuple(nodes), bound=len(whole) + bound, headroom=headroom)
 
@@ -83,34 +82,7 @@ def _bins(problem: Turns, algorithm: str, seed: int, time_limit_s: float) -> tup
         answer = exact.fewest(problem, time_limit_s=time_limit_s)
         return list(answer.bins), answer.bound
     bound = problem.least
-    bins = GREEDY["squishy" if algorithm == "improved" else algorithm](problem)
     if algorithm == "improved":
-        bins = improve(problem, bins, bound=bound, seed=seed)
-    return bins, bound
-
-
-def plan(
-    workload: Workload,
-    algorithm: str = "squishy",
-    *,
-    seed: int = 0,
-    time_limit_s: float = exact.TIME_LIMIT_S,
-) -> Placement:
-    """The placement with the least headroom at which the replay answers 99 % of each model's requests in time.
-
-    Raises `Mistake` if there is no such placement, and `Failure` if the validator refuses it.
-    """
-    for step in range(round(MAX_HEADROOM / HEADROOM_STEP) + 1):
-        placement = pack(workload, algorithm, headroom=step * HEADROOM_STEP, seed=seed, time_limit_s=time_limit_s)
-        if broken := violations(workload, placement):
-            raise Failure("the validator refuses the placement, so nothing was written:\n" + "\n".join(broken))
-        results = replay(workload, placement, seed=seed)
-        if all(result.in_time for result in results):
-            return placement
-    raise Mistake(f"even planned for {1 + MAX_HEADROOM:g} times the rates, {_worst(results)}. Raise that target.")
-
-
-def _worst(results: list[Replayed]) -> str:
-    worst = max(results, key=lambda result: result.late / result.requests)
-
-    return f"{worst.late} of {worst.requests} requests of {worst.model} on device {worst.device} are late in the replay"
+        fewest = min((greedy(problem) for greedy in GREEDY.values()), key=len)
+        return improve(problem, fewest, bound=bound, seed=seed), bound
+    return GREEDY[algorithm](problem), bound

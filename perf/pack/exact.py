@@ -1,5 +1,6 @@
 """The fewest bins with a proof: a dynamic program over all subsets for up to 11 items, OR-Tools for more."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -38,7 +39,7 @@ def fewest(problem: Problem, *, time_limit_s: float = TIME_LIMIT_S) -> Answer:
     if problem.count <= MAX_ITEMS:
         bins = subsets(problem)
         return Answer(bins=tuple(bins), bound=len(bins))
-    start = improve(problem, best_fit_decreasing(problem), bound=problem.least)
+    start = improve(problem, best_fit_decreasing(problem), bound=problem.least, checks=sys.maxsize)
     if len(start) == problem.least:
         return Answer(bins=tuple(start), bound=problem.least)
     fewer = len(start) - 1

@@ -9,23 +9,28 @@ import random
 from itertools import combinations
 
 from perf.pack.heuristics import fullest
-from perf.pack.problem import Items, Problem, canonical
+from perf.pack.problem import Counted, Items, Problem, SpentError, canonical
 
 # Tries per item of the problem before a bin is given up, and random moves after each ejection.
 TRIES, SHAKES = 60, 8
 # An item ejects at most so many others.
 MAX_EJECTED = 2
+# The search ends after this many checks of whether a set of items fits into a bin.
+CHECKS = 200_000
 
 
-def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 0) -> list[Items]:
-    """A packing with as many or fewer bins, but not below `bound`; equal seeds give equal packings."""
-    chance = random.Random(seed)
+def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 0, checks: int = CHECKS) -> list[Items]:
+    """A packing with as many or fewer bins, but not below `bound`, after at most `checks` checks.
+
+    Equal seeds give equal packings.
+    """
+    chance, counted = random.Random(seed), Counted(problem=problem, most=checks)
     best = canonical(bins)
-    while len(best) > bound:
-        better = _without_one(problem, best, chance)
-        if better is None:
-            return best
-        best = canonical(better)
+    try:
+        while len(best) > bound and (better := _without_one(counted, best, chance)) is not None:
+            best = canonical(better)
+    except SpentError:
+        pass  # the packing so far is valid
     return best
 
 

@@ -59,7 +59,7 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
         at = f"{path}: model {entry.get('name', number) if isinstance(entry, dict) else number}"
         models.append(_model(_known(entry, "models", at), at, records, repository))
     _distinct([model.name for model in models], path)
-    arrivals = content.get("arrivals", "uniform")
+    arrivals = content.get("arrivals", "poisson")
     if arrivals not in ("uniform", "poisson"):
         raise Mistake(f"{path}: arrivals = {arrivals!r} is not known. Write uniform or poisson.")
     kind = devices.get("kind", "gpu")

@@ -1,7 +1,7 @@
 """The packing problem of the algorithms: numbered items, and which sets of them fit into one bin."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 Items = frozenset[int]
@@ -50,6 +50,40 @@ class Plain:
         """The share of a bin that these items take; None if they do not fit."""
         total = sum(self.sizes[item] for item in items)
         return total / self.capacity if total <= self.capacity else None
+
+
+class SpentError(Exception):
+    """More sets were checked than allowed."""
+
+
+@dataclass(kw_only=True)
+class Counted:
+    """A problem that counts how many sets are checked; above `most` it raises `SpentError`."""
+
+    problem: Problem
+    most: int
+    checked: int = field(default=0, init=False)
+
+    @property
+    def count(self) -> int:
+        """The number of items."""
+        return self.problem.count
+
+    @property
+    def least(self) -> int:
+        """A lower bound on the number of bins."""
+        return self.problem.least
+
+    def size(self, item: int) -> float:
+        """The size of an item; not counted."""
+        return self.problem.size(item)
+
+    def fullness(self, items: Items) -> float | None:
+        """The share of a bin that these items take; None if they do not fit."""
+        if self.checked >= self.most:
+            raise SpentError
+        self.checked += 1
+        return self.problem.fullness(items)
 
 
 def by_size(problem: Problem) -> list[int]:

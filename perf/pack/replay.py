@@ -4,37 +4,27 @@ A device is never idle while a request waits: the next model in turn executes it
 Triton does the same with `packed.pbtxt` and --rate-limit=execution_count. No cycle is longer than planned.
 """
 
+import math
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perf.pack.placement import Node, Placement, Share
+from perf.pack.placement import Node, Placement
+from perf.pack.replayed import Replayed, summed
 from perf.pack.validator import between, of, slowdown
 from perf.pack.workload import Workload
 from triton_batching.terminal import Mistake
 
-# Requests of the least called model on a device; the others get as many as arrive in the same time.
+# Requests of the least called model on a device in one replay; the others get as many as arrive in the same time.
 REQUESTS = 2000
-MAX_REQUESTS = 200_000
-SHARE_IN_TIME = 0.99
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replayed:
-    """One model on one device: its `requests`, the `late` ones, and the 99th percentile including the overhead."""
-
-    device: int
-    model: str
-    requests: int
-    late: int
-    p99_ms: float
-
-    @property
-    def in_time(self) -> bool:
-        """Whether 99 % of the requests were in time."""
-        return self.late <= (1 - SHARE_IN_TIME) * self.requests
+MAX_REQUESTS = 50_000
+# A model that gets fewer within `MAX_REQUESTS` is called so often, which is more than planned.
+RARE_REQUESTS = 100
+# The first part of a replay, in which the queues fill, does not count.
+WARM_UP = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,64 +41,82 @@ class Stream:
 
 
 def replay(
-    workload: Workload, placement: Placement, *, scale: float = 1.0, seed: int = 0, requests: int = REQUESTS
+    workload: Workload,
+    placement: Placement,
+    *,
+    numbers: Sequence[int] = range(1),
+    scale: float = 1.0,
+    seed: int = 0,
+    requests: int = REQUESTS,
 ) -> list[Replayed]:
-    """Simulate all devices at `scale` times their planned rates, with the workload's kind of arrivals."""
-    random = np.random.default_rng(seed)
-    results = []
-    for number, node in enumerate(placement.nodes):
-        streams = [_stream(workload, node, share, scale, requests, random) for share in node.shares]
-        groups = [[stream] for stream in streams] if node.together else [streams]
-        answers = [times for group in groups for times in serve(group)]
-        for share, stream, answered in zip(node.shares, streams, answers, strict=True):
-            model = of(workload, share.model)
-            latencies = answered - stream.arrivals + model.overhead_ms
-            late = int(np.sum(latencies > model.target_ms * (1 + 1e-9)))
-            p99 = float(np.quantile(latencies, SHARE_IN_TIME, method="higher"))
-            count = len(answered)
-            results.append(Replayed(device=number, model=share.model, requests=count, late=late, p99_ms=p99))
-    return results
+    """Simulate all devices at `scale` times their planned rates, with the workload's kind of arrivals.
+
+    There is a replay for each of `numbers`, with arrivals of its own. Equal devices are replayed once.
+    """
+    found: dict[Node, list[Replayed]] = {}
+    for device, node in enumerate(placement.nodes):
+        if node not in found:
+            replays = [
+                _latencies(workload, node, scale, requests, np.random.default_rng((seed, len(found), number)))
+                for number in numbers
+            ]
+            models = [of(workload, share.model) for share in node.shares]
+            found[node] = [
+                summed(device, model.name, latencies, model.target_ms)
+                for model, latencies in zip(models, zip(*replays, strict=True), strict=True)
+            ]
+    return [replace(each, device=device) for device, node in enumerate(placement.nodes) for each in found[node]]
 
 
 def serve(streams: Sequence[Stream]) -> list[NDArray[np.float64]]:
     """The times in ms at which each request of each stream is answered by one device that serves them in turn."""
-    ends = [np.empty(len(stream.arrivals)) for stream in streams]
-    position = [0] * len(streams)
-    now, turn = 0.0, -1
-    left = sum(len(stream.arrivals) for stream in streams)
+    arrivals = [[*stream.arrivals.tolist(), math.inf] for stream in streams]
+    ends: list[list[float]] = [[] for _ in streams]
+    upcoming = [times[0] for times in arrivals]
+    now, turn, left = 0.0, -1, sum(len(stream.arrivals) for stream in streams)
     while left:
-        chosen = None
-        for step in range(1, len(streams) + 1):
-            at = (turn + step) % len(streams)
-            if position[at] < len(streams[at].arrivals) and streams[at].arrivals[position[at]] <= now:
-                chosen = at
-                break
-        if chosen is None:
-            next_positions = zip(streams, position, strict=True)
-            now = min(stream.arrivals[at] for stream, at in next_positions if at < len(stream.arrivals))
-            continue
-        stream, first = streams[chosen], position[chosen]
-        rows = int(np.searchsorted(stream.arrivals[first : first + stream.batch], now, side="right"))
-        now += stream.times[rows]
-        ends[chosen][first : first + rows] = now
-        position[chosen], turn = first + rows, chosen
+        now = max(now, min(upcoming))
+        in_turn = (*range(turn + 1, len(streams)), *range(turn + 1))
+        turn = next(at for at in in_turn if upcoming[at] <= now)
+        first, times = len(ends[turn]), arrivals[turn]
+        rows = bisect_right(times, now, first, min(first + streams[turn].batch, len(times))) - first
+        now += streams[turn].times[rows]
+        ends[turn] += [now] * rows
+        upcoming[turn] = times[first + rows]
         left -= rows
-    return ends
+    return [np.array(each) for each in ends]
 
 
-def _stream(
-    workload: Workload, node: Node, share: Share, scale: float, requests: int, random: np.random.Generator
-) -> Stream:
-    slowest = min(other.rate_per_s for other in node.shares)
-    total = sum(other.rate_per_s for other in node.shares)
-    count = int(min(requests / slowest, MAX_REQUESTS / total) * share.rate_per_s) + 1
-    gap = 1e3 / (share.rate_per_s * scale)
-    if workload.arrivals == "uniform":
-        arrivals = (np.arange(count) + random.random()) * gap
-    elif workload.arrivals == "poisson":
-        arrivals = np.cumsum(random.exponential(gap, count))
-    else:
-        raise Mistake(f"unknown arrivals {workload.arrivals}. Write uniform or poisson.")
-    model, factor = of(workload, share.model), slowdown(workload, node, share.model)
-    times = [between(model.latency.sizes, model.latency.values, rows) * factor for rows in range(share.batch + 1)]
-    return Stream(arrivals=arrivals, times=times)
+def _latencies(
+    workload: Workload, node: Node, scale: float, requests: int, random: np.random.Generator
+) -> list[NDArray[np.float64]]:
+    """The latencies of each model on a device in one replay, in ms with the overhead, without the warm-up."""
+    rates = [share.rate_per_s / 1e3 for share in node.shares]
+    span_ms = min(requests / min(rates), MAX_REQUESTS / sum(rates)) / scale
+    streams = [
+        Stream(
+            arrivals=_arrivals(workload.arrivals, max(rate * scale, RARE_REQUESTS / span_ms), span_ms, random),
+            times=_times(workload, node, share.model, share.batch),
+        )
+        for rate, share in zip(rates, node.shares, strict=True)
+    ]
+    groups = [[stream] for stream in streams] if node.together else [streams]
+    answers = [times for group in groups for times in serve(group)]
+    return [
+        (answered - stream.arrivals)[stream.arrivals >= WARM_UP * span_ms] + of(workload, share.model).overhead_ms
+        for share, stream, answered in zip(node.shares, streams, answers, strict=True)
+    ]
+
+
+def _arrivals(kind: str, rate: float, span_ms: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """Ascending times of arrival within `span_ms`, `rate` per ms; raises `Mistake` for an unknown kind."""
+    if kind == "uniform":
+        return np.arange(random.random() / rate, span_ms, 1 / rate)
+    if kind == "poisson":
+        return np.sort(random.uniform(0, span_ms, random.poisson(rate * span_ms)))
+    raise Mistake(f"unknown arrivals {kind}. Write uniform or poisson.")
+
+
+def _times(workload: Workload, node: Node, name: str, batch: int) -> list[float]:
+    model, factor = of(workload, name), slowdown(workload, node, name)
+    return [between(model.latency.sizes, model.latency.values, rows) * factor for rows in range(batch + 1)]

@@ -87,12 +87,15 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Devices and models; `pairs` may run at the same time. `arrivals` of the replay are uniform or poisson."""
+    """Devices and models; `pairs` may run at the same time.
+
+    `arrivals` of the replay are poisson, as those of many independent users are, or uniform, as those of a timer are.
+    """
 
     devices: Devices
     models: tuple[Model, ...]
     pairs: tuple[Pair, ...] = ()
-    arrivals: str = "uniform"
+    arrivals: str = "poisson"
 
 
 def raised(model: Model, headroom: float) -> Model:

@@ -31,7 +31,7 @@ from triton_batching.terminal import Mistake
 
 REMEDY = "Remove it and measure again."
 # Fields whose numbers may be infinite, as a latency of a request without an answer is. JSON has null for it.
-INFINITE = frozenset({"latencies_us", "latencies_ms", "percentiles_ms"})
+INFINITE = frozenset({"latencies_us", "latencies_ms", "percentiles_ms", "p99_interval"})
 # How msgspec ends a message that names a place.
 PLACE = re.compile(r"(?P<problem>.*?)(?: - at (?P<place>.*))?", re.DOTALL)
 # What decoding raises for bytes that are no JSON, are not UTF-8, or are nested too deeply.
@@ -60,6 +60,12 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "predicted_point": (
         "a measurement beside a prediction",
         "python -m perf.studies.prediction --only-compare --results {folder}/..",
+    ),
+    "blind point": ("a measurement of a blind case", "python -m perf.studies.prediction blind --seed N --only-compare"),
+    "blind client": ("a client of blind cases", "python -m perf.studies.prediction blind --seed N --only-compare"),
+    "blind predictions": (
+        "predictions of blind cases",
+        "python -m perf.studies.prediction blind --seed N --only-compare",
     ),
     "pauses": ("the cost of pauses", "python -m perf.studies.pauses"),
     "goodput": ("a measurement of goodput", "python -m perf.studies.goodput --results {folder}"),

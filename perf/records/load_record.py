@@ -13,6 +13,7 @@ import numpy as np
 from perf.records import file
 from perf.records.offered_load import Load
 from perf.stats.latency_target import Judgement, LatencyTarget
+from perf.stats.quantile import Quantile, quantile
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
@@ -27,10 +28,11 @@ REMAINDER = "remainder"
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of requests, and latencies in microseconds from when a request was due until its answer arrived.
 
-    Latencies and throughput are those of answered requests. `not_sent` requests were due while the limit of requests in
-    flight was reached; `late_sends` were sent more than 1 ms after they were due (`late` in the file). `offered_per_s`
-    is the rate at which requests were due, None in a closed loop. `longest_gap_s` is the longest time between two
-    answers.
+    Counts and latencies are of the requests that were due in the window, latencies of the answered ones. The throughput
+    (`requests_per_s`, `rows_per_s`) is of the requests that were answered in it, whenever they were due; in older
+    records it is of those that were due in it. `not_sent` requests were due while the limit of requests in flight was
+    reached; `late_sends` were sent more than 1 ms after they were due (`late` in the file). `offered_per_s` is the rate
+    at which requests were due, None in a closed loop. `longest_gap_s` is the longest time between two answers.
     """
 
     window_s: float
@@ -166,6 +168,11 @@ class LoadResult:
     traced_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @property
+    def p99(self) -> Quantile | None:
+        """The 99th percentile of all requests of the window with its interval; None if the record has no requests."""
+        return quantile(self.sample.latencies_us, 99) if self.sample.latencies_us else None
+
+    @property
     def little(self) -> float | None:
         """Little's law: throughput x latency / clients - 1.
 
@@ -247,4 +254,11 @@ class LoadRecord(LoadResult):
         paths = (folder / f"{name}.r{number}.json" for number in itertools.count(1))
         # `Path.exists` raises for a folder without permission; the error of the write names the folder.
         free = next(path for path in paths if not os.path.exists(path))  # noqa: PTH110
-        return file.write(self, free, little=self.little, stages_error=self.stages.error, faults=self.faults)
+        return file.write(
+            self,
+            free,
+            little=self.little,
+            stages_error=self.stages.error,
+            faults=self.faults,
+            p99_interval=None if self.p99 is None else vars(self.p99),
+        )

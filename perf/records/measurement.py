@@ -102,6 +102,8 @@ class Measurement:
     """One measurement, with the server's counters before and after it and the command.
 
     `wasted` is the share of the computed elements that was padding, None if the backend does not count it.
+    `order_seed` drew the order of the configurations in each repeat of a sweep; None in older records, which have the
+    order of the command line.
     """
 
     KIND: ClassVar[str] = "record"
@@ -114,6 +116,7 @@ class Measurement:
     before: Counters
     after: Counters
     wasted: float | None = None
+    order_seed: int | None = None
 
     @property
     def counters(self) -> Counters:

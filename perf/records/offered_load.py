@@ -1,5 +1,6 @@
 """The load that the load generator offers: how many processes, how many rows a request, and when requests are due."""
 
+import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,19 @@ PATTERNS = ("closed", "constant", "poisson", "gamma", "ramp", "trace")
 RATED = PATTERNS[1:5]
 # The least and the largest rate (requests per second) and cv2 of an open loop.
 RATES, CV2S = (1e-3, 1e6), (1e-3, 1e4)
+
+
+def file_sha256(path: Path | None) -> str:
+    """The digest of a file that holds a load, empty without a file; raises `Mistake` for one that cannot be read.
+
+    A path is no identity: the same load is one whose file has the same content.
+    """
+    try:
+        return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise Mistake(
+            f"{path}: not a trace of arrivals ({error.strerror}). Write one number of seconds a line."
+        ) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +39,7 @@ class Load:
     poisson   exponential gaps
     gamma     gamma gaps with the squared coefficient of variation `cv2`: 1 is Poisson, more is bursty
     ramp      Poisson, with a rate that rises evenly to `rate_to_per_s` over the window
-    trace     at the times in the file `trace`, seconds, one a line
+    trace     at the times in the file `trace`, seconds, one a line; `trace_sha256` is its digest, empty in old records
 
     At most `in_flight_limit` requests of an open loop are in flight; a request due beyond that is not sent, and counted
     as not sent. The window is the `duration_s` seconds after `warm_up_s`. With `requests` (closed loop only) the window
@@ -46,6 +60,7 @@ class Load:
     requests: int | None = None
     timeout_s: float = 30.0
     seed: int = 0
+    trace_sha256: str = ""
 
     def __post_init__(self) -> None:
         limits = (
@@ -108,13 +123,14 @@ class Load:
 
     @property
     def title(self) -> str:
-        """The load in words."""
+        """The load in words; a trace is named by the start of its digest."""
         if not self.open:
             each = f" x {self.in_flight} in flight" if self.in_flight > 1 else ""
             return f"{self.workers} processes{each} x {self.rows} rows, closed loop"
         end = f" to {self.rate_to_per_s:g}" if self.rate_to_per_s else ""
         rate = f" {self.rate_per_s:g}{end}/s" if self.rate_per_s else ""
-        return f"{self.workers} processes x {self.rows} rows, {self.pattern}{rate}"
+        content = f" {self.trace_sha256[:8]}" if self.trace_sha256 else ""
+        return f"{self.workers} processes x {self.rows} rows, {self.pattern}{rate}{content}"
 
     def share(self, worker: int) -> int | None:
         """The number of requests of one process; None if the time ends the load."""

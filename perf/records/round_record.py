@@ -15,7 +15,8 @@ class TrialKey:
     """What a trial is of: its record is reused only if all of this is equal.
 
     `name` is the name of the configuration and `config` its text. `model_sha256` is the digest of the model file, empty
-    if there is none. `seconds` is the planned duration.
+    if there is none, `load_sha256` that of the file that the load names, empty if it names none or in older records.
+    `seconds` is the planned duration.
     """
 
     model: str
@@ -30,6 +31,7 @@ class TrialKey:
     round: int
     machine: Machine
     versions: dict[str, str]
+    load_sha256: str = ""
 
     @property
     def side(self) -> str:
@@ -37,24 +39,32 @@ class TrialKey:
         return NOISE if self.stage == NOISE else self.name
 
     def path(self, folder: Path) -> Path:
-        """The path of the record. Its name is model, side, digest of the key as JSON, and round."""
-        return folder / f"{self.model}.{self.side}.{file.digest(self)}.r{self.round}.json"
+        """The path of the record. Its name is model, side, digest of the key as JSON, and round.
+
+        An empty `load_sha256` is left out of the digest, so that records of other loads are found under their old name.
+        """
+        key = {name: value for name, value in vars(self).items() if name != "load_sha256" or value}
+        return folder / f"{self.model}.{self.side}.{file.digest(key)}.r{self.round}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTrial:
-    """The content of a record: the key and the trial."""
+    """The content of a record: the key, the trial, and the seed of the order within the rounds.
+
+    `order_seed` is None in older records, whose rounds all have the order A B A'.
+    """
 
     KIND: ClassVar[str] = "round"
     FORMAT: ClassVar[int] = 1
 
     slot: TrialKey
     trial: Trial
+    order_seed: int | None = None
 
 
-def write(slot: TrialKey, trial: Trial, folder: Path) -> Path:
+def write(slot: TrialKey, trial: Trial, folder: Path, *, order_seed: int | None = None) -> Path:
     """Write a record and return its path; raises `RecordError`."""
-    return file.write(KeyedTrial(slot=slot, trial=trial), slot.path(folder))
+    return file.write(KeyedTrial(slot=slot, trial=trial, order_seed=order_seed), slot.path(folder))
 
 
 def read(path: Path) -> tuple[TrialKey, Trial]:

@@ -185,11 +185,12 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) 
 
     `path` is the file or folder that the trial was read from. Raises `RecordError`.
     """
+    content = f" ({trial.load_sha256[:8]})" if trial.load_sha256 else ""
     return Run(
         model=model,
         config=str(trial.candidate),
         name=name,
-        load=trial.load if rows == 1 else f"{trial.load} x {rows} rows",
+        load=f"{trial.load}{content}" + (f" x {rows} rows" if rows != 1 else ""),
         started_at=file.start_time(trial.started_at, path),
         seconds=trial.seconds,
         throughput_rows_per_s=trial.throughput_rows_per_s,

@@ -55,6 +55,11 @@ class Prediction:
 class Trial:
     """One measurement of one candidate on a real server, in round `round` of its `stage`.
 
+    `load` is as on the command line; `load_sha256` is the digest of the file that it names, empty if it names none.
+    `planned_s` and `warm_up_s` are what was asked for: a window of so many seconds, after so many of the same load.
+    `seconds` is the window's real length. Older records have none of these three, so they match no new trial whose load
+    is in a file.
+
     `latencies_us` has one latency per request of the window, from its due time, and infinity (null in the file) for a
     request that was not sent, failed, or got a wrong answer. `due_s` are the due times since the start of the window.
     `late` counts the requests over the latency target, those included. `late_sends` were sent more than 1 ms after they
@@ -93,6 +98,9 @@ class Trial:
     cores_ours: float | None = None
     faults: tuple[str, ...] = ()
     parts_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    planned_s: float | None = None
+    warm_up_s: float | None = None
+    load_sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from perf.records.offered_load import CV2S, RATES, Load
+from perf.records.offered_load import CV2S, RATES, Load, file_sha256
 from triton_batching.options import MOST_CLIENTS
 from triton_batching.terminal import Mistake
 
@@ -84,6 +84,11 @@ class Traffic:
         """The most rows in flight: those of the clients of a closed loop; None for an open loop, which has no limit."""
         return None if self.open else self.clients * self.rows
 
+    @property
+    def sha256(self) -> str:
+        """The digest of the file of a trace as it is now, empty for other loads; raises `Mistake`."""
+        return file_sha256(self.trace)
+
     def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> Load:
         """The load for `perf.load`; the clients of a closed loop are spread evenly over at most `workers` processes."""
         if not self.open:
@@ -97,6 +102,7 @@ class Traffic:
             rate_to_per_s=self.rate_to_per_s,
             cv2=self.cv2,
             trace=self.trace,
+            trace_sha256=self.sha256,
             in_flight_limit=IN_FLIGHT_LIMIT,
             warm_up_s=warm_up_s,
             duration_s=duration_s,

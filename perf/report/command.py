@@ -15,11 +15,12 @@ from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Measure
 from perf.records.study import is_study
 from perf.report.page import render
 from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
-from perf.report.sweep.marks import LITTLE_LIMIT, SPREAD_LIMIT, percent
+from perf.report.sweep.marks import LITTLE_LIMIT, percent
 from perf.report.sweep.plots import plots, save_png
 from perf.report.sweep.summary import Comparison, Row, compare
 from perf.report.sweep.table import filled, markdown, table
-from perf.report.sweep.verdict import sentences
+from perf.report.sweep.verdict import basis, sentences
+from perf.stats.interval import Interval
 from triton_batching import whole_file
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, terminal
@@ -81,7 +82,7 @@ def print_tables(console: Console, summary: Summary) -> None:
     for comparison in summary.comparisons:
         console.print(heading(comparison), style="bold", markup=False)
         console.print(table(comparison, console.width))
-        for sentence in sentences(comparison):
+        for sentence in (*sentences(comparison), *basis(comparison)):
             console.print(sentence, markup=False)
         for row in comparison.rows:
             if row.marks:
@@ -117,7 +118,7 @@ def write_html(summary: Summary, folder: Path) -> Path:
         summary=summary,
         sections=[_section(number, comparison) for number, comparison in enumerate(summary.comparisons, 1)],
         sources=[_source(entry) for entry in summary.entries],
-        limits={"little": percent(LITTLE_LIMIT), "spread": percent(SPREAD_LIMIT)},
+        limits={"little": percent(LITTLE_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
     )
     return whole_file.write(folder / "report.html", page)
@@ -141,6 +142,7 @@ def _section(number: int, comparison: Comparison) -> dict[str, object]:
         "comparison": comparison,
         "heading": heading(comparison),
         "sentences": sentences(comparison),
+        "basis": basis(comparison),
         "marked": sum(bool(row.marks) for row in comparison.rows),
         "columns": filled(comparison),
         "figures": figures,
@@ -154,8 +156,9 @@ def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
         value = getattr(row, field.name)
         if field.name in cells or field.name == "load":
             continue
-        if field.name in ("to_baseline", "p95_to_baseline", "to_ceiling"):
-            cells |= {f"{field.name}_{part}": getattr(value, part, "") for part in ("median", "low", "high")}
+        if field.name in ("throughput", "to_baseline", "p95_to_baseline", "to_ceiling"):
+            name = "mean_rows_per_s" if field.name == "throughput" else field.name
+            cells |= _interval_cells(name, value)
         elif field.name == "stages":
             cells |= dataclasses.asdict(value)
         elif isinstance(value, dict):
@@ -164,8 +167,19 @@ def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
             cells[field.name] = "; ".join(value) if isinstance(value, tuple) else value
     top = comparison.ceiling
     return cells | {
+        "verdict": row.verdict.word if row.verdict else "",
+        "more_repeats": "" if row.more_repeats is None else row.more_repeats,
         "ceiling_rows_per_s": top.throughput_rows_per_s if top else "",
         "ceiling_batch_rows": top.rows if top else "",
+    }
+
+
+def _interval_cells(name: str, interval: Interval | None) -> dict[str, object]:
+    """Value, ends and level; one repeat has no ends."""
+    ends = ("low", "high", "level")
+    bounded = interval is not None and interval.bounded
+    return {f"{name}_value": interval.value if interval else ""} | {
+        f"{name}_{end}": getattr(interval, end) if bounded else "" for end in ends
     }
 
 
@@ -218,7 +232,8 @@ def report(folder: Path, out: Path, formats: Sequence[str]) -> None:
     if "table" in formats:
         print_tables(console, summary)
     if "markdown" in formats:
-        console.print("\n\n".join(map(markdown, summary.comparisons)), markup=False)
+        texts = ("\n".join([markdown(each), "", *basis(each)]) for each in summary.comparisons)
+        console.print("\n\n".join(texts), markup=False)
     writers = {"csv": write_csv, "html": write_html, "png": write_png}
     for name in [name for name in formats if name in writers]:
         paths = writers[name](summary, out)

@@ -1,7 +1,8 @@
 """What a configuration of a model would do under a load, simulated with the service times of this machine.
 
 `python -m perf.simulate ranker --load poisson:300 --p99-ms 50 --delay-ms 0,2,5` prints one line for each configuration;
-service times that are not on record yet are measured first, 20 to 50 s for each count of instances and threads.
+service times that are not on record yet are measured first, 20 to 60 s for each count of instances and threads. Below
+each figure is the interval that holds nine of ten measurements of it.
 """
 
 import argparse
@@ -44,7 +45,23 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", metavar="1,2", help="intra-op threads of onnxruntime (default: as configured)")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
     parser.add_argument("--mix", metavar="20,30", help="sizes in turn for every dimension of -1, as in perf.why")
+    parser.add_argument(
+        "--drift",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="how much the machine's speed differs from one moment to another, if more than its record shows",
+    )
     parser.add_argument("--requests", type=int, default=20_000, help="requests to simulate (default 20000)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="the interval is for so long a measurement (default 10)"
+    )
+    parser.add_argument(
+        "--way-us",
+        type=float,
+        metavar="US",
+        help="your client's latency of a lone request less queue and computing (default: perf_analyzer's, measured)",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     return parser

@@ -6,31 +6,40 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from perf.load.arrivals import climbing, drawn, read_trace
-from perf.measure.service_profile import Way
+from perf.measure.service_way import Way
 from perf.records.traffic import Traffic
 from perf.simulate.batcher.request import US, Request, Time
 from perf.simulate.batcher.request_source import Answer
+from perf.simulate.constants import STANDARD, Constants
 
 NS = 1_000_000_000
 DRAWN = 8192
-# A lone request's way has a gamma distribution with this shape. As traced on two cores, nine of ten first answers of a
-# batch came back within 0.7 to 1.5 times their mean; the times between further answers were exponential.
-HOPS = 12
-# If nothing runs while requests come back, because a delay holds the next batch, they are this much closer together,
-# as traced on two models: 105 us instead of 140 to 170.
-QUIET = 2 / 3
 
 
 class Clients:
-    """The `Load` of a simulation. Afterwards `extra_us` maps each answered request to the time of its way."""
+    """The `Load` of a simulation. Afterwards `extra_us` maps each answered request to the time of its way.
+
+    `way` is that of a request of one row. `delayed`: the batcher has a delay. The clients of a closed loop start one
+    behind the other, as answers of a batch come back, or at random within `start_us`.
+    """
 
     def __init__(
-        self, traffic: Traffic, requests: int, way: Way, *, seed: Sequence[int], delayed: bool = False
+        self,
+        traffic: Traffic,
+        requests: int,
+        way: Way,
+        *,
+        seed: Sequence[int],
+        delayed: bool = False,
+        start_us: float = 0.0,
+        constants: Constants = STANDARD,
     ) -> None:
-        self._traffic, self._left, self._way, self._delayed = traffic, requests, way, delayed
-        self._seed = seed
+        self._traffic, self._left, self._delayed = traffic, requests, delayed
+        self._way, self._quiet = way.of(traffic.rows, open_loop=traffic.open), constants.quiet
+        self._each_us = self._way.each_us * constants.apart
+        self._seed, self._start_us = seed, start_us
         rng = np.random.default_rng([*seed, 1])
-        self._hops = itertools.cycle(rng.gamma(HOPS, 1 / HOPS, DRAWN).tolist())
+        self._hops = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
         self._each = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
         self._numbers = itertools.count(1)
         self._burst: tuple[Time, float] = (-1, 0.0)
@@ -41,16 +50,20 @@ class Clients:
         if self._traffic.open:
             yield from arrivals(self._traffic, self._left, self._seed[0])
             return
-        at = 0.0
-        for client in range(min(self._traffic.clients, self._left)):
+        count = min(self._traffic.clients, self._left)
+        if self._start_us:
+            starts = sorted(np.random.default_rng([*self._seed, 4]).uniform(0, self._start_us, count).tolist())
+        else:
+            gaps = [self._each_us * next(self._each) for _ in range(count)]
+            starts = [0.0, *itertools.accumulate(gaps[:-1])]
+        for client, at in enumerate(starts):
             yield self._next(client, round(at * US))
-            at += self._way.each_us * next(self._each)
 
     def after(self, answer: Answer) -> Iterable[Request]:
         """Return the next request of the answered client of a closed loop."""
         at, latency_us = self._burst
         if at == answer.at:  # behind another of its batch, whose way it shares for the most part
-            each_us = self._way.each_us * (QUIET if self._delayed and answer.quiet else 1.0)
+            each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
             latency_us += each_us * next(self._each)
         else:
             latency_us = self._way.lone_us * next(self._hops)

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,21 +15,25 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.load.arrivals import read_trace
 from perf.load.variant import delay_us, read
 from perf.measure.ramp_plan import climbed, reaching
-from perf.measure.service_profile import Profile
+from perf.measure.service_profile import Profile, ServiceTimes
 from perf.measure.service_time_run import bar, numbers, profile
+from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.batcher.mix import Mix, read_sizes
 from perf.simulate.costs import Costs
 from perf.simulate.earlier import EarlierTrials, earlier_trials
-from perf.simulate.predict import predict
+from perf.simulate.predict import PERCENTILES, predict
+from perf.simulate.uncertainty import LEVEL, PredictedBounds, bounds
 from triton_batching.options import MOST_INSTANCES, MOST_ROWS, MOST_THREADS
 from triton_batching.terminal import Mistake, terminal
 
 # The largest values that are simulated.
 MOST = {"max_batch_size": MOST_ROWS, "instances": MOST_INSTANCES, "threads": MOST_THREADS}
 REQUESTS = range(100, 10_000_001)
+# A random load of a few thousand requests brings a few percent fewer than its rate.
+CARRIED = 0.95
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -38,14 +43,46 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     candidates = _candidates(arguments, config)
     traffic = _traffic(arguments, config, candidates)
     profile = _profile(arguments, config, candidates, traffic, command, console)
-    predictions = [
-        predict(candidate, config, traffic, profile, target, requests=arguments.requests, seed=arguments.seed)
-        for candidate in track(candidates, "simulating", console=Console(stderr=True), transient=True)
-    ]
+    predictions, intervals = [], []
+    for candidate in track(candidates, "simulating", console=Console(stderr=True), transient=True):
+        way = _way(arguments, profile.of(candidate))
+        prediction = predict(
+            candidate, config, traffic, profile, target, requests=arguments.requests, seed=arguments.seed, way=way
+        )
+        predictions.append(prediction)
+        intervals.append(
+            bounds(
+                candidate,
+                config,
+                traffic,
+                profile,
+                seconds=arguments.seconds,
+                throughput_rows_per_s=prediction.throughput_rows_per_s,
+                seed=arguments.seed,
+                way=way,
+                drift=arguments.drift,
+            )
+        )
     earlier = earlier_trials(arguments.results, config, traffic, profile.ramps[0])
-    show(predictions, earlier, target, f"{arguments.model}, {traffic}", console)
+    show(predictions, intervals, earlier, target, f"{arguments.model}, {traffic}", console)
+    if any(map(functools.partial(_overloaded, traffic), predictions)):
+        console.print(
+            "more arrives than is answered: latencies grow as long as the load lasts, so they are those of "
+            f"{arguments.requests:,} requests, and their intervals those of {arguments.seconds:g} s",
+            markup=False,
+        )
     for note in dict.fromkeys(note for prediction in predictions for note in _notes(prediction, profile)):
         console.print(f"not measured: {note}", markup=False)
+
+
+def _overloaded(traffic: Traffic, prediction: Prediction) -> bool:
+    """Whether an open loop brings more than is answered."""
+    return traffic.open and prediction.throughput_rows_per_s < CARRIED * traffic.rate_per_s * traffic.rows
+
+
+def _way(arguments: argparse.Namespace, ramp: ServiceTimes) -> Way | None:
+    """The way of the client that the command line describes; None for that of the ramp."""
+    return None if arguments.way_us is None else dataclasses.replace(ramp.way, lone_us=arguments.way_us)
 
 
 def _notes(prediction: Prediction, profile: Profile) -> Sequence[str]:
@@ -91,6 +128,10 @@ def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Seq
             f"--requests {arguments.requests}: fewer are too few for percentiles, more take hours. Simulate "
             f"{REQUESTS[0]} to {REQUESTS[-1]:,}."
         )
+    if not 0 <= arguments.drift < 1:
+        raise Mistake(f"--drift {arguments.drift:g}: a share from 0 to 1. Write 0.1 if the speed differs by 10 %.")
+    if arguments.seconds <= 0 or (arguments.way_us is not None and arguments.way_us < 0):
+        raise Mistake("--seconds, --way-us: a measurement takes some time, and a way is 0 or more. Change the number.")
     if arguments.seed < 0:
         raise Mistake(f"--seed {arguments.seed}: must be 0 or more.")
     traffic = Traffic.parse(arguments.load, rows=arguments.rows)
@@ -120,6 +161,7 @@ def _profile(
             arguments.results,
             config_name=arguments.config_name or "default",
             in_flight=in_flight,
+            rows=traffic.rows,
             command=command,
             repository=arguments.repository,
             progress=progress,
@@ -128,32 +170,40 @@ def _profile(
 
 def show(
     predictions: Sequence[Prediction],
+    intervals: Sequence[PredictedBounds],
     earlier: Mapping[Candidate, EarlierTrials],
     target: LatencyTarget,
     title: str,
     console: Console,
 ) -> None:
-    """Print a line for each configuration, its batch sizes, and what was measured of it earlier."""
+    """Print a line for each configuration and one for its intervals, its batch sizes, and earlier measurements."""
     table = Table(
         "configuration",
         "rows/s",
-        *(f"p{percent} ms" for percent in (50, 90, 95, 99)),
+        *(f"p{percent} ms" for percent in PERCENTILES),
         f"over {target.latency_ms:g} ms",
         "rows/execution",
         "queue",
         "busy",
         title=f"{title}: simulated",
     )
-    for prediction in predictions:
+    for prediction, interval in zip(predictions, intervals, strict=True):
+        dim = None if prediction.late <= 1 - target.percent / 100 else "dim"
         table.add_row(
             str(prediction.candidate),
             f"{prediction.throughput_rows_per_s:,.1f}",
-            *(f"{prediction.percentiles_ms[percent]:.1f}" for percent in (50, 90, 95, 99)),
+            *(f"{prediction.percentiles_ms[percent]:.1f}" for percent in PERCENTILES),
             f"{prediction.late:.2%}",
             f"{prediction.rows_per_execution:.2f}",
             f"{prediction.queue_share:.0%}",
             f"{prediction.busy:.0%}",
-            style=None if prediction.late <= 1 - target.percent / 100 else "dim",
+            style=dim,
+        )
+        table.add_row(
+            f"  {LEVEL:.0%} of measurements",
+            f"{interval.throughput_rows_per_s:,.1f}",
+            *(f"{interval.percentiles_ms[percent]:.1f}" for percent in PERCENTILES),
+            style=dim,
         )
     console.print(table)
     for prediction in predictions:

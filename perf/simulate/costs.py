@@ -7,24 +7,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perf.measure.service_curve import fit, smoothed
-from perf.measure.service_profile import SHARES, Profile, ServiceTimes, Way
+from perf.measure.service_curve import BEYOND
+from perf.measure.service_line import fit
+from perf.measure.service_profile import SHARES, Profile, ServiceTimes
+from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.simulate.batcher.request import US, Time
+from perf.simulate.constants import STANDARD, Constants
 
 DRAWN = 4096
-# The next three are medians over three models (`perf.studies.pauses`). The way of a lone request of perf_analyzer's
-# Poisson arrivals, as a multiple of its way in a closed loop:
-ASLEEP = 2.4
-# How late a sleeping thread wakes up; Linux allows timers 50 us of it.
-LATE_US = 120.0
-# After this pause two thirds of the caches' contents are lost, fitted to the two models that lose any.
-COOLING_US = 17_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """Times of one candidate, in microseconds.
+    """Times of one candidate under requests of `rows` rows each, in microseconds.
 
     Attributes:
         alone_us: time of an execution until it has computed, by rows, while nothing else runs.
@@ -33,8 +29,9 @@ class Costs:
         burden_us: extra time that an arrival adds to each execution while all instances work.
         cold_us: extra time of an execution after a long pause.
         noise: quantiles of an execution's time over its mean.
-        way: a request's way to and from its execution.
+        way: the way to and from its execution of the client of the ramp, perf_analyzer in a closed loop.
         ramp: the measured ramp behind these times; it also gives the gap after an execution, in which answers leave.
+        constants: what a ramp does not show.
         notes: what was interpolated instead of measured.
     """
 
@@ -47,18 +44,27 @@ class Costs:
     noise: tuple[float, ...]
     way: Way
     ramp: ServiceTimes
+    rows: int = 1
+    constants: Constants = STANDARD
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, candidate: Candidate, profile: Profile, *, open_loop: bool = False) -> "Costs":
-        """Return the costs of a candidate; instance counts without a ramp are interpolated."""
+    def of(
+        cls, candidate: Candidate, profile: Profile, *, rows: int = 1, drawn: np.random.Generator | None = None
+    ) -> "Costs":
+        """Return the costs of a candidate; instance counts without a ramp are interpolated.
+
+        With a generator, the service times and the constants are random ones of those that the profile allows.
+        """
         threads = candidate.threads if any(each.threads is not None for each in profile.ramps) else None
-        ramp = profile.nearest(candidate.instances, threads)
+        ramp = profile.of(candidate)
         notes = []
         burden = ramp.burden
-        shared = dict(smoothed(burden.sizes, ramp.max_batch_size))
+        curve = ramp.computing
+        times_us = curve.drawn(drawn) if drawn else curve.times_us
         # From its own ramp, since more instances may have fewer cores each; the curve has the shape with all at work.
-        faster = min(1.0, ramp.computed_alone_us / shared[1]) if ramp.instances > 1 else 1.0
+        faster = min(1.0, ramp.computed_alone_us / times_us[1]) if ramp.instances > 1 else 1.0
+        shared = _fewer_requests(times_us, ramp, rows)
         alone = {rows: us * faster for rows, us in shared.items()}
         if ramp.instances != candidate.instances:
             factor = contention(profile, threads, candidate.instances) / contention(profile, threads, ramp.instances)
@@ -68,9 +74,9 @@ class Costs:
             )
         if candidate.max_batch_size > ramp.max_batch_size:
             notes.append(f"batches over {ramp.max_batch_size} rows were not profiled: extrapolated")
-            row_us = fit(burden.sizes).row_us
+            row_us = fit(burden.sizes).row_us * (drawn.uniform(0.0, BEYOND) if drawn else 1.0)
             for table in (alone, shared):
-                last = table[ramp.max_batch_size]
+                last = table[max(table)]
                 for rows in range(ramp.max_batch_size + 1, candidate.max_batch_size + 1):
                     table[rows] = last + row_us * (rows - ramp.max_batch_size)
         return cls(
@@ -81,8 +87,10 @@ class Costs:
             burden_us=burden.each_us,
             cold_us=ramp.cold_us,
             noise=_with_mean_1(ramp.noise),
-            way=replace(ramp.way, lone_us=ramp.way.lone_us * (ASLEEP if open_loop else 1.0)),
+            way=ramp.way,
             ramp=ramp,
+            rows=rows,
+            constants=STANDARD.drawn(drawn) if drawn else STANDARD,
             notes=tuple(notes),
         )
 
@@ -103,22 +111,31 @@ class Costs:
 
     def output_us(self, rows: int) -> float:
         """Return the mean microseconds in which the answers of `rows` rows leave."""
-        return self.ramp.output.at(rows)
+        return max(0.0, self.ramp.output.at(rows) - self.ramp.request_costs.output_us * (rows - rows / self.rows))
+
+    def gap_us(self, rows: int) -> float:
+        """Return the mean microseconds between the last answer of `rows` rows and the next execution."""
+        return max(0.0, self.ramp.gap.at(rows) - self.ramp.request_costs.gap_us * (rows - rows / self.rows))
+
+    @property
+    def late_us(self) -> float:
+        """How late a sleeping thread wakes up."""
+        return self.constants.late_us if self.ramp.late_us is None else self.ramp.late_us
 
     def gap(self, seed: Sequence[int]) -> Callable[[int], Time]:
         """Return a function that draws the nanoseconds an instance stays busy after computing, by rows."""
         rng = np.random.default_rng([*seed, 2])
-        # As traced: half of the gaps last less than half of their mean, one in twenty three times the mean. Answers
-        # leave at a pace from a tenth to twice the mean, depending on the server's other threads.
+        # As traced: half of the gaps last less than half of their mean, one in twenty three times the mean.
         drawn = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
-        pace = itertools.cycle(rng.uniform(0.1, 1.9, DRAWN).tolist())
-        means = {rows: max(0.0, self.ramp.gap.at(rows)) for rows in self.alone_us}
+        spread = self.constants.pace
+        pace = itertools.cycle(rng.uniform(1 - spread, 1 + spread, DRAWN).tolist())
+        means = {rows: self.gap_us(rows) for rows in self.alone_us}
         leaving = {rows: self.output_us(rows) for rows in self.alone_us}
         return lambda rows: round((leaving[rows] * next(pace) + means[rows] * next(drawn)) * US)
 
     def waking(self, idle: Time) -> Time:
         """Return the extra nanoseconds of an execution after a pause of `idle`."""
-        return round(self.cold_us * cooled(float(idle) / US) * US)
+        return round(self.cold_us * cooled(float(idle) / US, self.constants.cooling_us) * US)
 
     def burden(self, running: int) -> Time:
         """Return the extra nanoseconds that an arrival adds to each of `running` executions, linear in their number."""
@@ -137,9 +154,15 @@ class Costs:
         return itertools.cycle(np.interp(rng.random(DRAWN), SHARES, self.noise).tolist())
 
 
-def cooled(pause_us: float, constant_us: float = COOLING_US) -> float:
+def cooled(pause_us: float, constant_us: float) -> float:
     """Return the share of `cold_us` after a pause: the caches are lost exponentially."""
     return 1 - math.exp(-pause_us / constant_us)
+
+
+def _fewer_requests(times_us: Mapping[int, float], ramp: ServiceTimes, rows: int) -> dict[int, float]:
+    """Take off what each request adds, as the ramp's had one row each and these have `rows`; half a time stays."""
+    each_us = ramp.request_costs.computing_us
+    return {size: max(us / 2, us - each_us * (size - size / rows)) for size, us in times_us.items()}
 
 
 def _with_mean_1(noise: Sequence[float]) -> tuple[float, ...]:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import Profile
+from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
@@ -16,7 +17,7 @@ from perf.simulate.batcher.request import US
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
 from perf.simulate.clients import Clients
-from perf.simulate.costs import LATE_US, Costs
+from perf.simulate.costs import Costs
 from perf.stats.percentile import percentile
 
 # Share of the requests to leave out at the start, until batches and queue have settled.
@@ -38,6 +39,7 @@ def predict(
     *,
     requests: int = 20_000,
     seed: int = 0,
+    way: Way | None = None,
     overhead_us: float = 0.0,
     stretch: float = 1.0,
 ) -> Prediction:
@@ -53,13 +55,22 @@ def predict(
         target: the latency target, for the share of late requests.
         requests: how many to simulate.
         seed: of arrivals and noise.
-        overhead_us: how much longer a request's way is than that of perf_analyzer, a light client.
+        way: the client's way, as measured for it (None: that of the ramp's client, perf_analyzer in a closed loop).
+        overhead_us: how much longer a request's way is than `way`.
         stretch: factor on the time of every execution.
 
     Raises `Mistake` for threads without a ramp, `RulesError` for another scheduler than the dynamic batcher.
     """
     simulated = simulated_run(
-        candidate, config, traffic, profile, requests=requests, seed=seed, overhead_us=overhead_us, stretch=stretch
+        candidate,
+        config,
+        traffic,
+        profile,
+        requests=requests,
+        seed=seed,
+        way=way,
+        overhead_us=overhead_us,
+        stretch=stretch,
     )
     return simulated.prediction(candidate, target, traffic.rows)
 
@@ -72,19 +83,36 @@ def simulated_run(
     *,
     requests: int,
     seed: int = 0,
+    way: Way | None = None,
     overhead_us: float = 0.0,
     stretch: float = 1.0,
+    drawn: np.random.Generator | None = None,
+    runs: int | None = None,
 ) -> "SimulatedRun":
-    """The requests behind the prediction of `predict`, with the same arguments."""
-    costs = Costs.of(candidate, profile, open_loop=traffic.open).stretched(stretch)
+    """The requests behind the prediction of `predict`, with the same arguments.
+
+    With `drawn`, the service times are random ones of those that the profile allows, and in every second case the
+    clients of a closed loop start at random within an execution, since they can settle in more than one rhythm. `runs`
+    is how often to start the load (None: a closed loop as often as `requests` allow).
+    """
+    costs = Costs.of(candidate, profile, rows=traffic.rows, drawn=drawn).stretched(stretch)
     rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
-    times = _times(traffic, requests)
-    way = costs.way.longer(overhead_us)
-    runs = []
+    times = runs or _times(traffic, requests)
+    way = (way or costs.way).longer(overhead_us)
+    apart = drawn is not None and drawn.random() < 0.5
+    outcomes = []
     for number in range(times):
         seeds = [seed, number]
-        load = Clients(traffic, len(traffic.times_s) or requests // times, way, seed=seeds, delayed=rules.delay > 0)
+        load = Clients(
+            traffic,
+            len(traffic.times_s) or requests // times,
+            way,
+            seed=seeds,
+            delayed=rules.delay > 0,
+            start_us=costs.alone_us[1] if apart else 0.0,
+            constants=costs.constants,
+        )
         outcome = simulate(
             rules,
             costs.service(seeds),
@@ -94,11 +122,11 @@ def simulated_run(
             gap=costs.gap(seeds),
             waking=costs.waking if costs.cold_us else None,
             dispatch=round(costs.dispatch_us * US),
-            lateness=round(LATE_US * US),
+            lateness=round(costs.late_us * US),
         )
         warm_up = 0.0 if traffic.times_s else WARM_UP
-        runs.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
-    return SimulatedRun.pooled(runs)
+        outcomes.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
+    return SimulatedRun.pooled(outcomes)
 
 
 def _times(traffic: Traffic, requests: int) -> int:

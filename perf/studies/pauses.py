@@ -31,8 +31,10 @@ from perf.measure.trial import serving
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.measurement import AnalyzerLoad
-from perf.simulate.costs import ASLEEP, LATE_US, cooled
+from perf.simulate.constants import STANDARD
+from perf.simulate.costs import cooled
 from perf.studies.experiment import now, origin
+from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import MODELS
 from perf.studies.tables import plain_table
 from serve.management.statistics import Counters, Statistics
@@ -206,8 +208,9 @@ def table(records: Sequence[Pauses]) -> Table:
         dispatch = f"{model.dispatched_us(None):.0f} -> {model.dispatched_us(PAUSES_MS[2]):.0f}"
         cold = [f"{model.cooled(pause):.2f}" if model.cold_us else "" for pause in PAUSES_MS[1:-1]]
         rows.add_row(model.model, f"x {model.way:.2f}", dispatch, f"{model.late_us:.0f}", f"{model.cold_us:.0f}", *cold)
-    simulated = [f"{cooled(pause * 1e3) / cooled(PAUSES_MS[-1] * 1e3):.2f}" for pause in PAUSES_MS[1:-1]]
-    rows.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{LATE_US:.0f}", "", *simulated)
+    kept = [cooled(pause * 1e3, STANDARD.cooling_us) for pause in PAUSES_MS[1:]]
+    simulated = [f"{share / kept[-1]:.2f}" for share in kept[:-1]]
+    rows.add_row("simulated", f"x {ASLEEP:.2f}", "the same", f"{STANDARD.late_us:.0f}", "", *simulated)
     return rows
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Sequence
 from rich import box
 from rich.table import Table
 
+from perf.stats.interval import Interval
+
 
 def plain_table(titles: Sequence[str], *, left: int = 1, title: str | None = None) -> Table:
     """An empty table without a frame; all columns but the first `left` are aligned to the right."""
@@ -27,3 +29,10 @@ def rich_markdown(table: Table, *, without: Sequence[str] = ()) -> str:
     left = sum(column.justify == "left" for column in columns)
     rows = zip(*(column.cells for column in columns), strict=True)
     return rows_markdown([title for title in titles if title not in without], rows, left=left)
+
+
+def interval_text(interval: Interval) -> str:
+    """A ratio with its interval, to two digits; a single measurement has none."""
+    if interval.count < 2:
+        return f"{interval.value:.2f} (measured once)"
+    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"

@@ -1,7 +1,8 @@
 """Find the configuration of MODEL that meets a latency target at the highest throughput, and write configs/tuned.pbtxt.
 
 The model is profiled (one short ramp for each count of instances), every candidate is simulated, and the best few are
-measured on a real server beside the current configuration. After Ctrl-C the same command resumes.
+measured on a real server. Rounds of the best beside the current configuration follow. All figures of it are from them,
+and the file is written if it is surely better. After Ctrl-C the same command resumes.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 OBJECTIVES = ("throughput", "goodput", "cost")
+ROUNDS = (3, 6, 12)
 LOADS = (
     "closed:16 (clients, the default), poisson:300 or constant:300 (requests per second), gamma:300:4 (and the "
     "burstiness cv2) or trace:FILE (arrival times in seconds, one a line)"
@@ -55,6 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     cost = parser.add_argument_group("the cost")
     cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")
+    cost.add_argument(
+        "--rounds",
+        type=int,
+        choices=ROUNDS,
+        help="of the last comparison at most, whatever they cost; it ends as soon as it is certain (default: 3, as far "
+        "as points and seconds go)",
+    )
     cost.add_argument("--margin", type=float, default=0.05, help="share of the target to keep free (default 0.05)")
     parser.add_argument("--force", action="store_true", help="replace a tuned.pbtxt changed by hand (a copy is kept)")
     parser.add_argument("--results", type=path, default=RESULTS, help="folder of the records")

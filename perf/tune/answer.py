@@ -1,20 +1,19 @@
 """Prints the result of a tuning: the verdict first, then its evidence and its cost."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from export.repository import REPOSITORY
-from perf.measure.interleaved import gain
 from perf.records.candidate import Candidate
 from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
 from perf.stats import pareto as pareto_front
-from perf.stats.bootstrap import Interval
-from perf.tune.goal import Goal
+from perf.tune.bottleneck import OTHERS
+from perf.tune.comparison import Comparison
 from perf.tune.pooled_trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.remedy import remedies
 from perf.tune.screening import Screened
@@ -23,8 +22,6 @@ from perf.tune.tuning import Tuning
 
 # Rows of the Pareto front to print.
 FRONT_LINES = 10
-# A trial leaves a load average of about the cores that it took; a higher one before it comes from other work.
-BUSY = 1.5
 
 
 def show(tuning: Tuning, console: Console) -> None:
@@ -39,30 +36,54 @@ def show(tuning: Tuning, console: Console) -> None:
 
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
-    question, study, chosen = tuning.question, tuning.study, tuning.result.chosen
-    target = f"p99 <= {question.target.latency_ms:g} ms under {_load(tuning)}"
-    if chosen is None:
+    comparison = tuning.result.comparison
+    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}"
+    if comparison is None:
         yield from _refusal(tuning, target)
         return
-    if chosen.candidate == study.default:
-        yield f"keep the current configuration, {chosen.candidate}: nothing is expected to beat it ({target})"
-    else:
-        yield f"use {chosen.candidate} in place of {study.default}: the best found with {target}"
-    yield f"  measured: {_figures(chosen)}, {_certainty(chosen)}"
-    yield from _gains(tuning)
-    yield f"  limited now by {study.limit}"
-    if chosen.candidate.delay_us > study.default.delay_us:
-        yield (
-            f"  beware: a lone request waits for the full delay of {chosen.candidate.delay_us / 1e3:g} ms, "
-            "so with few clients latency is higher than before"
-        )
-    busiest = max((trial.load_average for trial in study.trials), default=0.0)
-    if busiest > BUSY * study.machine.cores:
-        yield f"  beware: the machine had other work, a load average up to {busiest:.1f} on {study.machine.cores} cores"
+    chosen, default = comparison.chosen, tuning.study.default
+    yield _headline(comparison, default, target)
+    if comparison.before is not None:
+        yield f"  current: {_figures(comparison.before)}, {_certainty(comparison.before)}"
+    name = "measured" if comparison.better or chosen.candidate == default else str(chosen.candidate)
+    yield f"  {name}: {_figures(chosen)}, {_certainty(chosen)}"
+    yield from _gains(tuning, comparison)
+    yield f"  limited now by {tuning.study.limit}"
+    yield from _warnings(tuning, comparison)
     if tuning.path is not None:
         yield f"  written: {_near(tuning.path)}; a server loads it as it is, and the doctor finds nothing new"
+    else:
+        yield "  written: nothing, since the current configuration stays"
     if tuning.previous is not None:
         yield f"  in place of: {tuning.previous.description}; kept as {_near(tuning.previous.copy)}"
+
+
+def _headline(comparison: Comparison, default: Candidate, target: str) -> str:
+    """Return which configuration to use and why, in words."""
+    chosen = comparison.chosen.candidate
+    if chosen == default:
+        return f"keep the current configuration, {default}: nothing is expected to beat it ({target})"
+    if comparison.better:
+        return f"use {chosen} in place of {default}: the best found with {target}"
+    decides = comparison.gains[0]
+    why = f"{chosen} is {decides.verdict}" if decides.certain else f"it is not certain that {chosen} is better"
+    return f"keep the current configuration, {default}: {why} ({target})"
+
+
+def _warnings(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
+    delay_us = comparison.chosen.candidate.delay_us
+    if comparison.better and delay_us > tuning.study.default.delay_us:
+        yield (
+            f"  beware: a lone request waits for the full delay of {delay_us / 1e3:g} ms, "
+            "so with few clients latency is higher than before"
+        )
+    if (others := other_work(tuning.study.trials)) >= OTHERS:
+        yield f"  beware: the machine had other work, which took up to {others:.0%} of the cores during a trial"
+
+
+def other_work(trials: Sequence[Trial]) -> float:
+    """Return the largest share of the cores that neither server nor clients had during a trial; 0 if not counted."""
+    return max((trial.cores_busy - trial.cores_ours for trial in trials if trial.cores_ours is not None), default=0.0)
 
 
 def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
@@ -70,67 +91,56 @@ def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
     yield f"no configuration met {target} with a margin of {tuning.question.margin:.0%}; nothing was written"
     if closest is None:
         return
-    yield f"  closest: {closest.candidate}, {_figures(closest)}"
+    yield f"  closest in the search: {closest.candidate}, {_figures(closest)}"
     yield f"  limited by {tuning.study.limit}"
     candidates = [screened.candidate for screened in tuning.result.screened]
     for remedy in remedies(closest, tuning.screen, tuning.result.corrections, candidates):
         yield f"  what would have to change: {remedy}"
 
 
-def _gains(tuning: Tuning) -> Iterator[str]:
-    """Yield the gain over the current configuration, and the A/A noise, from the interleaved rounds."""
-    final, against, noise = last_rounds(tuning.study.trials)
-    if against and final and tuning.result.chosen and tuning.result.chosen.candidate != tuning.study.default:
-        goal = tuning.screen.goal
-        if goal.objective == "goodput":
-            yield from _rates(tuning)
-            return
-        for name, quantity, more_is_better in _quantities(goal):
-            interval = gain(final, against, quantity)
-            note = _note(interval, more_is_better=more_is_better)
-            yield f"  against the current one: {name} x {interval} in {interval.count} interleaved rounds{note}"
-    if noise:
-        rates = [a.throughput_rows_per_s / b.throughput_rows_per_s for a, b in noise]
-        p99s = [p99_ms(a) / p99_ms(b) for a, b in noise]
+def _gains(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
+    """Yield the gain over the current configuration, how to make it certain, and the A/A noise."""
+    if comparison.before is not None and comparison.goal.objective == "goodput":
+        yield from _rates(tuning, comparison)
+    for gain in comparison.gains:
+        yield f"  against the current one: {gain}"
+    if not comparison.certain and (rounds := comparison.gains[0].wanted_rounds) is not None:
+        yield f"  to measure more rounds: the same command with --rounds {rounds}; what is on record is not repeated"
+    _, _, noise = last_rounds(tuning.study.trials)
+    pairs = [(a, b) for a, b in noise if min(map(_rate, (a, b))) > 0 and max(map(p99_ms, (a, b))) < math.inf]
+    if pairs:
         yield (
-            f"  A/A noise: two trials of one configuration differed by {max(abs(rate - 1) for rate in rates):.1%} in "
-            f"throughput and {max(abs(p99 - 1) for p99 in p99s):.1%} in p99"
+            f"  A/A noise: two trials of one configuration differed by "
+            f"{max(abs(_rate(a) / _rate(b) - 1) for a, b in pairs):.1%} in throughput and "
+            f"{max(abs(p99_ms(a) / p99_ms(b) - 1) for a, b in pairs):.1%} in p99"
         )
 
 
-def _rates(tuning: Tuning) -> Iterator[str]:
+def _rate(trial: Trial) -> float:
+    return trial.throughput_rows_per_s
+
+
+def _rates(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
     """Yield the rates at which the current configuration met and missed the target, beside the chosen one's."""
-    chosen, goal = tuning.result.chosen, tuning.screen.goal
-    rates = {True: [0.0], False: [math.inf]}
+    rates: dict[bool, list[float]] = {True: [], False: []}
     for pooled in tuning.result.measured:
         if pooled.candidate == tuning.study.default:
-            rates[goal.met(pooled)].append(Traffic.parse(pooled.trials[0].load).rate_per_s)
-    met, missed = max(rates[True]), min(rates[False])
-    if chosen is not None:
-        rate = Traffic.parse(chosen.trials[0].load).rate_per_s
-        yield f"  against the current one: {rate:.4g} requests/s; that met the target at {met:.4g}/s" + (
-            f" and missed it at {missed:.4g}/s, so at least {rate / missed:.2f} x" if math.isfinite(missed) else ""
-        )
+            rates[comparison.goal.within(pooled)].append(_offered(pooled))
+    met = f"met the target at {max(rates[True]):.4g}/s" if rates[True] else "met the target at no rate that was tried"
+    missed = f" and missed it at {min(rates[False]):.4g}/s" if rates[False] else ""
+    yield f"  requests within the target: {_offered(comparison.chosen):.4g}/s; the current one {met}{missed}"
 
 
-def _quantities(goal: Goal) -> list[tuple[str, Callable[[Trial], float], bool]]:
-    def throughput(trial: Trial) -> float:
-        return trial.throughput_rows_per_s
-
-    p99 = ("p99", p99_ms, False)
-    # The throughput of an open load that is carried is its rate, whatever the configuration.
-    return [p99] if goal.open else [("throughput", throughput, True), p99]
-
-
-def _note(interval: Interval, *, more_is_better: bool) -> str:
-    if not interval.excludes_one:
-        return ": not significant"
-    return "" if (interval.value > 1) == more_is_better else ": worse"
+def _offered(pooled: PooledTrials) -> float:
+    return Traffic.parse(pooled.trials[0].load).rate_per_s
 
 
 def _certainty(pooled: PooledTrials) -> str:
-    late = f"{pooled.late} of {pooled.requests} requests late"
-    return f"{late}, sure at 99 %" if pooled.passed else f"{late}, too few requests to be sure at 99 %"
+    sure = {True: "sure at 99 %", False: "surely too many", None: "too few requests to be sure at 99 %"}[pooled.passed]
+    worth = (
+        f" (worth {pooled.requests / pooled.design_effect:.0f} independent ones)" if pooled.design_effect > 1 else ""
+    )
+    return f"{pooled.late} of {pooled.requests} requests late{worth}, {sure}"
 
 
 def front(tuning: Tuning) -> Table:
@@ -174,11 +184,15 @@ def predicted_and_measured(tuning: Tuning) -> Table:
         table.add_row(
             _marked(pooled.candidate, tuning) + load,
             figure(rows),
-            f"{figure(pooled.throughput_rows_per_s)} {pooled.throughput_rows_per_s / rows - 1:+.0%}",
+            f"{figure(pooled.throughput_rows_per_s)} {_difference(pooled.throughput_rows_per_s, rows)}",
             figure(p99),
-            f"{figure(pooled.p99_ms)} {pooled.p99_ms / p99 - 1:+.0%}",
+            f"{figure(pooled.p99_ms)} {_difference(pooled.p99_ms, p99)}",
         )
     return table
+
+
+def _difference(measured: float, predicted: float) -> str:
+    return f"{measured / predicted - 1:+.0%}" if predicted and math.isfinite(measured) else ""
 
 
 def _table(*columns: str, title: str) -> Table:
@@ -190,7 +204,9 @@ def _table(*columns: str, title: str) -> Table:
 
 
 def figure(value: float) -> str:
-    """Return four digits, or all digits of a large number."""
+    """Return four digits, or all digits of a large number; "none" for a latency of requests without an answer."""
+    if math.isinf(value):
+        return "none"
     return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 
 
@@ -204,6 +220,8 @@ def cost(tuning: Tuning) -> Iterator[str]:
         f"{tuning.wall_s:.0f} s in all now, server starts and simulation included"
     )
     question = tuning.question
+    error = tuning.result.corrections
+    yield f"error of the model, on configurations that it was not fitted to: {error}"
     yield f"record: {question.record}"
     yield f"as a page: make report RESULTS={question.results}"
     if tuning.path is not None and question.repository == REPOSITORY:
@@ -212,7 +230,8 @@ def cost(tuning: Tuning) -> Iterator[str]:
 
 def _marked(candidate: Candidate, tuning: Tuning) -> str:
     chosen = tuning.result.chosen
-    marked = (("current", tuning.study.default), ("chosen", chosen.candidate if chosen else None))
+    name = "chosen" if tuning.study.chosen == (chosen.candidate if chosen else None) else "best found"
+    marked = (("current", tuning.study.default), (name, chosen.candidate if chosen else None))
     marks = [mark for mark, each in marked if candidate == each]
     return f"{candidate} ({', '.join(marks)})" if marks else str(candidate)
 
@@ -223,6 +242,10 @@ def _near(path: Path) -> Path:
 
 
 def _figures(pooled: PooledTrials) -> str:
+    if not pooled.throughput_rows_per_s:
+        return "no request was answered"
+    if math.isinf(pooled.p99_ms):
+        return f"{figure(pooled.throughput_rows_per_s)} rows/s, no p99: more than 1 % of the requests got no answer"
     return f"{figure(pooled.throughput_rows_per_s)} rows/s, p99 {figure(pooled.p99_ms)} ms"
 
 

@@ -39,13 +39,15 @@ def bottleneck(trials: Sequence[Trial]) -> str:
     seconds = sum(trial.seconds for trial in trials)
     ours = [trial.cores_ours for trial in trials if trial.cores_ours is not None]
     answered = [us for trial in trials for us in trial.latencies_us if math.isfinite(us)]
+    if not answered:
+        return "overload: no request was answered, so no time of a request is known"
     shares = _Shares(
         cores=float(np.mean([trial.cores_busy for trial in trials])),
         ours=float(np.mean(ours)) if ours else None,
         instances=counted.busy_ns / 1e9 / seconds / trials[0].candidate.instances,
         queue_ms=counted.per_request_us(counted.queue_ns) / 1e3,
         compute_ms=counted.per_request_us(counted.compute_ns) / 1e3,
-        latency_ms=float(np.mean(answered)) / 1e3 if answered else math.inf,
+        latency_ms=float(np.mean(answered)) / 1e3,
     )
     more = "requests" if Traffic.parse(trials[0].load).open else "clients"
     own = "" if shares.ours is None else f" (server and clients {shares.ours:.0%})"

@@ -83,6 +83,7 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         points=arguments.points,
         seconds=arguments.seconds,
         margin=arguments.margin,
+        rounds=arguments.rounds,
         results=arguments.results,
         repository=arguments.repository,
         force=arguments.force,

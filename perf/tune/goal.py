@@ -64,11 +64,23 @@ class Goal:
         """Return whether the target is met with the margin, and the load carried."""
         return self.carries(figures) and figures.p99_ms <= self.limit_ms
 
+    def within(self, figures: Figures) -> bool:
+        """Return whether the target itself is met, without a margin, and the load carried."""
+        return self.carries(figures) and figures.p99_ms <= self.target.latency_ms
+
+    @property
+    def by_p99(self) -> bool:
+        """Whether p99 decides which of two configurations is better, and not throughput.
+
+        The throughput of an open load that is carried is its rate, whatever the configuration.
+        """
+        return self.open and self.objective != "goodput"
+
     def value(self, figures: Figures) -> tuple[int, float]:
         """Return what to maximise: a tier that counts first, then a figure whose ratios say by how much."""
         if self.objective == "cost":
             return -figures.candidate.instances, 1 / max(figures.p99_ms, 1e-6)
-        if self.objective == "throughput" and self.open:
+        if self.by_p99:
             return 0, 1 / max(figures.p99_ms, 1e-6)
         return 0, figures.throughput_rows_per_s
 

@@ -1,10 +1,12 @@
 """Measures candidates on servers of this machine; each server runs from its first trial until it is retired.
 
-They run side by side and get load in turn: a server without requests takes no core.
+They run side by side and get load in turn: a server without requests takes no core. They start side by side too, before
+the first of them gets load.
 """
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +26,7 @@ MOST_SERVERS = 6
 # 20 s of trials then trace ten of the slowest 1 % of requests; both sides of a comparison trace equally many.
 TRACED_PER_S = 50
 TRACED = (FINAL, AGAINST, NOISE)
+AFTER = 1000
 
 
 @dataclass(kw_only=True)
@@ -38,17 +41,19 @@ class LiveBench:
     command: tuple[str, ...] = ()
     progress: Callable[[str], None] = lambda _: None
     answers: Answers = field(default_factory=Answers)
-    _servers: dict[Candidate, tuple[Running, ExitStack]] = field(default_factory=dict)
+    _servers: dict[Candidate, Future[tuple[Running, ExitStack]]] = field(default_factory=dict)
+    _starters: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=MOST_SERVERS))
+    _rates: dict[Candidate, int] = field(default_factory=dict)
     _stopping: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> "LiveBench":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for candidate in list(self._servers):
-            self.retire(candidate)
+        self.retire_all()
         for stopping in self._stopping:
             stopping.join()
+        self._starters.shutdown()
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """Measure one trial; all candidates of a round get the same arrivals.
@@ -64,39 +69,65 @@ class LiveBench:
             answers=self.answers,
             progress=lambda text, share: self.progress(f"{candidate}: {text} ({share:.0%})"),
         )
-        server = self._server(candidate)
-        if stage not in TRACED:
+        self.prepare(candidate)
+        if not all(started.done() for started in self._servers.values()):
+            self.progress(f"{candidate}: tritonserver is starting")
+        # All servers that were asked for, so that none starts while another is under load.
+        ready = {each: started.result()[0] for each, started in self._servers.items()}
+        server = ready[candidate]
+        if stage in TRACED:
+            server = replace(server, trace_rate=self._rates.get(candidate, server.trace_rate))
+        else:
             server = replace(server, trace_file=None)
-        trial = meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=round)
-        running, stack = self._servers[candidate]
-        self._servers[candidate] = replace(running, trace_rate=trace_rate(trial.requests / trial.seconds)), stack
+        # Trials after the choice get arrivals that no trial before it had.
+        seed = round + (AFTER if stage in TRACED else 0)
+        trial = meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=seed)
+        self._rates[candidate] = trace_rate(trial.requests / trial.seconds)
         return trial
+
+    def prepare(self, candidate: Candidate) -> None:
+        """Start the candidate's server, if there is none, and return at once.
+
+        Of too many the oldest ends, but never that of the current configuration: the last comparison needs it.
+        """
+        if candidate in self._servers:
+            return
+        if len(self._servers) >= MOST_SERVERS:
+            current = Candidate.of(self.config)
+            self.retire(next(each for each in self._servers if each != current))
+        self._servers[candidate] = self._starters.submit(self._start, candidate)
 
     def retire(self, candidate: Candidate) -> None:
         """Stop the candidate's server, if it runs, in a thread: it takes about 3 s to end."""
-        if candidate in self._servers:
-            stopping = threading.Thread(target=self._servers.pop(candidate)[1].close)
+        if (started := self._servers.pop(candidate, None)) is not None:
+            stopping = threading.Thread(target=_stop, args=(started,))
             stopping.start()
             self._stopping.append(stopping)
 
-    def _server(self, candidate: Candidate) -> Running:
-        if candidate not in self._servers:
-            while len(self._servers) >= MOST_SERVERS:
-                self.retire(next(iter(self._servers)))
-            with ExitStack() as stack:
-                server = stack.enter_context(
-                    serving(
-                        self.config.name,
-                        candidate.apply(self.config),
-                        config_name=self.config_name,
-                        repository=self.repository,
-                        progress=lambda text: self.progress(f"{candidate}: {text}"),
-                    )
+    def retire_all(self) -> None:
+        """Stop all servers, and return at once."""
+        for candidate in list(self._servers):
+            self.retire(candidate)
+
+    def _start(self, candidate: Candidate) -> tuple[Running, ExitStack]:
+        with ExitStack() as stack:
+            server = stack.enter_context(
+                serving(
+                    self.config.name,
+                    candidate.apply(self.config),
+                    config_name=self.config_name,
+                    repository=self.repository,
                 )
-                if server.server is not None:
-                    traces.stop(server.server.http_url)
-                self._servers[candidate] = server, stack.pop_all()
-        return self._servers[candidate][0]
+            )
+            if server.server is not None:
+                traces.stop(server.server.http_url)
+            return server, stack.pop_all()
+
+
+def _stop(started: "Future[tuple[Running, ExitStack]]") -> None:
+    """Stop a server once it has started; one that did not start has stopped already."""
+    if started.exception() is None:
+        started.result()[1].close()
 
 
 def trace_rate(requests_per_s: float) -> int:

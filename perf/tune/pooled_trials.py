@@ -1,5 +1,6 @@
 """Trials of a study put together: all requests of one configuration, and the rounds of the last comparison."""
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,7 +9,8 @@ import numpy as np
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
 from perf.records.traffic import Traffic
-from perf.stats.latency_target import judge
+from perf.stats.dependence import design_effect
+from perf.stats.latency_target import glance
 from perf.stats.percentile import percentile
 
 
@@ -19,7 +21,12 @@ def p99_ms(trial: Trial) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledTrials:
-    """All trials of one configuration under one load, as one; `passed` is the binomial rule's verdict on them."""
+    """All trials of one configuration under one load, as one.
+
+    `passed` is the binomial rule's verdict on them: whether the target is met, None if they are too few to be sure. The
+    rule is the one for repeated looks, because what the trials showed decided how many there are. The requests are
+    worth `requests` / `design_effect` independent ones.
+    """
 
     candidate: Candidate
     trials: tuple[Trial, ...]
@@ -28,6 +35,7 @@ class PooledTrials:
     p99_ms: float
     requests: int
     late: int
+    design_effect: float
     passed: bool | None
 
     @classmethod
@@ -37,6 +45,9 @@ class PooledTrials:
             raise ValueError("trials of one configuration are needed")
         latencies = np.concatenate([np.asarray(trial.latencies_us, dtype=np.float64) for trial in trials])
         late = int(np.sum(latencies > target.latency_ms * 1e3))
+        effects = [_design_effect(trial.latencies_us, target.share) for trial in trials]
+        # A trial without requests has no weight.
+        effect = float(np.average(effects, weights=[max(trial.requests, 1e-9) for trial in trials]))
         seconds = sum(trial.seconds for trial in trials)
         traffic = Traffic.parse(trials[0].load)
         return cls(
@@ -47,7 +58,8 @@ class PooledTrials:
             p99_ms=float(percentile(latencies, 99)) / 1e3,
             requests=len(latencies),
             late=late,
-            passed=judge(len(latencies), late, target.share) if len(latencies) else None,
+            design_effect=effect,
+            passed=glance(len(latencies), late, target.share, design_effect=effect) if len(latencies) else None,
         )
 
     @property
@@ -56,15 +68,22 @@ class PooledTrials:
         return max(p99_ms(trial) for trial in self.trials)
 
 
+@functools.lru_cache(maxsize=256)
+def _design_effect(latencies_us: tuple[float, ...], share: float) -> float:
+    """The design effect of one trial, which a search asks for again after each further trial."""
+    return design_effect(latencies_us, share)
+
+
 def last_rounds(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial], list[tuple[Trial, Trial]]]:
     """Return the last comparison's trials of the choice and of the default, numbered alike, and the A/A pairs.
 
     The default's trials are its `AGAINST` and `NOISE` ones, in the order of measurement.
     """
     final = [trial for trial in trials if trial.stage == FINAL]
-    defaults = [trial for trial in trials if trial.stage in (AGAINST, NOISE)]
     last = final[-1].candidate if final else None
     chosen = [trial for trial in final if trial.candidate == last]
+    # An earlier choice, which failed, had trials of the default of its own.
+    defaults = [trial for trial in trials if trial.stage in (AGAINST, NOISE)][-max(1, len(chosen)) :]
     same = defaults if defaults and defaults[0].candidate != last else chosen + defaults
     return (
         [replace(trial, round=number) for number, trial in enumerate(chosen, 1)],

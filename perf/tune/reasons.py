@@ -6,7 +6,7 @@ from dataclasses import replace
 from perf.records.candidate import Candidate
 from perf.tune.goal import Figures, Goal
 from perf.tune.screening import Screen, Screened
-from perf.tune.simulator import Corrections
+from perf.tune.simulator import LEAST_ERROR, Corrections
 
 
 def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default: Candidate) -> Mapping[str, str]:
@@ -16,10 +16,9 @@ def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default
     for name, reverted in _reverted(chosen, default).items():
         before = screen.look(reverted, corrections, requests=screen.fine)
         sentences[name] = f"{_figures(now)} expected with it, {_figures(before)} without"
-        if not is_better(screen.goal, now, before, corrections.error):
-            sentences[name] += (
-                f", which is within the model's error, {corrections.error:.1%}; it was measured with the others"
-            )
+        errors = {"error": corrections.error(of_p99=False), "p99_error": corrections.error(of_p99=True)}
+        if not is_better(screen.goal, now, before, **errors):
+            sentences[name] += f", which is within the model's error ({corrections}); it was measured with the others"
     if chosen.delay_us > default.delay_us:
         sentences["max_queue_delay_microseconds"] += "; a lone request waits for the full delay"
     if chosen.dynamic and not default.dynamic:
@@ -34,14 +33,19 @@ def simplified(screen: Screen, corrections: Corrections, chosen: Candidate, defa
         if reverted is None:
             continue
         now, before = (screen.look(candidate, corrections, requests=screen.fine) for candidate in (chosen, reverted))
-        if not is_better(screen.goal, now, before, corrections.error):
+        if not is_better(screen.goal, now, before):
             chosen = reverted
     return chosen
 
 
-def is_better(goal: Goal, now: Figures, before: Figures, error: float) -> bool:
-    """Return whether `now` is better than `before` by more than `error`, in the objective or in p99."""
-    sooner = before.p99_ms > now.p99_ms * (1 + error)
+def is_better(
+    goal: Goal, now: Figures, before: Figures, *, error: float = LEAST_ERROR, p99_error: float = LEAST_ERROR
+) -> bool:
+    """Return whether `now` is better than `before` by more than `error` in the objective, or `p99_error` in p99.
+
+    Two predictions of one model, and two measurements, differ by less than the model is wrong.
+    """
+    sooner = before.p99_ms > now.p99_ms * (1 + p99_error)
     return sooner or not goal.met(before) or goal.beats(now, before, by=error)
 
 

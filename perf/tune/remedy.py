@@ -1,5 +1,6 @@
 """If nothing meets the target: how near the best comes, and which target or load could be met."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ def remedies(
     """Return what would have to change, one sentence each."""
     goal, traffic = screen.goal, screen.traffic
     sentences = []
-    if goal.carries(closest):
+    if goal.carries(closest) and math.isfinite(closest.p99_ms):
         reachable_ms = closest.p99_ms / (1 - goal.margin)
         sentences.append(
             f"the target: {closest.candidate} reached a p99 of {closest.p99_ms:.4g} ms, so ask for "

@@ -1,16 +1,17 @@
 """Simulates every candidate under the load, and drops those that do the same as a simpler one."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal, complexity
-from perf.tune.simulator import Corrections, Simulator
+from perf.tune.simulator import Correction, Corrections, Simulator
 
-# How many of the best are simulated again with more requests.
-NEAR_THE_TOP = 10
+# How many of the best are simulated with more requests, and how many are simulated again after each fit.
+NEAR_THE_TOP = 8
+SIMULATED_AGAIN = 24
 BISECTIONS = 6
 # 2,000 random arrivals may miss their rate by this much: 1.5 standard deviations.
 DRAWN = 0.966
@@ -47,8 +48,7 @@ class Screen:
     traffic: Traffic
     goal: Goal
     coarse: int = 1_500
-    fine: int = 6_000
-    _predictions: dict[tuple[object, ...], Prediction] = field(default_factory=dict, repr=False)
+    fine: int = 4_000
 
     def run(
         self,
@@ -58,11 +58,39 @@ class Screen:
     ) -> list[Screened]:
         """Return the distinct candidates, best first. The first of `candidates` is the default."""
         candidates = list(candidates)
-        default = candidates[0]
         coarse = []
         for number, candidate in enumerate(candidates, 1):
             progress(f"simulating {number} of {len(candidates)}")
             coarse.append(self.look(candidate, corrections, requests=self.coarse))
+        return self._refined(coarse, corrections, candidates[0], progress)
+
+    def again(
+        self,
+        screened: Sequence[Screened],
+        corrections: Corrections,
+        default: Candidate,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> list[Screened]:
+        """Return `screened` with other corrections, best first; only the best are simulated again.
+
+        The others get only the new factors on their results. That decides which are worth a simulation.
+        """
+        rough = [self._corrected(each.prediction, each.traffic, corrections.of(each.candidate)) for each in screened]
+        ranked = self.goal.ranked(rough, default=default)
+        best = [each for place, each in enumerate(ranked) if place < SIMULATED_AGAIN or each.candidate == default]
+        coarse = []
+        for number, each in enumerate(best, 1):
+            progress(f"simulating {number} of {len(best)}")
+            coarse.append(self.look(each.candidate, corrections, requests=self.coarse))
+        again = {each.candidate for each in best}
+        return self._refined(
+            [*coarse, *(each for each in ranked if each.candidate not in again)], corrections, default, progress
+        )
+
+    def _refined(
+        self, coarse: Sequence[Screened], corrections: Corrections, default: Candidate, progress: Callable[[str], None]
+    ) -> list[Screened]:
+        """Return the distinct ones, best first; the best and the default are simulated for longer."""
         ranked = self.goal.ranked(distinct(coarse, default), default=default)
         near = ranked[:NEAR_THE_TOP]
         near += [screened for screened in ranked[NEAR_THE_TOP:] if screened.candidate == default]
@@ -81,10 +109,10 @@ class Screen:
 
     def _at(self, candidate: Candidate, traffic: Traffic, corrections: Corrections, *, requests: int) -> Screened:
         correction = corrections.of(candidate)
-        key = candidate, str(traffic), correction.contention, correction.overhead_us, requests
-        if key not in self._predictions:
-            self._predictions[key] = self.simulator.predict(candidate, traffic, correction, requests=requests)
-        prediction = self._predictions[key]
+        prediction = self.simulator.predict(candidate, traffic, correction, requests=requests)
+        return self._corrected(prediction, traffic, correction)
+
+    def _corrected(self, prediction: Prediction, traffic: Traffic, correction: Correction) -> Screened:
         return Screened(
             prediction=prediction,
             traffic=traffic,

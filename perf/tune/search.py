@@ -1,41 +1,52 @@
 """The search: measure the candidates with the best predictions, correct the predictions, and stop early.
 
 Successive halving (Jamieson and Talwalkar, AISTATS 2016): short trials of several candidates, longer ones of the
-survivors, interleaved with the current configuration. After each round the corrections are fitted again and every
-candidate is simulated anew. The search ends when no candidate should beat the best by more than the model's error.
+survivors. After each round the corrections are fitted again and every candidate is judged anew. The search ends when no
+candidate should beat the best by more than the model's error. While none met the target, the nearest misses are
+measured. Then rounds of the best beside the current configuration confirm it (`final_rounds.py`).
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Prediction, Trial
+from perf.records.study import HALVING, Prediction, Trial
 from perf.records.traffic import Traffic
+from perf.tune.comparison import Comparison
+from perf.tune.entrants import entrants
+from perf.tune.final_rounds import FinalRounds
+from perf.tune.fitting import Fit
 from perf.tune.goal import Goal
 from perf.tune.pooled_trials import PooledTrials, p99_ms
 from perf.tune.reasons import is_better, simplified
 from perf.tune.screening import Screen, Screened
-from perf.tune.simulator import Corrections, fit
-from perf.tune.space import Parallelism
-from perf.tune.study_log import FINAL_POINTS, SURVIVORS, Budget, StudyLog
+from perf.tune.simulator import LEAST_ERROR, Corrections
+from perf.tune.study_log import FINAL_POINTS, LEAST_FINAL_POINTS, SURVIVORS, Budget, StudyLog
 
-ENTRANTS = 3
-# A candidate expected to be worse than the best by more than this is not in the first round.
-HOPELESS = 0.15
-# From this many requests on the binomial rule must say yes.
-ENOUGH = 1000
+# No prediction is wrong by these factors: of the p99, and of the rows per second where an open load is not carried.
+HOPELESS, HOPELESS_RATE = 3.0, 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """The chosen configuration; if none met the target, `closest` is the one nearest to it. Both with their trials."""
+    """The last comparison of the configuration that was found; None if none met the target.
 
-    chosen: PooledTrials | None
+    `closest` is then the one nearest to it. `measured` has every configuration with its trials: the choice and the
+    current one with those of the last comparison only.
+    """
+
+    comparison: Comparison | None
     closest: PooledTrials | None
     measured: tuple[PooledTrials, ...]
     screened: tuple[Screened, ...]
     predictions: tuple[Prediction, ...]
     corrections: Corrections
+
+    @property
+    def chosen(self) -> PooledTrials | None:
+        """The configuration that was found, from the trials after its choice alone."""
+        return None if self.comparison is None else self.comparison.chosen
 
 
 @dataclass(kw_only=True)
@@ -50,6 +61,8 @@ class Search:
     corrections: Corrections = field(default_factory=Corrections)
     screened: list[Screened] = field(default_factory=list)
     traffic: dict[Candidate, Traffic] = field(default_factory=dict)
+    failed: set[tuple[Candidate, str]] = field(default_factory=set)
+    _pooled_at: dict[int, list[PooledTrials]] = field(default_factory=dict)
 
     @property
     def goal(self) -> Goal:
@@ -61,182 +74,210 @@ class Search:
         """The current configuration."""
         return self.candidates[0]
 
+    @property
+    def _rows(self) -> int:
+        return self.screen.traffic.rows
+
+    @property
+    def _final_rounds(self) -> FinalRounds:
+        return FinalRounds(
+            goal=self.goal,
+            default=self.default,
+            budget=self.budget,
+            log=self.log,
+            measure=self._measure,
+            earlier=len(self.failed),
+        )
+
     def run(self) -> SearchResult:
         """Search until the end or until the budget is spent; each trial is on disk before the next."""
-        self._simulate()
+        if self.goal.objective != "goodput":
+            self._prepare([self.default], 1, self.budget.short_s)  # it starts while the candidates are simulated
+        self.screened = self.screen.run(self.candidates, self.corrections, self.progress)
         predictions = tuple(screened.prediction for screened in self.screened)
         self.log.change(predictions=predictions)
         self.log.add_step(
             f"simulated {len(self.candidates)} configurations: {len(predictions)} of them differ under this load, "
             f"{sum(map(self.goal.met, self.screened))} are expected to meet {self.goal.limit_ms:.4g} ms"
         )
-        self._halve()
-        chosen = self._compare()
+        self._round(1, entrants(self.screened, self.goal, self.default), self.budget.short_s)
+        comparison = self._choose()
         measured = self._measured()
         closest = min(measured, key=lambda pooled: (not self.goal.carries(pooled), pooled.p99_ms), default=None)
         return SearchResult(
-            chosen=chosen,
-            closest=None if chosen else closest,
-            measured=tuple(measured),
+            comparison=comparison,
+            closest=None if comparison else closest,
+            measured=tuple(measured if comparison is None else self._reported(comparison, measured)),
             screened=tuple(self.screened),
             predictions=predictions,
             corrections=self.corrections,
         )
 
-    def _simulate(self) -> None:
-        self.screened = self.screen.run(self.candidates, self.corrections, self.progress)
+    def _choose(self) -> Comparison | None:
+        """Search, and confirm the best in new trials; if it fails in them, search on."""
+        while True:
+            self._halve()
+            best = self._best()
+            if best is None:
+                return None
+            if not self.failed:
+                best = self._simplest(best)
+                self.log.retire(set(self.candidates) - {best.candidate, self.default})
+            comparison = self._final_rounds.of(best.candidate, Traffic.parse(best.trials[0].load, rows=self._rows))
+            if comparison is None:
+                self.log.add_step(f"{best.candidate}: not chosen, since no trial is left that could confirm it")
+                return None
+            if comparison.confirmed:
+                return comparison
+            self.log.add_step(f"{best.candidate}: not chosen, it missed the target in the last comparison")
+            self.failed.add(_key(best))
+            self._fit()
 
     def _halve(self) -> None:
         """Measure round after round until no candidate may be better or the budget is spent."""
-        self._round(1, self._entrants(), self.budget.short_s)
         compared = False
-        for number in range(2, self.budget.points):
-            contender = next(self._contenders(), None)
-            reserve = FINAL_POINTS + (0 if compared else SURVIVORS)
-            if contender is not None and self.budget.affords(self.log, 1, self.budget.short_s, reserve=reserve):
-                self.log.add_step(f"{contender.candidate} may do {_figures(contender)}: measured next")
+        while True:
+            number, best, contender = self._next_round(), self._best(), self._contender()
+            reserve = LEAST_FINAL_POINTS if best is None else FINAL_POINTS + (0 if compared else SURVIVORS)
+            if contender is not None and self._affords_short(reserve):
+                expected = "may do" if self.goal.met(contender) else "is the nearest miss expected:"
+                self.log.add_step(f"{contender.candidate} {expected} {_figures(contender)}; measured next")
                 self._round(number, [contender.candidate], self.budget.short_s)
                 continue
             survivors = self._survivors()
             affordable = self.budget.affords(self.log, len(survivors), self.budget.long_s)
             if compared or not survivors or not affordable:
-                self.log.add_step(self._end_of_halving(contender))
+                if contender is not None and best is not None and self._affords_short(FINAL_POINTS):
+                    compared = True  # the points that were kept for survivors are free
+                    continue
+                self.log.add_step(self._end_of_halving(best, contender))
                 return
             names = " and ".join(map(str, survivors))
             self.log.add_step(f"{names} are too close to tell apart: measured again, for longer")
             self._round(number, survivors, self.budget.long_s)
             compared = True
 
-    def _end_of_halving(self, contender: Screened | None) -> str:
+    def _next_round(self) -> int:
+        return 1 + max((trial.round for trial in self.log.study.trials if trial.stage == HALVING), default=0)
+
+    def _affords_short(self, reserve: int) -> bool:
+        return self.budget.affords(self.log, 1, self.budget.short_s, reserve=reserve)
+
+    def _end_of_halving(self, best: PooledTrials | None, contender: Screened | None) -> str:
+        if best is None:
+            return "the points are spent, and no measured configuration met the target"
         if contender is not None:
             return f"{contender.candidate} might be better, but the rest of the budget is for the last comparison"
-        if (best := self._best()) is None:
-            return "nothing else is expected to meet the target"
-        return f"no other is expected to beat {best.candidate} by more than the model's error, {self._error}"
+        return (
+            f"no other is expected to beat {best.candidate} by more than the model's error, "
+            f"{self.corrections.error(of_p99=self.goal.by_p99):.1%}"
+        )
 
-    @property
-    def _error(self) -> str:
-        return f"{self.corrections.error:.1%}"
+    def _prepare(self, candidates: Sequence[Candidate], number: int, seconds: float) -> None:
+        """Start the servers of trials that are not on record, side by side."""
+        for candidate in candidates:
+            self.log.prepare(candidate, self._load(candidate), stage=HALVING, round=number, seconds=seconds)
 
     def _round(self, number: int, candidates: Sequence[Candidate], seconds: float) -> None:
+        self._prepare(candidates, number, seconds)
         for candidate in candidates:
-            if self.budget.affords(self.log, 1, seconds):
-                self._measure(candidate, HALVING, number, seconds)
+            if self.budget.affords(self.log, 1, seconds, reserve=LEAST_FINAL_POINTS):
+                self._measure(candidate, self._load(candidate), HALVING, number, seconds)
+        likely = self._contender()
+        if likely is not None and self._affords_short(LEAST_FINAL_POINTS if self._best() is None else FINAL_POINTS):
+            self._prepare([likely.candidate], number + 1, self.budget.short_s)  # it starts during the fit
         self._fit()
 
-    def _measure(self, candidate: Candidate, stage: str, number: int, seconds: float) -> Trial:
-        traffic = self.traffic.setdefault(candidate, self._load(candidate))
+    def _measure(self, candidate: Candidate, traffic: Traffic, stage: str, number: int, seconds: float) -> Trial:
         trial = self.log.measure(candidate, traffic, stage=stage, round=number, seconds=seconds)
         verdict = {True: "meets the target", False: "misses the target", None: "too few requests to be sure"}
         self.log.add_step(
             f"{candidate} at {trial.load}, {trial.seconds:g} s: {trial.throughput_rows_per_s:.4g} rows/s, "
-            f"p99 {p99_ms(trial):.4g} ms, {verdict[trial.passed]}"
+            f"p99 {p99_ms(trial):.4g} ms, {verdict[self._pooled([trial]).passed]}"
         )
         return trial
 
     def _load(self, candidate: Candidate) -> Traffic:
-        screened = next((each for each in self.screened if each.candidate == candidate), None)
-        return (screened or self.screen.look(candidate, self.corrections, requests=self.screen.fine)).traffic
+        """Return the load at which a candidate is measured: for goodput its own rate, which each fit changes."""
+        if self.goal.objective != "goodput":
+            return self.screen.traffic
+        if candidate not in self.traffic:
+            screened = next((each for each in self.screened if each.candidate == candidate), None)
+            looked = screened or self.screen.look(candidate, self.corrections, requests=self.screen.fine)
+            self.traffic[candidate] = looked.traffic
+        return self.traffic[candidate]
 
     def _fit(self) -> None:
-        """Fit the corrections to all trials and simulate every candidate again."""
-        self.corrections = fit(
-            self.log.study.trials,
-            self.screen.simulator,
-            rows=self.screen.traffic.rows,
-            requests=self.screen.coarse,
-            p99_ms=p99_ms,
-        )
-        terms = "; ".join(
-            f"{parallelism}: contention {correction.contention:.2f}, overhead {correction.overhead_us:+.0f} us, "
-            f"throughput x {correction.throughput:.3f}, p99 x {correction.p99:.3f}"
-            for parallelism, correction in self.corrections.by_parallelism.items()
-        )
-        self.log.add_step(f"fitted again ({terms}); error {self._error}")
-        self._simulate()
-        for candidate in list(self.traffic):
-            if self.goal.objective == "goodput":
-                self.traffic[candidate] = self._load(candidate)
+        """Fit the corrections to all trials, and judge every candidate again."""
+        fit = Fit(simulator=self.screen.simulator, rows=self._rows, requests=self.screen.coarse)
+        self.corrections = fit.corrections(self.log.study.trials)
+        terms = "; ".join(f"{of}: {correction}" for of, correction in self.corrections.by_parallelism.items())
+        self.log.add_step(f"fitted again ({terms}); error of the model: {self.corrections}")
+        self.screened = self.screen.again(self.screened, self.corrections, self.default, self.progress)
+        self.traffic.clear()
 
-    def _entrants(self) -> list[Candidate]:
-        """Return the default and the best promising candidates of different kinds, from which most is learned."""
-        best = self.screened[0]
-        promising = [
-            screened
-            for screened in self.screened
-            if self.goal.met(screened) and not self.goal.beats(best, screened, by=HOPELESS)
-        ]
-        by_kind: dict[object, Screened] = {}
-        for screened in promising or self.screened:
-            by_kind.setdefault(_kind(screened.candidate), screened)
-        ordered = [*by_kind.values(), *(each for each in self.screened if each not in by_kind.values())]
-        first = [each.candidate for each in ordered if each.candidate != self.default][:ENTRANTS]
-        return [self.default, *first]
+    def _pooled(self, trials: Sequence[Trial]) -> PooledTrials:
+        return PooledTrials.of(trials, self.goal.target, rows=self._rows)
 
     def _measured(self) -> list[PooledTrials]:
         """Return what was measured, best first; trials of one configuration under one load are pooled."""
+        if (known := self._pooled_at.get(len(self.log.study.trials))) is not None:
+            return known
         groups: dict[tuple[Candidate, str], list[Trial]] = {}
         for trial in self.log.study.trials:
             groups.setdefault((trial.candidate, trial.load), []).append(trial)
-        rows = self.screen.traffic.rows
-        pooled = (PooledTrials.of(trials, self.goal.target, rows=rows) for trials in groups.values())
-        return self.goal.ranked(pooled, default=self.default)
+        pooled = self.goal.ranked(map(self._pooled, groups.values()), default=self.default)
+        self._pooled_at = {len(self.log.study.trials): pooled}
+        return pooled
+
+    def _reported(self, comparison: Comparison, measured: Sequence[PooledTrials]) -> list[PooledTrials]:
+        """Return `measured` with the trials after the choice in place of all trials of both sides."""
+        chosen, before = comparison.chosen, comparison.before
+        after = [pooled for pooled in (chosen, before) if pooled is not None]
+        others = [
+            pooled
+            for pooled in measured
+            if pooled.candidate != chosen.candidate and _key(pooled) not in map(_key, after)
+        ]
+        return self.goal.ranked([*after, *others], default=self.default)
 
     def _verified(self, pooled: PooledTrials) -> bool:
-        """Return whether it may be chosen: within the margin, within the target in every trial, and by enough."""
-        sure = pooled.passed is True or (pooled.passed is None and pooled.requests < ENOUGH)
-        return sure and self.goal.met(pooled) and pooled.worst_p99_ms <= self.goal.target.latency_ms
+        """Return whether it may be chosen: within the margin, within the target in every trial, not surely missed."""
+        within = self.goal.met(pooled) and pooled.worst_p99_ms <= self.goal.target.latency_ms
+        return within and pooled.passed is not False and _key(pooled) not in self.failed
 
     def _best(self) -> PooledTrials | None:
         return next((pooled for pooled in self._measured() if self._verified(pooled)), None)
 
-    def _contenders(self) -> Iterator[Screened]:
-        """Yield candidates not yet measured that could beat the best within the model's error, best first."""
+    def _new(self) -> Iterator[Screened]:
+        """Yield the candidates that were not measured yet, best first."""
         measured = {(trial.candidate, trial.load) for trial in self.log.study.trials}
-        best, error = self._best(), self.corrections.error
-        for screened in self.screened:
-            new = (screened.candidate, str(screened.traffic)) not in measured
-            if new and self.goal.met(screened) and (best is None or self.goal.beats(screened, best, by=-error)):
-                yield screened
+        return (each for each in self.screened if (each.candidate, str(each.traffic)) not in measured)
+
+    def _contender(self) -> Screened | None:
+        """Return the best candidate not yet measured that could beat the best one within the model's error.
+
+        While none met the target it is the one that is expected nearest to it; None if all are hopeless.
+        """
+        best, error = self._best(), self.corrections.error(of_p99=self.goal.by_p99)
+        if best is None:
+            return next(filter(self._hopeful, self._new()), None)
+        better = (each for each in self._new() if self.goal.met(each) and self.goal.beats(each, best, by=-error))
+        return next(better, None)
+
+    def _hopeful(self, screened: Screened) -> bool:
+        near = screened.throughput_rows_per_s * HOPELESS_RATE >= (screened.offered_rows_per_s or math.inf)
+        return near or screened.p99_ms <= HOPELESS * self.goal.limit_ms
 
     def _survivors(self) -> list[Candidate]:
-        """Return the best two if they differ by less than twice the error, else none."""
+        """Return the best two if they differ by less than two trials of one configuration may, else none."""
         by_candidate: dict[Candidate, PooledTrials] = {}
         for pooled in self._measured():
             if self._verified(pooled):
                 by_candidate.setdefault(pooled.candidate, pooled)
         verified = list(by_candidate.values())[:2]
-        if len(verified) < 2 or self.goal.beats(verified[0], verified[1], by=2 * self.corrections.error):
-            return []
-        return [pooled.candidate for pooled in verified]
-
-    def _compare(self) -> PooledTrials | None:
-        """Run the last comparison, A B A B. If the choice fails in it, the next best is measured."""
-        for number in range(1, self.budget.points):
-            best = self._best()
-            if best is None:
-                return None
-            if number == 1:
-                best = self._simplest(best)
-                measured = {pooled.candidate for pooled in self._measured()}
-                self.log.retire(measured - {best.candidate, self.default})
-            # The load under which it was verified; for goodput the model may predict another rate by now.
-            self.traffic[best.candidate] = Traffic.parse(best.trials[0].load, rows=self.screen.traffic.rows)
-            plan = self._last_plan(best.candidate, number)
-            if not self._affords_last(len(plan)):
-                self.log.add_step(f"{best.candidate}: chosen without a last comparison, the budget is spent")
-                return best
-            for stage, turn, candidate in plan:
-                self._measure(candidate, stage, turn, self.budget.long_s)
-            again = next(pooled for pooled in self._measured() if _same(pooled, best))
-            if self._verified(again):
-                return again
-            self.log.add_step(f"{best.candidate}: not chosen, it missed the target in the last comparison")
-            self._fit()
-            contender = next(self._contenders(), None)
-            if contender is not None and self._affords_last(2):
-                self._measure(contender.candidate, HALVING, 10 * number, self.budget.long_s)
-        return None
+        apart = len(verified) < 2 or self.goal.beats(verified[0], verified[1], by=2 * LEAST_ERROR)
+        return [] if apart else [pooled.candidate for pooled in verified]
 
     def _simplest(self, best: PooledTrials) -> PooledTrials:
         """Return the best with current values wherever its own are no better, if its trials confirm that."""
@@ -244,33 +285,16 @@ class Search:
         known = any(pooled.candidate == simple for pooled in self._measured())
         if not known and self.budget.affords(self.log, 1, self.budget.long_s):
             self.log.add_step(f"{simple} changes less and is expected to do the same: measured too")
-            self._measure(simple, HALVING, self.budget.points, self.budget.long_s)
+            self._measure(simple, self._load(simple), HALVING, self._next_round(), self.budget.long_s)
         for pooled in self._measured():
-            equal = not is_better(self.goal, best, pooled, self.corrections.error)
-            if pooled.candidate == simple and self._verified(pooled) and equal:
+            if pooled.candidate == simple and self._verified(pooled) and not is_better(self.goal, best, pooled):
                 return pooled
         return best
-
-    def _affords_last(self, points: int) -> bool:
-        return self.budget.affords(self.log, points, self.budget.long_s, reserve=0)
-
-    def _last_plan(self, chosen: Candidate, number: int) -> list[tuple[str, int, Candidate]]:
-        if chosen == self.default:
-            return [(FINAL, number, chosen), (NOISE, number, chosen)]
-        if number > 1:
-            return [(FINAL, 10 * number, chosen)]
-        plan = [(AGAINST, 1, self.default), (FINAL, 1, chosen), (NOISE, 1, self.default), (FINAL, 2, chosen)]
-        more = [*plan, (NOISE, 2, self.default), (FINAL, 3, chosen)]
-        return more if self._affords_last(len(more)) else plan
 
 
 def _figures(screened: Screened) -> str:
     return f"{screened.throughput_rows_per_s:.4g} rows/s with p99 {screened.p99_ms:.4g} ms"
 
 
-def _kind(candidate: Candidate) -> object:
-    return Parallelism.of(candidate), candidate.max_batch_size, candidate.delay_us > 0, bool(candidate.preferred)
-
-
-def _same(pooled: PooledTrials, other: PooledTrials) -> bool:
-    return (pooled.candidate, pooled.trials[0].load) == (other.candidate, other.trials[0].load)
+def _key(pooled: PooledTrials) -> tuple[Candidate, str]:
+    return pooled.candidate, pooled.trials[0].load

@@ -15,6 +15,9 @@ DELAY_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 # Every count of instances up to here is tried, above it every power of two.
 EVERY_COUNT = 4
 MOST_INSTANCES_ON_GPU = 4
+# The step of a service curve after a batch size is worth a candidate if the next row lowers the rows per second by this
+# much; noise of the curve makes smaller ones. Only the largest steps are taken.
+STEP, MOST_STEPS = 0.05, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +39,18 @@ class Parallelism:
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Batch sizes and parallelisms to combine; with `preferred` also preferred_batch_size."""
+    """Batch sizes and parallelisms to combine; with `preferred` also preferred_batch_size.
+
+    `reached` is the most rows in flight: those of the clients of a closed loop, None for an open load. `smallest` is
+    the number of rows of one request.
+    """
 
     default: Candidate
     sizes: tuple[int, ...]
     parallelisms: tuple[Parallelism, ...]
     preferred: bool = False
+    reached: int | None = None
+    smallest: int = 1
 
     @property
     def profiled(self) -> tuple[Parallelism, ...]:
@@ -57,7 +66,7 @@ class Space:
         candidates = [self.default]
         for parallelism in self.parallelisms:
             delays = sorted({_rounded(share * service_us(parallelism, 1)) for share in DELAY_SHARES})
-            for size in self.sizes:
+            for size in self._sizes(parallelism, service_us):
                 for delay in delays if size > 1 else delays[:1]:
                     candidate = Candidate(
                         max_batch_size=size,
@@ -68,12 +77,33 @@ class Space:
                     candidates += self._with_preferred(candidate)
         return tuple(dict.fromkeys(candidates))
 
+    def _sizes(self, parallelism: Parallelism, service_us: Callable[[Parallelism, int], float]) -> list[int]:
+        """Return the batch sizes to try: `sizes`, equal shares of the rows in flight, and the ends of steps."""
+        largest = max(self.sizes)
+        reached = largest if self.reached is None else min(largest, self.reached)
+        sizes = {*(size for size in self.sizes if size <= reached), reached}
+        if self.reached is not None:
+            # Each instance gets an equal batch: all requests in flight run at once, or one share of them waits.
+            requests = self.reached // self.smallest
+            shares = parallelism.instances, parallelism.instances + 1
+            sizes |= {self.smallest * -(-requests // share) for share in shares}
+        rates = {rows: rows / service_us(parallelism, rows) for rows in range(1, reached + 1)}
+        sizes |= set(steps(rates))
+        return sorted(size for size in sizes if self.smallest <= size <= largest)
+
     def _with_preferred(self, candidate: Candidate) -> list[Candidate]:
         if not self.preferred or candidate.max_batch_size < 4:
             return [candidate]
         half = candidate.max_batch_size // 2
         # Without a delay a preferred size below the maximum is a cap, so it is only tried together with the maximum.
         return [candidate, replace(candidate, preferred=(half, candidate.max_batch_size))]
+
+
+def steps(rates: Mapping[int, float]) -> list[int]:
+    """Return the batch sizes after which one more row lowers the rows per second most; `rates` are by batch size."""
+    drops = {rows: rates[rows + 1] / rates[rows] for rows in rates if rows + 1 in rates}
+    real = [rows for rows, drop in drops.items() if drop < 1 - STEP]
+    return sorted(sorted(real, key=lambda rows: drops[rows])[:MOST_STEPS])
 
 
 def tried_values(candidates: Collection[Candidate]) -> Mapping[str, tuple[int, ...]]:
@@ -91,6 +121,7 @@ def space(
     *,
     largest: int,
     smallest: int = 1,
+    reached: int | None = None,
     cores: int,
     gpu: bool,
     instances: int | None = None,
@@ -102,6 +133,7 @@ def space(
         config: the current configuration.
         largest: the most rows of an execution that the model's variants allow.
         smallest: rows of one request.
+        reached: the most rows in flight (None: an open load, without a limit).
         cores: CPU cores of the machine.
         gpu: whether the model runs on a GPU.
         instances: the most instances to try (None: one for each core, on a GPU up to 4).
@@ -117,6 +149,8 @@ def space(
         sizes=tuple(sorted({*sizes, largest, default.max_batch_size})),
         parallelisms=tuple(dict.fromkeys([Parallelism.of(default), *parallelisms])),
         preferred=preferred,
+        reached=reached,
+        smallest=smallest,
     )
 
 

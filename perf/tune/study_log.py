@@ -18,8 +18,11 @@ from perf.records.traffic import Traffic
 WARM_UP_S = 0.5
 # Trials of a study that differs in one of these fields cannot be used.
 IDENTITY = ("model", "config_name", "load", "sla", "objective", "machine", "versions", "before_pbtxt", "model_sha256")
-# The last comparison: default, choice, default again (the A/A pair), choice.
-FINAL_POINTS = 4
+# Rounds of the last comparison; each has one trial of the choice and one of the default.
+ROUNDS = 3
+FINAL_POINTS = 2 * ROUNDS
+# While no configuration met the target, so few trials are kept back to confirm one that does.
+LEAST_FINAL_POINTS = 2
 # The two best are measured once more, for longer, before the last comparison.
 SURVIVORS = 2
 # A deciding trial lasts this many times as long as a first one.
@@ -31,6 +34,9 @@ class Bench(Protocol):
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """Measure one trial of `seconds` after a short warm-up."""
+
+    def prepare(self, candidate: Candidate) -> None:
+        """Start the candidate's server, if there is none, and return at once."""
 
     def retire(self, candidate: Candidate) -> None:
         """Stop the candidate's server, which is needed no more."""
@@ -54,7 +60,7 @@ class StudyLog:
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """Return a trial from the record, or a new one, which is then on record."""
-        key = candidate, str(traffic), stage, round
+        key = _wanted(candidate, traffic, stage, round, seconds)
         recorded = next((trial for trial in self._recorded if _key(trial) == key), None)
         if recorded is not None:
             self.change(trials=(*self.study.trials, recorded), write=False)
@@ -65,20 +71,29 @@ class StudyLog:
         self.change(trials=(*self.study.trials, trial))
         return trial
 
+    def prepare(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> None:
+        """Start the server of a trial that is not on record."""
+        key = _wanted(candidate, traffic, stage, round, seconds)
+        if not any(_key(trial) == key for trial in self._recorded):
+            self.bench.prepare(candidate)
+
     def retire(self, candidates: Iterable[Candidate]) -> None:
         """Stop the servers of candidates that are needed no more."""
         for candidate in candidates:
             self.bench.retire(candidate)
 
     def add_step(self, text: str) -> None:
-        """Add a line to the study's search log; a resumed study keeps the times of its old lines."""
+        """Add a line to the study's search log; a resumed study keeps the times of its old lines.
+
+        It is on disk with the next trial: a line is no reason to write thousands of latencies again.
+        """
         number = len(self.study.steps)
         step = self._old_steps[number] if number < len(self._old_steps) else None
         if step is None or step.text != text:
             self._old_steps = self._old_steps[:number]
             step = Step(at_s=round(self._before_s + time.monotonic() - self._began, 1), text=text)
         self._progress(text)
-        self.change(steps=(*self.study.steps, step))
+        self.change(steps=(*self.study.steps, step), write=False)
 
     def change(self, *, write: bool = True, **changes: object) -> None:
         """Set fields of the study. On disk, trials of the last run that were not yet asked for again remain."""
@@ -108,13 +123,15 @@ class StudyLog:
 class Budget:
     """At most `points` measurements and `seconds` of load, of which the profile took `profile_points` and `profile_s`.
 
-    A first trial lasts `short_s`: as long as the seconds allow if all points are used, within `LIMITS_S`.
+    A first trial lasts `short_s`: as long as the seconds allow if all points are used, within `LIMITS_S`. The last
+    comparison may have so many `rounds`, whatever they cost; None: `ROUNDS` of them, as far as points and seconds go.
     """
 
     points: int = 13
     seconds: float = 90.0
     profile_points: int = 0
     profile_s: float = 0.0
+    rounds: int | None = None
 
     LIMITS_S = (1.5, 5.0)
 
@@ -132,6 +149,11 @@ class Budget:
         return LONGER * self.short_s
 
     @property
+    def most_rounds(self) -> int:
+        """The most rounds of the last comparison."""
+        return ROUNDS if self.rounds is None else self.rounds
+
+    @property
     def enough(self) -> bool:
         """Whether it pays for trials of the current configuration and one other, and for their comparison."""
         trials = FINAL_POINTS + 2
@@ -145,9 +167,20 @@ class Budget:
         # A window ends when its counters are read, some milliseconds late.
         return points <= left_points and points * (seconds + WARM_UP_S) <= left_s + 0.5
 
+    def affords_round(self, log: StudyLog) -> bool:
+        """Return whether one more round of the last comparison may be measured."""
+        return self.rounds is not None or self.affords(log, 2, self.long_s, reserve=0)
+
 
 def _key(trial: Trial) -> tuple[object, ...]:
-    return trial.candidate, trial.load, trial.stage, trial.round
+    """What a trial is of; a window of another length, after another warm-up or with another trace is another trial."""
+    same_load = trial.load, trial.load_sha256, trial.warm_up_s
+    return trial.candidate, *same_load, trial.stage, trial.round, trial.planned_s
+
+
+def _wanted(candidate: Candidate, traffic: Traffic, stage: str, round: int, seconds: float) -> tuple[object, ...]:
+    """The key of a trial that is to be measured; raises `Mistake` if its trace cannot be read."""
+    return candidate, str(traffic), traffic.sha256, WARM_UP_S, stage, round, seconds
 
 
 def _stored(study: Study, path: Path) -> Study | None:

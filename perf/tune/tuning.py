@@ -27,7 +27,7 @@ from perf.tune.reasons import reasons
 from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
-from perf.tune.space import Parallelism, Space, space, tried_values
+from perf.tune.space import Space, space, tried_values
 from perf.tune.study_log import Budget, StudyLog
 from perf.tune.tuned_file import Why
 from perf.tune.writing import HEADLINE, PreviousFile, TunedText
@@ -53,6 +53,7 @@ class Question:
     points: int = 13
     seconds: float = 90.0
     margin: float = 0.05
+    rounds: int | None = None
     results: Path = RESULTS
     repository: Path = REPOSITORY
     force: bool = False
@@ -79,7 +80,8 @@ class Question:
 class Tuning:
     """A finished tuning: the study, the search's result and its cost.
 
-    `path` is the tuned.pbtxt that was written (None if nothing met the target), `previous` the one that it replaced.
+    `path` is the tuned.pbtxt that was written (None if the current configuration stays), `previous` the one that it
+    replaced.
     """
 
     question: Question
@@ -106,7 +108,7 @@ def tune(question: Question, progress: Progress) -> Tuning:
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
     simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
-    candidates = searched.candidates(lambda parallelism, rows: _service_us(simulator, parallelism, rows))
+    candidates = searched.candidates(simulator.service_us)
     goal = Goal(
         objective=question.objective, target=question.target, open=question.traffic.open, margin=question.margin
     )
@@ -123,7 +125,8 @@ def tune(question: Question, progress: Progress) -> Tuning:
     ) as bench:
         log = StudyLog(study, question.record, bench, progress)
         result = Search(candidates=candidates, screen=screen, log=log, budget=budget, progress=progress).run()
-    path, previous = _conclude(question, before, config, screen, result, log, progress)
+        bench.retire_all()  # they end while the result is written and tried
+        path, previous = _conclude(question, before, config, screen, result, log, progress)
     return Tuning(
         question=question,
         study=log.finish(),
@@ -169,6 +172,7 @@ def _space(question: Question, config: ModelConfig) -> Space:
         config,
         largest=largest,
         smallest=question.traffic.rows,
+        reached=question.traffic.reached,
         cores=cores(),
         gpu=Machine.this().gpu is not None,
         instances=question.instances,
@@ -196,6 +200,7 @@ def _budget(question: Question, profile: Profile) -> Budget:
         seconds=question.seconds,
         profile_points=len(profile.ramps),
         profile_s=round(sum(level.seconds for ramp in profile.ramps for level in ramp.levels), 1),
+        rounds=question.rounds,
     )
     if not budget.enough:
         raise Mistake(
@@ -203,11 +208,6 @@ def _budget(question: Question, profile: Profile) -> Budget:
             f"profile of {budget.profile_points} ramps and {budget.profile_s:.0f} s. Allow more; the profile is kept."
         )
     return budget
-
-
-def _service_us(simulator: ProfiledSimulator, parallelism: Parallelism, rows: int) -> float:
-    candidate = Candidate(max_batch_size=max(1, rows), instances=parallelism.instances, threads=parallelism.threads)
-    return simulator.service_us(candidate, rows)
 
 
 def _empty_study(
@@ -247,13 +247,18 @@ def _conclude(
     log: StudyLog,
     progress: Progress,
 ) -> tuple[Path | None, PreviousFile | None]:
-    """Write configs/tuned.pbtxt if a configuration was chosen, and complete the study."""
-    if result.chosen is None:
+    """Write configs/tuned.pbtxt if the choice is surely better than the current configuration; complete the study."""
+    comparison = result.comparison
+    if comparison is None:
         limit = bottleneck(result.closest.trials) if result.closest else ""
         log.change(chosen=None, limit=limit, after_pbtxt="")
         return None, None
-    chosen = result.chosen
-    limit = bottleneck(chosen.trials)
+    chosen = comparison.chosen
+    stays = comparison.before if not comparison.better else None
+    limit = bottleneck((stays or chosen).trials)
+    if not comparison.better:
+        log.change(chosen=log.study.default, limit=limit, after_pbtxt=before.text)
+        return None, None
     load = chosen.trials[0].load
     figures = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {load}"
     why = Why(

@@ -1,6 +1,8 @@
-"""The last hour of a server: differences of its counters, by the second for a minute and by ten seconds for the hour.
+"""The last hour of a server: differences of its counters, in fine steps for a minute and in coarse ones for the hour.
 
-Its size is bounded: 60 + 360 samples per model that was loaded within the hour, at most about half a megabyte each.
+Its windows are times, however long the time between two readings. Its size is bounded: readings of the same step are
+merged, so a model that was loaded within the hour has at most 121 + 361 samples, each of 10 kB if it has run 32 batch
+sizes.
 """
 
 from collections import deque
@@ -9,9 +11,9 @@ from dataclasses import dataclass, field
 from perf.watch.reading import Reading
 from perf.watch.sample import Sample, merged
 
-SPAN_S = 3600.0
-FINE, COARSE_S = 60, 10.0
-COARSE = int(SPAN_S / COARSE_S)
+# How long fine and coarse samples are kept, and the steps within which samples are merged.
+FINE_SPAN_S, FINE_S = 60.0, 0.5
+SPAN_S, COARSE_S = 3600.0, 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,28 +43,34 @@ class State:
 
 @dataclass(kw_only=True)
 class Track:
-    """One model: `fine` samples, one per reading, `coarse` samples of ten seconds, and the `total` of all.
+    """One model: `fine` samples of the last minute, `coarse` samples of the last hour, and the `total` of all.
 
     `loaded` says whether the last reading had the model; `total` is None before the first sample.
     """
 
     loaded: bool = True
-    fine: deque[Sample] = field(default_factory=lambda: deque(maxlen=FINE))
-    coarse: deque[Sample] = field(default_factory=lambda: deque(maxlen=COARSE))
+    fine: deque[Sample] = field(default_factory=deque)
+    coarse: deque[Sample] = field(default_factory=deque)
     total: Sample | None = None
 
     def add(self, sample: Sample) -> None:
-        """Add a sample; samples that end within the same ten seconds are merged."""
-        self.fine.append(sample)
-        if self.coarse and self.coarse[-1].at_s // COARSE_S == sample.at_s // COARSE_S:
-            self.coarse[-1] = self.coarse[-1].then(sample)
-        else:
-            self.coarse.append(sample)
+        """Add a sample; samples that end within the same step are merged."""
+        _append(self.fine, sample, FINE_S)
+        _append(self.coarse, sample, COARSE_S)
+        _drop(self.fine, sample.at_s - FINE_SPAN_S)
         self.total = self.total.then(sample) if self.total else sample
 
     def recent(self, seconds: float, now_s: float) -> Sample | None:
-        """The sum of the samples that ended within the last `seconds`; None without samples."""
-        return merged(sample for sample in self.fine if sample.at_s > now_s - seconds)
+        """The sum of the samples of the last `seconds`, at most a minute; None if none ended in that time.
+
+        A sample belongs to the time in which most of it lies, and the newest one always counts. The `seconds` of the
+        sum say what it covers: less at the start of a watch, more if the readings are further apart.
+        """
+        begin = now_s - seconds
+        if not self.fine or self.fine[-1].at_s <= begin:
+            return None
+        inside = [sample for sample in self.fine if sample.at_s - sample.seconds / 2 > begin]
+        return merged(inside or [self.fine[-1]])
 
     def hour(self) -> Sample | None:
         """The sum of the samples of the last hour; None without samples."""
@@ -71,8 +79,7 @@ class Track:
     def forget(self, before_s: float) -> None:
         """Drop the samples that ended before this time."""
         for samples in (self.fine, self.coarse):
-            while samples and samples[0].at_s < before_s:
-                samples.popleft()
+            _drop(samples, before_s)
 
 
 @dataclass(kw_only=True)
@@ -84,7 +91,7 @@ class History:
     """
 
     tracks: dict[str, Track] = field(default_factory=dict)
-    states: deque[State] = field(default_factory=lambda: deque(maxlen=COARSE))
+    states: deque[State] = field(default_factory=deque)
     began_s: float | None = None
     now_s: float = 0.0
     down_since_s: float | None = None
@@ -120,10 +127,22 @@ class History:
     def _forget(self, loaded: set[str]) -> None:
         """Drop values older than an hour, and models that were not loaded within the hour."""
         oldest = self.now_s - SPAN_S
-        while self.states and self.states[0].at_s < oldest:
-            self.states.popleft()
+        _drop(self.states, oldest)
         for model, track in list(self.tracks.items()):
             track.loaded = model in loaded
             track.forget(oldest)
             if not track.loaded and not track.coarse:
                 del self.tracks[model]
+
+
+def _append(samples: deque[Sample], sample: Sample, step_s: float) -> None:
+    """Append the sample, or add it to the last one if that ended within the same step."""
+    if samples and samples[-1].at_s // step_s == sample.at_s // step_s:
+        samples[-1] = samples[-1].then(sample)
+    else:
+        samples.append(sample)
+
+
+def _drop(ended: deque[Sample] | deque[State], before_s: float) -> None:
+    while ended and ended[0].at_s < before_s:
+        ended.popleft()

@@ -11,7 +11,7 @@ from perf.report.page import render
 from perf.watch.chart import Line, chart
 from perf.watch.history import COARSE_S, History, Track
 from perf.watch.sample import Sample
-from perf.watch.screen import GIB, RECENT_S, machine, notes, own, sizes
+from perf.watch.screen import GIB, RECENT_S, last, machine, notes, own, sizes
 from triton_batching import whole_file
 
 GAP_S = 2.5 * COARSE_S
@@ -62,7 +62,11 @@ def _model(name: str, track: Track, history: History) -> dict[str, Any]:
     counted = sizes(hour.counted.batches, BARS) if hour else []
     most = max((count for _, count in counted), default=0)
     recent = track.recent(RECENT_S, history.now_s)
-    rows = ((f"last {RECENT_S:.0f} s", recent), ("last hour", hour), ("since the watch began", track.total))
+    rows = (
+        (last(recent.seconds) if recent else "", recent),
+        ("last hour", hour),
+        ("since the watch began", track.total),
+    )
     return {
         "name": name,
         "loaded": track.loaded,

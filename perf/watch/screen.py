@@ -22,7 +22,7 @@ def screen(history: History, url: str) -> RenderableType:
     for model, track in sorted(history.tracks.items()):
         recent = track.recent(BATCHES_S, history.now_s)
         if track.loaded and recent is not None and recent.counted.executions:
-            parts += [Text(f"\n{model}: rows in one execution, last {BATCHES_S:.0f} s"), _batches(recent)]
+            parts += [Text(f"\n{model}: rows in one execution, {last(recent.seconds)}"), _batches(recent)]
     parts += [Text(note, style="yellow") for note in notes(history)]
     return Group(*parts)
 
@@ -66,6 +66,11 @@ def sizes(batches: Mapping[int, int], bars: int) -> list[tuple[str, int]]:
     return [(f"{start}-{start + width - 1}", count) for start, count in ranges.items()]
 
 
+def last(seconds: float) -> str:
+    """The time that a value is of, in words."""
+    return f"last {seconds:.0f} s" if seconds >= 1 else f"last {seconds:.1g} s"
+
+
 def own(recent: Sample | None) -> str:
     """The model's own metrics: totals as rates, and gauges."""
     if recent is None:
@@ -86,7 +91,8 @@ def _head(history: History, url: str) -> Text:
 
 def _models(history: History) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column(f"last {RECENT_S:.0f} s")
+    recents = {model: track.recent(RECENT_S, history.now_s) for model, track in history.tracks.items()}
+    table.add_column(last(max((recent.seconds for recent in recents.values() if recent), default=RECENT_S)))
     titles = (
         "requests/s",
         "rows/s",
@@ -101,14 +107,13 @@ def _models(history: History) -> Table:
     for title in titles:
         table.add_column(title, justify="right")
     for model, track in sorted(history.tracks.items()):
-        table.add_row(*_row(model, track, history.now_s), style="" if track.loaded else "dim")
-        if line := own(track.recent(RECENT_S, history.now_s)):
+        table.add_row(*_row(model, track, recents[model]), style="" if track.loaded else "dim")
+        if line := own(recents[model]):
             table.add_row(Text(f"  {line}", style="dim"))
     return table
 
 
-def _row(model: str, track: Track, now_s: float) -> tuple[str, ...]:
-    recent = track.recent(RECENT_S, now_s)
+def _row(model: str, track: Track, recent: Sample | None) -> tuple[str, ...]:
     if recent is None or not track.loaded:
         return (model, "" if track.loaded else "not loaded")
     counted, quantiles = recent.counted, _quantiles(track)

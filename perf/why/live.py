@@ -10,10 +10,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import NO_BATCHES
 from perf.simulate.batcher.rules import Rules
-from perf.why.changes import Diagnosis, diagnose
+from perf.why.changes import LARGER, Diagnosis, diagnose
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
-from perf.why.service import table
+from perf.why.service import counted as of_counted
 from perf.why.slowest import as_milliseconds, slowest, table_of
 from serve.management import api, loaded
 from serve.management.statistics import Counters
@@ -70,8 +70,9 @@ def _wait(seconds: float, *, quiet: bool) -> None:
 
 def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Diagnosis:
     first = len(traced.requests) if traced.clients else None
-    mean_ns = {rows: counted.execution_ns(rows) // count for rows, count in counted.batches.items()}
-    return diagnose(config, rules, table(mean_ns), lambda: traced.load(rules.delay), first=first)
+    # As large as the largest change that is tried.
+    service = of_counted(counted, LARGER[-1] * max(1, rules.max_batch_size))
+    return diagnose(config, rules, service, lambda: traced.load(rules.delay), first=first)
 
 
 def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping
 
+from perf.measure.service_curve import curve
+from perf.measure.service_line import Size
 from perf.simulate.batcher.instances import ServiceTime
-from perf.simulate.batcher.request import MS, Time
+from perf.simulate.batcher.request import MS, US, Time
+from serve.management.statistics import Counters
 from triton_batching.terminal import Mistake
 
 
@@ -25,6 +28,21 @@ def table(times: Mapping[int, Time]) -> ServiceTime:
         return max(round(times[left] + slope * (rows - left)), min(round(time) for time in times.values()) // 2)
 
     return service
+
+
+def counted(counters: Counters, most: int) -> ServiceTime:
+    """The mean time of each size that the server counted; sizes that it did not count, up to `most`, from their curve.
+
+    The curve may have steps, so a size is not always between its neighbours.
+    """
+    times = {rows: counters.execution_ns(rows) / count for rows, count in counters.batches.items()}
+    # The server keeps no spread, so all executions count as equally exact.
+    sizes = [
+        Size(rows=rows, executions=counters.batches[rows], mean_us=ns / US, error_us=ns / US)
+        for rows, ns in times.items()
+    ]
+    inferred = curve(sizes, most).times_us
+    return lambda rows: round(times[rows] if rows in times else inferred[rows] * US)
 
 
 def read_service(text: str) -> ServiceTime:

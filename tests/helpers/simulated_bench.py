@@ -144,6 +144,9 @@ def measured(
         cores_busy=0.5,
         load_average=0.1,
         command=("python", "-m", "perf.tune", "invented"),
+        planned_s=seconds,
+        warm_up_s=WARM_UP_S,
+        load_sha256=traffic.sha256,
     )
 
 
@@ -180,6 +183,7 @@ class SimulatedBench:
     target: LatencyTarget
     stop_after: int | None = None
     measured: list[tuple[Candidate, str, int, str]] = field(default_factory=list)
+    prepared: list[Candidate] = field(default_factory=list)
     retired: list[Candidate] = field(default_factory=list)
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
@@ -189,6 +193,9 @@ class SimulatedBench:
         # The simulation of a closed loop draws nothing.
         seed = 10 + len(self.measured) if traffic.open else 0
         return replace(measured(self.service, candidate, traffic, self.target, seconds, seed), stage=stage, round=round)
+
+    def prepare(self, candidate: Candidate) -> None:
+        self.prepared.append(candidate)
 
     def retire(self, candidate: Candidate) -> None:
         self.retired.append(candidate)

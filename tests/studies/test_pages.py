@@ -1,6 +1,7 @@
 """The pages with tables are what the records say; archives of records give back the folder."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,9 @@ def test_a_file_that_is_no_archive_is_a_users_mistake(
     assert archive.main(["unpack", str(tmp_path / "file.jsonl"), str(tmp_path / "folder")]) == 2
     assert capsys.readouterr().err.startswith(f"{tmp_path / 'file.jsonl'}: ")
     assert not (tmp_path / "out.json").exists()
+
+
+def test_every_section_of_the_results_names_its_command() -> None:
+    _, *sections = (ROOT / "perf" / "RESULTS.md").read_text().split("\n## ")
+    without = [section.partition("\n")[0] for section in sections if not re.search(r"`(python\s-m|make)\s\w", section)]
+    assert without == []

@@ -8,8 +8,10 @@ import pytest
 
 from perf.records import file
 from perf.records.file import RecordError
-from perf.simulate.costs import ASLEEP, COOLING_US, LATE_US, cooled
+from perf.simulate.constants import STANDARD
+from perf.simulate.costs import cooled
 from perf.studies.pauses import PAUSES_MS, Pauses, cooling_us, main, table
+from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import MODELS
 
 RESULTS = Path("perf/studies/results/pauses")
@@ -43,7 +45,7 @@ def test_the_table_shows_medians_beside_what_is_simulated() -> None:
     way, dispatch, late, *_ = (list(column.cells) for column in table([pauses]).columns[1:])
     assert way == [f"x {pauses.way:.2f}", f"x {ASLEEP:.2f}"]
     assert dispatch == [f"{pauses.dispatched_us(None):.0f} -> {pauses.dispatched_us(4):.0f}", "the same"]
-    assert late == [f"{pauses.late_us:.0f}", f"{LATE_US:.0f}"]
+    assert late == [f"{pauses.late_us:.0f}", f"{STANDARD.late_us:.0f}"]
 
 
 def test_another_record_is_refused(tmp_path: Path) -> None:
@@ -55,8 +57,8 @@ def test_another_record_is_refused(tmp_path: Path) -> None:
 def test_the_constants_of_the_simulation_are_the_medians_and_the_fit() -> None:
     measured = [file.read(RESULTS / f"{model}.json", Pauses) for model in MODELS]
     assert round(median(pauses.way for pauses in measured), 1) == ASLEEP
-    assert round(median(pauses.late_us for pauses in measured), -1) == LATE_US
-    assert cooling_us(measured) == COOLING_US
+    assert round(median(pauses.late_us for pauses in measured), -1) == STANDARD.late_us
+    assert cooling_us(measured) == STANDARD.cooling_us
 
 
 def test_the_fit_finds_the_constant_that_made_the_times() -> None:

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perf.studies.soak.growth import ALLOWED_BYTES, BYTES, CANNOT_TELL, FLAT, GROWS, Growth, Values, judge
+from perf.stats.bootstrap import Values
+from perf.stats.verdict import CANNOT_TELL
+from perf.studies.soak.growth import ALLOWED_BYTES, BYTES, FLAT, GROWS, Growth, judge
 
 MIB = 1 << 20
 # A quarter of an hour, read every six seconds; the first five minutes are warm-up.

@@ -9,8 +9,11 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study
 from perf.records.traffic import Traffic
+from perf.stats.interval import LEVEL
 from perf.stats.latency_target import LatencyTarget
+from perf.stats.looks import Looks
 from perf.stats.percentile import percentile
+from perf.stats.verdict import CANNOT_TELL, SAME
 from perf.studies.grid import judgement
 from perf.studies.grid.__main__ import candidates, measure
 from perf.studies.grid.record import Grid, GridError, GridTrial
@@ -72,13 +75,57 @@ def test_a_study_without_a_choice_has_nothing_to_be_judged_by(tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
+def judged(rates: tuple[float, ...], best: tuple[float, ...], looks: tuple[int, ...] = ()) -> judgement.GridJudgement:
+    """A judgement on record, with other throughputs."""
+    known = file.read(RESULTS / "ranker.closed-32.p99-75ms.judged.json", judgement.GridJudgement)
+    (tuned, *_), (other, *_) = known.of(judgement.TUNED), known.of(judgement.BEST)
+    points = [
+        replace(point, throughput_rows_per_s=rate, round=number)
+        for point, side in ((tuned, rates), (other, best))
+        for number, rate in enumerate(side, 1)
+    ]
+    return replace(known, points=tuple(points), looks=looks)
+
+
 def test_the_ratio_is_the_geometric_mean_over_the_rounds() -> None:
-    judged = file.read(RESULTS / "ranker.closed-32.p99-75ms.judged.json", judgement.GridJudgement)
+    known = file.read(RESULTS / "ranker.closed-32.p99-75ms.judged.json", judgement.GridJudgement)
     rounds: dict[int, dict[str, float]] = {}
-    for point in judged.points:
+    for point in known.points:
         rounds.setdefault(point.round, {})[point.stage] = point.throughput_rows_per_s
     ratios = [rates[judgement.TUNED] / rates[judgement.BEST] for rates in rounds.values()]
-    assert judged.ratio.value == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
-    assert judged.passed
-    slow = replace(judged, live_s=judgement.LIVE_S + 1)
-    assert not slow.passed
+    assert known.ratio.value == pytest.approx(math.prod(ratios) ** (1 / len(ratios)))
+    assert known.ratio.level == LEVEL
+    planned = replace(known, looks=judgement.LOOKS)
+    assert planned.ratio.level == Looks(at=judgement.LOOKS).level_at(5)
+
+
+def test_a_choice_passes_if_it_surely_reaches_97_percent_of_the_best() -> None:
+    near = judged((99.0, 99.1, 98.9, 99.0, 99.2), (100.0, 100.1, 99.9, 100.0, 100.0))
+    assert (near.passed, near.verdict.word) == (True, SAME)
+    # The same mean ratio with noise: it may be lower.
+    noisy = judged((90.0, 109.0, 95.0, 104.0, 97.0), (100.0, 100.1, 99.9, 100.0, 100.0))
+    assert noisy.ratio.value > judgement.SHARE
+    assert (noisy.passed, noisy.verdict.word) == (False, CANNOT_TELL)
+    assert any("cannot tell, measure" in line for line in judgement.lines(noisy))
+    for costly in (
+        replace(near, live_s=judgement.LIVE_S + 1),
+        replace(near, live_points=judgement.TRIALS + 1),
+        replace(near, wall_s=judgement.WALL_S + 1),
+    ):
+        assert not costly.passed
+    late = replace(near, points=tuple(replace(point, late=point.requests // 10) for point in near.points))
+    assert late.misses
+    assert not late.passed
+
+
+def test_a_judgement_ends_at_the_first_look_at_which_it_is_certain(tmp_path: Path) -> None:
+    study = replace(Study.read(JUDGED_STUDY), profiles=())
+    grid = file.read(RESULTS / "simulated_accelerator.closed-32.json", Grid)
+    certain = judgement.judge(study, grid, tmp_path, bench(), progress=lambda _: None)
+    # The simulated bench has no noise.
+    assert len(certain.of(judgement.TUNED)) == judgement.LOOKS[0]
+    assert certain.verdict.certain
+    assert certain.wall_s == study.steps[-1].at_s
+    again = bench()
+    assert judgement.judge(study, grid, tmp_path, again, progress=lambda _: None) == certain
+    assert again.measured == []

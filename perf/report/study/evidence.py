@@ -1,8 +1,7 @@
 """A study sorted for its report: trials by candidate and load, and pairs of trials from the same round."""
 
 import datetime
-import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -88,22 +87,33 @@ class Evidence:
         return loads
 
     def of(self, candidate: Candidate) -> tuple[Trial, ...]:
-        """The trials of a candidate at its operating point."""
+        """The trials of a candidate at its operating point from which its figures are reported.
+
+        A candidate is chosen because its earlier trials were good, and some of them were so by chance. So these are the
+        trials that were made to compare it, if there are any, and without those all.
+        """
         load = self.loads.get(candidate)
-        return tuple(trial for trial in self.trials if trial.candidate == candidate and trial.load == load)
+        trials = tuple(trial for trial in self.trials if trial.candidate == candidate and trial.load == load)
+        return tuple(trial for trial in trials if trial.stage in COMPARISON) or trials
 
     @cached_property
     def pairs(self) -> tuple[tuple[Trial, Trial], ...]:
-        """Pairs of trials of the shown candidate and the default, interleaved in the last comparison."""
+        """Pairs of trials of the shown candidate and the default, interleaved in the last comparison.
+
+        The default has one trial in each round, or one more in turn with all trials of the shown candidate.
+        """
         if self.shown == self.study.default:
             return ()
-        return tuple(zip(self._compared(self.shown), self._compared(self.study.default), strict=False))
+        shown, rounds = self._compared(self.shown), self._compared(self.study.default, (FINAL, AGAINST))
+        return tuple(
+            zip(shown, rounds if len(rounds) >= len(shown) else self._compared(self.study.default), strict=False)
+        )
 
     @cached_property
     def twins(self) -> tuple[tuple[Trial, Trial], ...]:
-        """A/A pairs: two trials of the same configuration in the last comparison, which differ only by noise."""
-        order = dict.fromkeys((self.study.default, self.shown))
-        return tuple(pair for candidate in order for pair in itertools.pairwise(self._compared(candidate)))
+        """A/A pairs: the trials of the default that repeat it for the noise, each with another of the default."""
+        again, first = (self._compared(self.study.default, stages) for stages in ((NOISE,), (FINAL, AGAINST)))
+        return tuple(zip(again, first, strict=False))
 
     @cached_property
     def predicted(self) -> Mapping[Candidate, Prediction]:
@@ -132,8 +142,8 @@ class Evidence:
     def _percentile_ms(self, candidate: Candidate) -> float:
         return percentile_ms(pooled(self.of(candidate)), self.study.target.percent)
 
-    def _compared(self, candidate: Candidate) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.of(candidate) if trial.stage in COMPARISON)
+    def _compared(self, candidate: Candidate, stages: Sequence[str] = COMPARISON) -> tuple[Trial, ...]:
+        return tuple(trial for trial in self.of(candidate) if trial.stage in stages)
 
 
 def late(trials: Iterable[Trial]) -> float:
@@ -144,7 +154,7 @@ def late(trials: Iterable[Trial]) -> float:
 
 
 def pooled(trials: Iterable[Trial]) -> tuple[float, ...]:
-    """All latencies of several trials, in microseconds."""
+    """All latencies of several trials, in microseconds and in order of time."""
     return tuple(us for trial in trials for us in trial.latencies_us)
 
 

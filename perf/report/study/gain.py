@@ -1,20 +1,20 @@
-"""The gain of one configuration over another: a ratio of interleaved trials, its interval, and the A/A noise."""
+"""The gain of one configuration over another: a ratio of interleaved trials, its interval, A/A noise and verdict."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from perf.records.study import Trial
 from perf.report.study.evidence import Evidence
 from perf.report.study.units import change, count, number, percent
-from perf.stats.bootstrap import Interval, paired
+from perf.stats.interval import Interval
 from perf.stats.percentile import percentile_ms
+from perf.stats.rounds import paired
+from perf.stats.verdict import Verdict, verdict
 
 Pairs = Sequence[tuple[Trial, Trial]]
-Verdict = Literal["gain", "loss", "not significant"]
 
 
 def rows_per_s(trial: Trial) -> float:
@@ -32,7 +32,7 @@ class Gain:
     """The value `what` of one configuration over that of another; `higher` says whether higher is better.
 
     `new` and `current` are geometric means over the rounds in `unit`; `n` counts the requests of both. `noise` is the
-    largest relative difference in `repeats` A/A pairs; None without such pairs.
+    ratio of the current configuration to itself (A/A pairs); None without such pairs.
     """
 
     what: str
@@ -42,18 +42,12 @@ class Gain:
     current: float
     interval: Interval
     n: int
-    noise: float | None
-    repeats: int
+    noise: Interval | None
 
     @property
     def verdict(self) -> Verdict:
-        """A gain or a loss if the interval excludes 1 and the ratio exceeds the A/A noise; else not significant."""
-        value = self.interval.value
-        if not self.interval.excludes_one or (
-            self.noise is not None and abs(math.log(value)) <= math.log1p(self.noise)
-        ):
-            return "not significant"
-        return "gain" if (value > 1) == self.higher else "loss"
+        """The verdict of the one rule on all ratios, `perf.stats.verdict`."""
+        return verdict(self.interval, more_is_better=self.higher, noise=self.noise)
 
     @property
     def claim(self) -> str:
@@ -73,7 +67,7 @@ class Gain:
         noise = (
             "the A/A noise is unknown"
             if self.noise is None
-            else f"the A/A noise is up to {percent(self.noise)} ({count(self.repeats, 'pair')})"
+            else f"the A/A noise is x {self.noise} ({count(self.noise.count, 'pair')})"
         )
         return f"{ratio}; {noise}: {self.verdict}"
 
@@ -89,27 +83,26 @@ def gains(evidence: Evidence) -> tuple[Gain, ...]:
     return tuple(gain for gain in both if gain is not None)
 
 
-def spreads(twins: Pairs, value: Callable[[Trial], float]) -> list[float]:
-    """The relative difference of each A/A pair: the ratio of the higher to the lower value, minus 1."""
-    pairs = [(value(first), value(second)) for first, second in twins]
-    return [max(pair) / min(pair) - 1 for pair in pairs if _usable(pair)]
+def ratio(pairs: Pairs, value: Callable[[Trial], float]) -> Interval | None:
+    """The mean ratio of a value of the first of each pair to that of the second; None without pairs or values."""
+    sides = [[value(pair[side]) for pair in pairs] for side in (0, 1)]
+    return paired(*sides) if sides[0] and _usable([*sides[0], *sides[1]]) else None
 
 
 def _gain(what: str, unit: str, value: Callable[[Trial], float], evidence: Evidence, *, higher: bool) -> Gain | None:
-    new, current = [[value(pair[side]) for pair in evidence.pairs] for side in (0, 1)]
-    if not new or not _usable([*new, *current]):
+    interval = ratio(evidence.pairs, value)
+    if interval is None:
         return None
-    noise = spreads(evidence.twins, value)
+    new, current = ([value(pair[side]) for pair in evidence.pairs] for side in (0, 1))
     return Gain(
         what=what,
         unit=unit,
         higher=higher,
         new=_mean(new),
         current=_mean(current),
-        interval=paired(new, current),
+        interval=interval,
         n=sum(trial.requests for pair in evidence.pairs for trial in pair),
-        noise=max(noise) if noise else None,
-        repeats=len(noise),
+        noise=ratio(evidence.twins, value),
     )
 
 

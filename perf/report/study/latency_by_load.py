@@ -9,18 +9,20 @@ from matplotlib.figure import Figure
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.report.drawing import INK, NARROW, plain
-from perf.report.study.evidence import Evidence, word
+from perf.report.study.evidence import Evidence, rows_per_s, word
 from perf.report.study.points import colour, keys, logarithmic, middle, point, target
 from perf.report.study.section import Grid, Picture, Section
-from perf.report.study.units import count, ms, number, percent
+from perf.report.study.tail import short
+from perf.report.study.units import count, ms, number, percent, rate
 from perf.stats import pareto
 from perf.stats.percentile import percentile_ms
+from perf.stats.quantile import quantile
 
 PERCENTS = (50.0, 95.0, 99.0)
 TALL = (NARROW[0], 6.4)
 TITLES = (
     *("configuration", "measured for", "load", "round", "requests\nn", "offered\nrequests/s", "achieved\nrows/s"),
-    *("p50\nms", "p95\nms", "p99\nms", "late\n%", "sent late\n%", "not sent\nn", "failed\nn", "target"),
+    *("p50\nms", "p95\nms", "p99 ms\n(95 % interval)", "late\n%", "sent late\n%", "not sent\nn", "failed\nn", "target"),
 )
 
 
@@ -66,6 +68,7 @@ def grid(evidence: Evidence, trials: Iterable[Trial], summary: str = "") -> Grid
 
 def data(trial: Trial) -> dict[str, object]:
     """The row of a trial for the JSON file."""
+    p99 = quantile(trial.latencies_us, 99)
     return {
         "candidate": str(trial.candidate),
         "stage": trial.stage,
@@ -75,6 +78,8 @@ def data(trial: Trial) -> dict[str, object]:
         "offered_per_s": trial.offered_per_s,
         "throughput_rows_per_s": trial.throughput_rows_per_s,
         **{f"p{q}_ms": percentile_ms(trial.latencies_us, q) for q in (50, 95, 99)},
+        "p99_low_ms": p99.low_ms,
+        "p99_high_ms": p99.high_ms,
         "late": trial.late,
         "late_sends": trial.late_sends,
         "not_sent": trial.not_sent,
@@ -85,6 +90,7 @@ def data(trial: Trial) -> dict[str, object]:
 
 def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
     requests = max(trial.requests, 1)
+    p99 = quantile(trial.latencies_us, 99)
     return (
         evidence.label(trial.candidate),
         trial.stage,
@@ -93,7 +99,8 @@ def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
         f"{trial.requests:,}",
         "" if trial.offered_per_s is None else number(trial.offered_per_s),
         number(trial.throughput_rows_per_s),
-        *(number(percentile_ms(trial.latencies_us, q)) for q in (50, 95, 99)),
+        *(number(percentile_ms(trial.latencies_us, q)) for q in (50, 95)),
+        f"{number(p99.value_ms)} ({short(p99)})",
         percent(trial.late / requests)[:-2],
         percent(trial.late_sends / requests)[:-2],
         f"{trial.not_sent:,}",
@@ -254,7 +261,7 @@ def throughput(evidence: Evidence) -> Picture:
     label = "rows per second (dots and line: simulated, and their front)"
     axes.set(xlabel=label, ylabel="p99, ms", xlim=(0, 1.06 * right))
     figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
-    return Picture(name="throughput", caption=_fastest_passing(evidence), figure=figure)
+    return Picture(name="throughput", caption=_caption(evidence), figure=figure)
 
 
 def front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -262,12 +269,10 @@ def front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return pareto.front([point for point in points if math.isfinite(point[1])], lambda point: point)[::-1]
 
 
-def _fastest_passing(evidence: Evidence) -> str:
-    passed = [trial for trial in evidence.trials if trial.passed]
-    if not passed:
-        return "No measured point meets the target"
-    best = max(passed, key=lambda trial: trial.throughput_rows_per_s)
-    return (
-        f"The highest throughput of a window that passes the target is {number(best.throughput_rows_per_s)} rows/s "
-        f"({evidence.label(best.candidate)}, {best.load}, n = {best.requests:,} requests)"
-    )
+def _caption(evidence: Evidence) -> str:
+    texts = []
+    for candidate in dict.fromkeys((evidence.shown, evidence.study.default)):
+        if trials := evidence.of(candidate):
+            windows = count(len(trials), "window")
+            texts.append(f"{evidence.label(candidate)}: {rate(rows_per_s(trials))} in {windows} at {trials[0].load}")
+    return "; ".join(texts) or "Neither the shown nor the current configuration was measured"

@@ -8,15 +8,14 @@ from matplotlib.figure import Figure
 from perf.records.study import Trial
 from perf.report.drawing import COLOURS, GREY, INK, NARROW, WIDE, plain
 from perf.report.study.evidence import Evidence
-from perf.report.study.gain import p99_ms, rows_per_s, spreads
+from perf.report.study.gain import p99_ms, ratio, rows_per_s
 from perf.report.study.points import OTHER, SHOWN, TARGET, logarithmic, target
 from perf.report.study.section import Picture, Section
 from perf.report.study.units import change, count, number, percent
-from perf.report.sweep.marks import SPREAD_LIMIT
+from perf.stats.interval import Interval
+from perf.stats.verdict import differs
 
 TITLE = "Noise"
-# A tail varies more than a rate: by chance alone the p99 of two windows of 1,000 requests differs by some 20 %.
-TAIL_LIMIT = 0.5
 # More runnable processes per core than the study's own load causes: other programs were at work.
 CROWDED = 3.0
 SLICES = 120
@@ -28,14 +27,11 @@ def noise(evidence: Evidence) -> Section:
     if not trials:
         return Section(name="noise", title=TITLE, missing=("No configuration was measured.",))
     reasons = too_noisy(evidence)
-    rates, tails = spreads(evidence.twins, rows_per_s), spreads(evidence.twins, p99_ms)
+    again = _again(evidence)
     faults = [f"{name}: {fault}" for name, fault in _faults(trials)]
-    sentence = (
-        f"A/A noise, the same configuration measured again ({count(len(rates), 'pair')}): throughput differed by up "
-        f"to {percent(max(rates))}, p99 by up to {percent(max(tails))}."
-        if rates and tails
-        else ""
-    )
+    ratios = ", ".join(f"{what} x {interval}" for what, interval in again.items())
+    pairs = count(len(evidence.twins), "pair")
+    sentence = f"A/A noise, the same configuration measured again over before ({pairs}): {ratios}." if again else ""
     window = next(iter(evidence.of(evidence.shown)), None)
     pictures = (_same(evidence), _machine(evidence), _window(evidence, window))
     return Section(
@@ -43,11 +39,13 @@ def noise(evidence: Evidence) -> Section:
         title=TITLE,
         banner=f"The machine was too noisy to trust small differences: {'; '.join(reasons)}." if reasons else "",
         sentences=tuple(filter(None, (sentence, *faults))),
-        missing=() if rates else ("No configuration was measured twice in turn, so the A/A noise is unknown.",),
+        missing=() if again else ("No configuration was measured twice in turn, so the A/A noise is unknown.",),
         pictures=tuple(picture for picture in pictures if picture is not None),
         data={
-            "throughput_spread": rates,
-            "p99_spread": tails,
+            "again": {
+                what: {"ratio": interval.value, "low": interval.low, "high": interval.high, "pairs": interval.count}
+                for what, interval in again.items()
+            },
             "load_average": [trial.load_average for trial in trials],
             "too_noisy": reasons,
         },
@@ -56,24 +54,24 @@ def noise(evidence: Evidence) -> Section:
 
 def too_noisy(evidence: Evidence) -> list[str]:
     """The reasons not to trust small differences; empty for a calm machine."""
-    rates = spreads(evidence.twins, rows_per_s)
-    # In an overload the queue grows without end, and p99 depends on the length of the window.
-    tails = spreads([pair for pair in evidence.twins if not any(trial.passed is False for trial in pair)], p99_ms)
     crowd = max((trial.load_average for trial in evidence.trials), default=0.0)
     cores = evidence.study.machine.cores
-    candidates = (
-        (
-            max(rates, default=0.0) > SPREAD_LIMIT,
-            f"the throughput of the same configuration differed by {_worst(rates)}",
-        ),
-        (max(tails, default=0.0) > TAIL_LIMIT, f"the p99 of the same configuration differed by {_worst(tails)}"),
-        (crowd > CROWDED * cores, f"load average {number(crowd)} on {count(cores, 'core')} before a measurement"),
-    )
-    return [reason for holds, reason in candidates if holds]
+    reasons = [
+        f"the same configuration measured again differs from itself, {what} x {interval}"
+        for what, interval in _again(evidence).items()
+        if differs(interval)
+    ]
+    if crowd > CROWDED * cores:
+        reasons.append(f"load average {number(crowd)} on {count(cores, 'core')} before a measurement")
+    return reasons
 
 
-def _worst(values: Sequence[float]) -> str:
-    return percent(max(values, default=0.0))
+def _again(evidence: Evidence) -> dict[str, Interval]:
+    """The ratios of the A/A pairs, by quantity."""
+    # In an overload the queue grows without end, and p99 depends on the length of the window.
+    calm = [pair for pair in evidence.twins if not any(trial.passed is False for trial in pair)]
+    ratios = {"throughput": ratio(evidence.twins, rows_per_s), "p99": ratio(calm, p99_ms)}
+    return {what: interval for what, interval in ratios.items() if interval is not None}
 
 
 def _faults(trials: Sequence[Trial]) -> list[tuple[str, str]]:

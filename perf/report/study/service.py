@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from perf.measure.service_curve import FittedLine, Size, fit
+from perf.measure.service_line import FittedLine, Size, fit
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.report.drawing import COLOURS, GREY, NARROW, batch_bars, plain

@@ -14,7 +14,7 @@ from perf.report.study.evidence import Evidence, pooled
 from perf.report.study.points import colour, logarithmic, target
 from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.units import count, ms, number
-from perf.stats.percentile import Quantile, quantile
+from perf.stats.quantile import Quantile, quantile
 
 TITLE = "Latency tail at the operating point"
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
@@ -37,7 +37,7 @@ def tail(evidence: Evidence) -> Section:
         pictures=(_picture(evidence, latencies),),
         grids=(_grid(evidence, quantiles),),
         data={
-            "interval": "95 %, order statistics",
+            "interval": "95 %, order statistics, of as many independent requests as these are worth",
             "percentiles": [
                 {"candidate": str(candidate), **vars(q)} for candidate, values in quantiles.items() for q in values
             ],
@@ -57,7 +57,7 @@ def _sentence(evidence: Evidence, candidate: Candidate, quantiles: Sequence[Quan
         verdict = "which includes the target, so this sample cannot tell"
     return (
         f"{evidence.label(candidate)}: p99 {ms(p99.value_ms)}, 95 % interval {_range(p99)}, {verdict} "
-        f"(n = {p99.n:,} requests in {windows}, pooled)."
+        f"(n = {p99.n:,} requests in {windows}, pooled, worth {p99.n / p99.design_effect:,.0f} independent ones)."
     )
 
 
@@ -69,13 +69,14 @@ def _range(q: Quantile) -> str:
 def _grid(evidence: Evidence, quantiles: dict[Candidate, list[Quantile]]) -> Grid:
     titles = ("configuration", "n\nrequests", *(f"p{q:g}, ms\n(95 % interval)" for q in PERCENTS))
     rows = tuple(
-        (evidence.label(candidate), f"{values[0].n:,}", *(f"{number(q.value_ms)} ({_short(q)})" for q in values))
+        (evidence.label(candidate), f"{values[0].n:,}", *(f"{number(q.value_ms)} ({short(q)})" for q in values))
         for candidate, values in quantiles.items()
     )
     return Grid(titles=titles, rows=rows)
 
 
-def _short(q: Quantile) -> str:
+def short(q: Quantile) -> str:
+    """The ends of the interval, in milliseconds."""
     return f"{number(q.low_ms)} .. {number(q.high_ms) if math.isfinite(q.high_ms) else '?'}"
 
 

@@ -9,10 +9,14 @@ from perf.records.traffic import Traffic
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
+from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
-from perf.stats.bootstrap import paired
+from perf.stats import rounds
+from perf.stats.dependence import design_effect
 from perf.stats.latency_target import glance, judge
 from perf.stats.percentile import percentile_ms
+from perf.stats.quantile import quantile
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 
 TITLE = "Verdict"
 
@@ -67,26 +71,32 @@ def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     if new is True and current is False:
         return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
     first = all_gains[0] if all_gains else None
-    if first is not None and first.verdict == "gain":
+    better = first.verdict.word if first is not None else CANNOT_TELL
+    if first is not None and better == FASTER:
         return f"Use {study.chosen}, because {first.claim} within the same target" + (
             "" if new is True else f", but the measurements cannot tell whether it meets {goal}"
         )
-    if first is not None and first.verdict == "loss":
-        return f"Keep {study.default}: {study.chosen} is worse, {first.claim}"
-    what = first.claim if first else "it was not compared"
-    return f"Not significant: {study.chosen} is not shown to be better than the current configuration ({what})"
+    if first is not None and better in (SLOWER, SAME):
+        how = "worse" if better == SLOWER else str(first.verdict)
+        return f"Keep {study.default}: {study.chosen} is {how}, {first.claim}"
+    what = f"{first.claim}: {first.verdict}" if first else "it was not compared"
+    return f"Cannot tell whether {study.chosen} is better than the current configuration ({what})"
 
 
 def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
     """Whether a candidate meets the target, by the binomial rule on all its windows; None if they cannot tell.
 
-    If a window was stopped early because it was sure, its length depends on its result. The sequential rule is then
-    used.
+    The requests count as the independent ones that they are worth. A single window of planned length has the rule for
+    one look. The number of several windows depends on their results, and so does the length of one that was stopped
+    early because it was sure; the rule for any number of looks is then used.
     """
     trials = evidence.of(candidate)
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
-    rule = glance if any(trial.early for trial in trials) else judge
-    return rule(requests, late, evidence.study.target.share) if requests else None
+    if not requests:
+        return None
+    share = evidence.study.target.share
+    rule = glance if len(trials) > 1 or trials[0].early else judge
+    return rule(requests, late, share, design_effect=design_effect(pooled(trials), share))
 
 
 def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
@@ -128,10 +138,10 @@ def _rate_of(trial: Trial) -> float:
 
 
 def throughput(trials: Sequence[Trial]) -> str:
-    """A sentence on the throughput of all windows, with Student's interval on the logarithms of the windows."""
+    """A sentence on the throughput of all windows, with the interval of the windows' mean."""
     if not trials:
         return ""
-    interval = paired([trial.throughput_rows_per_s for trial in trials], [1.0] * len(trials))
+    interval = rounds.mean([trial.throughput_rows_per_s for trial in trials])
     windows = count(len(trials), "window")
     together = rate(rows_per_s(trials))
     if len(trials) < 2:
@@ -147,9 +157,10 @@ def _closest(evidence: Evidence) -> str:
     trials = evidence.of(evidence.shown)
     if not trials:
         return "; nothing was measured"
-    p99 = percentile_ms(pooled(trials), evidence.study.target.percent)
-    over = f", {p99 / evidence.study.target.latency_ms:.2f} x the target" if math.isfinite(p99) else ""
-    return f"; the closest is {evidence.shown} with p{evidence.study.target.percent:g} {ms(p99)}{over}"
+    target = evidence.study.target
+    q = quantile(pooled(trials), target.percent)
+    over = f", {q.value_ms / target.latency_ms:.2f} x the target" if math.isfinite(q.value_ms) else ""
+    return f"; the closest is {evidence.shown} with p{target.percent:g} {ms(q.value_ms)} ({short(q)}){over}"
 
 
 def _needed(evidence: Evidence) -> str:
@@ -168,15 +179,30 @@ def _needed(evidence: Evidence) -> str:
 
 
 def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
-    """The command that serves the recommended configuration."""
+    """The command that serves the recommended configuration, or the one that measures until it is certain."""
     study = evidence.study
-    if not study.after_pbtxt or not headline(evidence, all_gains).startswith("Use "):
+    if not study.after_pbtxt:
         return ""
-    command = f"make serve MODEL={study.model} CONFIG={TUNED}"
-    if "--repository" in study.command[:-1]:
-        repository = study.command[study.command.index("--repository") + 1]
-        command += f' ARGS="--repository {repository}"'
-    return f"To serve it (until the next tuning replaces it): {command}."
+    repository = _option(study.command, "--repository")
+    if headline(evidence, all_gains).startswith("Use "):
+        of_folder = f' ARGS="{repository.strip()}"' if repository else ""
+        command = f"make serve MODEL={study.model} CONFIG={TUNED}{of_folder}"
+        return f"To serve it (until the next tuning replaces it): {command}."
+    first = all_gains[0] if all_gains else None
+    if first is None or not first.verdict.more_rounds:
+        return ""
+    options = (
+        f"{_option(study.command, '--rows')}{repository} --rounds {first.interval.count + first.verdict.more_rounds}"
+    )
+    return (
+        f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} --load {study.load} "
+        f"--p99-ms {study.target.latency_ms:g}{options}."
+    )
+
+
+def _option(command: Sequence[str], name: str) -> str:
+    """An option of a command with its value and a space before it; empty if it is not given."""
+    return f" {name} {command[command.index(name) + 1]}" if name in command[:-1] else ""
 
 
 def _sentence(text: str) -> str:
@@ -184,7 +210,18 @@ def _sentence(text: str) -> str:
 
 
 def _grid(evidence: Evidence) -> Grid:
-    titles = ("", "load", "rows/s", "p50\nms", "p95\nms", "p99\nms", "late\n%", "n\nrequests", "windows", "target")
+    titles = (
+        "",
+        "load",
+        "rows/s",
+        "p50\nms",
+        "p95\nms",
+        "p99 ms\n(95 % interval)",
+        "late\n%",
+        "n\nrequests",
+        "windows",
+        "target",
+    )
     order = dict.fromkeys((evidence.shown, evidence.study.default))
     rows = tuple(_row(evidence, candidate) for candidate in order if evidence.of(candidate))
     return Grid(titles=titles, rows=rows, left=2)
@@ -193,12 +230,14 @@ def _grid(evidence: Evidence) -> Grid:
 def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     trials = evidence.of(candidate)
     latencies = pooled(trials)
+    p99 = quantile(latencies, 99)
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
     return (
         evidence.label(candidate),
         evidence.loads[candidate],
         number(rows_per_s(trials)),
-        *(number(percentile_ms(latencies, q)) for q in (50, 95, 99)),
+        *(number(percentile_ms(latencies, q)) for q in (50, 95)),
+        f"{number(p99.value_ms)} ({short(p99)})",
         percent(late / max(requests, 1))[:-2],
         f"{requests:,}",
         str(len(trials)),
@@ -215,6 +254,10 @@ def _data(gain: Gain) -> dict[str, object]:
         "method": gain.interval.method,
         "rounds": gain.interval.count,
         "requests": gain.n,
-        "noise": gain.noise,
-        "verdict": gain.verdict,
+        "level": gain.interval.level,
+        "noise": None
+        if gain.noise is None
+        else {"ratio": gain.noise.value, "low": gain.noise.low, "high": gain.noise.high},
+        "verdict": gain.verdict.word,
+        "more_rounds": gain.verdict.more_rounds,
     }

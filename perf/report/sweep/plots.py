@@ -1,6 +1,7 @@
 """The figures of a comparison, as SVG text for a page or as PNG files; equal rows give equal text."""
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from perf.report.drawing import (
     stacked,
     svg,
 )
-from perf.report.sweep.summary import BASELINE, Comparison, Ratio, Row, Stages
+from perf.report.sweep.summary import BASELINE, Comparison, Row, Stages, by_repeat
 
 STAGES = {
     "client send": ("client_send_us", "#56B4E9"),
@@ -90,12 +91,25 @@ def latency(comparison: Comparison) -> Figure:
 
 def gain(comparison: Comparison) -> Figure | None:
     """Rows per second, divided by the baseline's at the same concurrency."""
-    return _ratios(comparison, "rows/s, times the baseline", _over_baseline)
+
+    def over_baseline(row: Row) -> list[float]:
+        baseline = comparison.at(BASELINE, row.load.concurrency)
+        return [] if baseline is None or row is baseline else _quotients(row, baseline.throughput_by_repeat)
+
+    return _ratios(comparison, "rows/s, times the baseline", over_baseline)
 
 
 def efficiency(comparison: Comparison) -> Figure | None:
     """Rows per second, divided by those of onnxruntime without a server."""
-    return _ratios(comparison, "rows/s, times the ceiling", lambda row: row.to_ceiling)
+
+    def over_ceiling(row: Row) -> list[float]:
+        return _quotients(row, comparison.ceiling.by_repeat) if row.to_ceiling and comparison.ceiling else []
+
+    return _ratios(comparison, "rows/s, times the ceiling", over_ceiling)
+
+
+def _quotients(row: Row, reference: Mapping[int, float]) -> list[float]:
+    return [value / other for value, other in by_repeat(row.throughput_by_repeat, reference)]
 
 
 def batches(comparison: Comparison) -> Figure | None:
@@ -148,7 +162,7 @@ def _lines(
     value: Callable[[Row], float | None],
     repeats: Callable[[Row], Iterable[float | None]],
 ) -> None:
-    """Draw a line per configuration through its medians, with whiskers over the repeats; marked points are hollow."""
+    """Draw a line per configuration through its middles, with whiskers over the repeats; marked points are hollow."""
     for number, name in enumerate(comparison.config_names):
         points = [(row, middle) for row in comparison.of(name) if (middle := value(row)) is not None]
         if not points:
@@ -164,27 +178,19 @@ def _lines(
             axes.plot(row.load.concurrency, middle, SHAPES[number % len(SHAPES)], color=colour, markerfacecolor=face)
 
 
-def _ratios(comparison: Comparison, label: str, ratio: Callable[[Row], Ratio | None]) -> Figure | None:
-    if not any(ratio(row) for row in comparison.rows):
+def _ratios(comparison: Comparison, label: str, quotients: Callable[[Row], list[float]]) -> Figure | None:
+    """Lines through the geometric means of the quotients, one for each repeat."""
+    if not any(map(quotients, comparison.rows)):
         return None
     figure, axes = _axes(label)
 
-    def ends(row: Row) -> tuple[float, ...]:
-        quotient = ratio(row)
-        return (quotient.low, quotient.high) if quotient else ()
-
     def middle(row: Row) -> float | None:
-        quotient = ratio(row)
-        return quotient.median if quotient else None
+        values = quotients(row)
+        return math.prod(values) ** (1 / len(values)) if values else None
 
-    _lines(axes, comparison, middle, ends)
+    _lines(axes, comparison, middle, quotients)
     axes.axhline(1, color=INK, linewidth=1)
     return _finished(figure, axes)
-
-
-def _over_baseline(row: Row) -> Ratio | None:
-    """The ratio to the baseline; None for the baseline itself."""
-    return None if row.config_name == BASELINE else row.to_baseline
 
 
 def _stack(axes: Axes, rows: list[Row]) -> None:

@@ -1,33 +1,39 @@
-"""Comparisons from records: medians over repeats, ratios paired by repeat, and marks on points that are not stable."""
+"""Comparisons from records: medians over repeats, ratios with intervals (paired by repeat), and marks of faults."""
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement
-from perf.report.sweep.marks import marks, spread, window_spread
+from perf.report.sweep.marks import marks
 from perf.report.sweep.mixture import refuse
+from perf.stats import rounds
+from perf.stats.interval import LEVEL, Interval
+from perf.stats.verdict import Verdict, level_of_each, rounds_until, verdict
 from serve.management.statistics import Counters
 
 BASELINE = "baseline"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ratio:
-    """A ratio computed repeat by repeat: its median and its range."""
+# What a configuration is compared with besides the baseline.
+STEPS = {"dynamic_2_instances": "dynamic"}
+# A throughput that is not known within this share says how many more repeats it needs. perf_analyzer calls a rate
+# stable if it is within 10 %.
+WIDE = 0.10
 
-    median: float
-    low: float
-    high: float
 
-    @classmethod
-    def of(cls, values: Mapping[int, float], reference: Mapping[int, float]) -> Self | None:
-        """Divide the values of the same repeat (same key); None if no repeat has both."""
-        ratios = [values[key] / reference[key] for key in values if reference.get(key)]
-        return cls(median=float(np.median(ratios)), low=min(ratios), high=max(ratios)) if ratios else None
+def by_repeat(values: Mapping[int, float], reference: Mapping[int, float]) -> list[tuple[float, float]]:
+    """The values of the same repeat (same key) in pairs, without those that are 0."""
+    return [(values[key], reference[key]) for key in sorted(values) if values[key] and reference.get(key)]
+
+
+def ratio_of(values: Mapping[int, float], reference: Mapping[int, float], *, level: float = LEVEL) -> Interval | None:
+    """The mean ratio over the repeats that have both, with its interval; None if no repeat has both."""
+    pairs = by_repeat(values, reference)
+    return rounds.paired(*zip(*pairs, strict=True), level=level) if pairs else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +61,7 @@ class Stages:
 class Top:
     """The ceiling of a model: onnxruntime without a server at its best batch size, `rows` on `threads` threads.
 
-    `spread` is the spread over all rounds.
+    `low` and `high` are the slowest and the fastest of all rounds.
     """
 
     model_sha256: str
@@ -63,15 +69,16 @@ class Top:
     threads: int
     throughput_rows_per_s: float
     by_repeat: Mapping[int, float]
-    spread: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One configuration of one model under one load: medians over `repeats` measurements; without marks it is stable.
+    """One configuration of one model under one load: medians over `repeats` measurements.
 
-    `batches` maps batch sizes to executions, summed over repeats. `infer_us_per_row` is execution time over rows.
-    Spreads are (max - min) / median.
+    `throughput` is the mean over the repeats with its interval. `batches` maps batch sizes to executions, summed over
+    repeats. `infer_us_per_row` is execution time over rows. `marks` are faults.
     """
 
     model: str
@@ -84,8 +91,7 @@ class Row:
     failed_requests: int
     throughput_rows_per_s: float
     throughput_by_repeat: Mapping[int, float]
-    throughput_spread: float | None
-    window_spread: float
+    throughput: Interval | None
     mean_us: float | None
     p50_us: float | None
     p90_us: float | None
@@ -96,10 +102,25 @@ class Row:
     rows_per_execution: float
     infer_us_per_row: float
     batches: Mapping[int, int]
-    to_baseline: Ratio | None = None
-    p95_to_baseline: Ratio | None = None
-    to_ceiling: Ratio | None = None
+    to_baseline: Interval | None = None
+    p95_to_baseline: Interval | None = None
+    to_ceiling: Interval | None = None
     marks: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether it is faster than the baseline; None for the baseline, and without one at this load."""
+        if self.to_baseline is None or self.config_name == BASELINE:
+            return None
+        return verdict(self.to_baseline, more_is_better=True)
+
+    @property
+    def more_repeats(self) -> int | None:
+        """About how many more repeats until the throughput is known within `WIDE`: 0 if it is, None for very many."""
+        mean = self.throughput
+        if mean is None:
+            return None
+        return 0 if mean.bounded and mean.high <= mean.value * (1 + WIDE) else rounds_until(mean, math.log1p(WIDE))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +146,10 @@ class Comparison:
         measured = [{row.load.concurrency for row in self.of(name)} for name in self.config_names]
         return tuple(sorted(set.intersection(*measured)))
 
+    def compared_at(self, concurrency: int) -> int:
+        """The number of comparisons at a concurrency, whose intervals hold together with 95 %."""
+        return compared_at(concurrency, [(row.config_name, row.load.concurrency) for row in self.rows])
+
     def of(self, config_name: str) -> tuple[Row, ...]:
         """The rows of one configuration, by concurrency."""
         return tuple(row for row in self.rows if row.config_name == config_name)
@@ -132,6 +157,16 @@ class Comparison:
     def at(self, config_name: str, concurrency: int) -> Row | None:
         """The row of a configuration at a concurrency; None if it was not measured."""
         return next((row for row in self.of(config_name) if row.load.concurrency == concurrency), None)
+
+
+def compared_at(concurrency: int, points: Collection[tuple[str, int]]) -> int:
+    """The number of comparisons at a concurrency, over all points (configuration and concurrency).
+
+    All their intervals hold together with 95 %, so each has the `level_of_each` of that number.
+    """
+    names = {name for name, number in points if number == concurrency}
+    steps = sum(STEPS.get(name) in names for name in names)
+    return steps + (len(names) - 1 if BASELINE in names else 0)
 
 
 def compare(entries: Iterable[Measurement | Ceiling]) -> tuple[Comparison, ...]:
@@ -156,19 +191,21 @@ def top(ceilings: Sequence[Ceiling]) -> Top | None:
         return None
     rates: dict[int, list[float]] = defaultdict(list)
     for ceiling in chosen:
-        for size, rounds in ceiling.rows_per_s.items():
-            rates[size].extend(rounds)
+        for size, of_rounds in ceiling.rows_per_s.items():
+            rates[size].extend(of_rounds)
     rows = max(rates, key=lambda size: float(np.median(rates[size])))
-    by_repeat = {
-        ceiling.repeat: float(np.median(ceiling.rows_per_s[rows])) for ceiling in chosen if ceiling.rows_per_s.get(rows)
-    }
     return Top(
         model_sha256=chosen[0].model_sha256,
         rows=rows,
         threads=chosen[0].threads,
         throughput_rows_per_s=float(np.median(rates[rows])),
-        by_repeat=by_repeat,
-        spread=spread(rates[rows]),
+        by_repeat={
+            ceiling.repeat: float(np.median(ceiling.rows_per_s[rows]))
+            for ceiling in chosen
+            if ceiling.rows_per_s.get(rows)
+        },
+        low=min(rates[rows]),
+        high=max(rates[rows]),
     )
 
 
@@ -177,17 +214,20 @@ def _comparison(model: str, setting: AnalyzerLoad, records: list[Measurement], c
     for record in sorted(records, key=lambda record: record.point.repeat):
         points[record.point.config_name, record.point.load.concurrency].append(record)
     merged = {key: _row(points[key], ceiling) for key in sorted(points, key=lambda key: (key[0] != BASELINE, key))}
-    rows = tuple(_related(row, merged.get((BASELINE, concurrency))) for (_, concurrency), row in merged.items())
+    rows = tuple(
+        _related(row, merged.get((BASELINE, concurrency)), level_of_each(compared_at(concurrency, merged)))
+        for (_, concurrency), row in merged.items()
+    )
     return Comparison(model=model, setting=setting, rows=rows, ceiling=ceiling)
 
 
-def _related(row: Row, baseline: Row | None) -> Row:
+def _related(row: Row, baseline: Row | None, level: float) -> Row:
     if baseline is None:
         return row
     return replace(
         row,
-        to_baseline=Ratio.of(row.throughput_by_repeat, baseline.throughput_by_repeat),
-        p95_to_baseline=Ratio.of(row.p95_us_by_repeat, baseline.p95_us_by_repeat),
+        to_baseline=ratio_of(row.throughput_by_repeat, baseline.throughput_by_repeat, level=level),
+        p95_to_baseline=ratio_of(row.p95_us_by_repeat, baseline.p95_us_by_repeat),
     )
 
 
@@ -210,8 +250,7 @@ def _row(records: Sequence[Measurement], ceiling: Top | None) -> Row:
         failed_requests=counted.failed_requests,
         throughput_rows_per_s=float(np.median(list(rates.values()))),
         throughput_by_repeat=rates,
-        throughput_spread=spread(list(rates.values())) if len(records) > 1 else None,
-        window_spread=max(window_spread(record) for record in records),
+        throughput=rounds.mean(list(rates.values())) if all(rates.values()) else None,
         mean_us=_median(record.measured.mean_us for record in records),
         p50_us=_median(record.measured.p50_us for record in records),
         p90_us=_median(record.measured.p90_us for record in records),
@@ -222,8 +261,8 @@ def _row(records: Sequence[Measurement], ceiling: Top | None) -> Row:
         rows_per_execution=float(np.median([record.counters.rows_per_execution for record in records])),
         infer_us_per_row=float(np.median([_infer_us_per_row(record.counters) for record in records])),
         batches=counted.batches,
-        to_ceiling=Ratio.of(rates, ceiling.by_repeat) if ceiling else None,
-        marks=marks(records, ceiling.spread if ceiling else None),
+        to_ceiling=ratio_of(rates, ceiling.by_repeat) if ceiling else None,
+        marks=marks(records),
     )
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from rich import box
 from rich.table import Table
 
-from perf.report.sweep.summary import Comparison, Ratio, Row
+from perf.report.sweep.summary import Comparison, Row
+from perf.stats.interval import Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,20 +28,38 @@ def _ms(microseconds: float | None) -> str:
     return "" if microseconds is None else f"{microseconds / 1e3:,.1f}"
 
 
-def _times(ratio: Ratio | None) -> str:
-    return f"{ratio.median:.2f}" if ratio else ""
+def _times(ratio: Interval | None) -> str:
+    return f"{ratio.value:.2f}" if ratio else ""
 
 
-def _range(ratio: Ratio | None) -> str:
-    return f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio and ratio.low < ratio.high else ""
+def ends_of(ratio: Interval | None, between: str = "..") -> str:
+    """The ends of an interval; empty for one repeat, which has none."""
+    if ratio is None or not ratio.bounded:
+        return ""
+    return f"{ratio.low:.2f}{between}{f'{ratio.high:.2f}' if ratio.high <= MOST else f'over {MOST}'}"
 
 
+def _to_baseline(row: Row) -> str:
+    return "" if row.verdict is None else ends_of(row.to_baseline)
+
+
+def _within(row: Row) -> str:
+    """How far the interval of the throughput ends from its value, in percent."""
+    if row.throughput is None or not row.throughput.bounded:
+        return ""
+    percent = 100 * (row.throughput.high / row.throughput.value - 1)
+    return f"{percent:.1f}" if percent <= MOST else f"over {MOST}"
+
+
+# Larger ends of an interval say only that it is unknown.
+MOST = 99
 MARK = Column(title="", value=lambda row: "!" if row.marks else "", left=True)
 COLUMNS = (
     Column(title="config", value=lambda row: row.config_name, left=True),
     Column(title="conc.", value=lambda row: str(row.load.concurrency)),
     Column(title="rows/\nrequest", value=lambda row: str(row.load.request_rows), drop=9),
     Column(title="rows/s", value=lambda row: f"{row.throughput_rows_per_s:,.1f}"),
+    Column(title="+- %", value=_within, drop=10),
     Column(title="p50\nms", value=lambda row: _ms(row.p50_us), drop=7),
     Column(title="p95\nms", value=lambda row: _ms(row.p95_us)),
     Column(title="p99\nms", value=lambda row: _ms(row.p99_us), drop=6),
@@ -48,7 +67,8 @@ COLUMNS = (
     Column(title="compute\nms", value=lambda row: _ms(row.stages.compute_us), drop=5),
     Column(title="rows/\nexec.", value=lambda row: f"{row.rows_per_execution:.1f}", drop=1),
     Column(title="x base", value=lambda row: _times(row.to_baseline)),
-    Column(title="min..max", value=lambda row: _range(row.to_baseline), drop=8),
+    Column(title="interval", value=_to_baseline, drop=8),
+    Column(title="verdict", value=lambda row: row.verdict.word if row.verdict else "", drop=2, left=True),
     Column(title="x ceil.", value=lambda row: _times(row.to_ceiling), drop=3),
     MARK,
 )

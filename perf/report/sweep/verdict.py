@@ -1,12 +1,14 @@
-"""The verdict of a comparison: the gain of each configuration over another, in sentences with figures."""
+"""The verdict of a comparison: each configuration against another, in sentences with figures."""
 
-from perf.report.sweep.marks import SPREAD_LIMIT
-from perf.report.sweep.summary import BASELINE, Comparison, Ratio, Row
+from perf.report.sweep.summary import BASELINE, STEPS, WIDE, Comparison, Row, ratio_of
+from perf.report.sweep.table import ends_of
+from perf.stats.interval import Interval
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, level_of_each, verdict
 
-# What a configuration adds, and the configuration to compare it with; others are compared with the baseline.
-STEPS = {"dynamic": ("dynamic batching", BASELINE), "dynamic_2_instances": ("a second instance", "dynamic")}
-# A/A noise: a difference is a gain only above this and above the spread of the measurements.
-LEAST_NOISE = 0.03
+# What a configuration adds; others are named.
+LABELS = {"dynamic": "dynamic batching", "dynamic_2_instances": "a second instance"}
+# A change of the compute time of a row below this share is not mentioned.
+CHEAPER = 0.10
 # Batches have formed if the rows per execution rise by more than this factor.
 FORMED = 1.1
 # Above this share of onnxruntime's throughput without a server, the cores are full.
@@ -23,39 +25,76 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
         row = comparison.at(name, concurrency)
         if row is None or name == BASELINE:
             continue
-        label, against = STEPS.get(name, (name, BASELINE))
+        against = STEPS.get(name, BASELINE)
         reference = comparison.at(against, concurrency) or comparison.at(BASELINE, concurrency)
-        texts.append(_sentence(label, row, reference, comparison))
+        texts.append(_sentence(LABELS.get(name, name), row, reference, comparison))
     return tuple(texts) or (_alone(comparison.rows[-1]),)
 
 
-def gained(row: Row, reference: Row) -> int:
-    """1 for more rows per second than the reference, -1 for fewer, 0 if the difference is within the spread."""
-    ratio = Ratio.of(row.throughput_by_repeat, reference.throughput_by_repeat)
-    spreads = [max(each.throughput_spread or 0.0, each.window_spread) for each in (row, reference)]
-    noise = max(LEAST_NOISE, *spreads)
-    if ratio is None or ratio.low <= 1 <= ratio.high or abs(ratio.median - 1) <= noise:
-        return 0
-    return 1 if ratio.median > 1 else -1
+def basis(comparison: Comparison) -> tuple[str, ...]:
+    """Sentences on the intervals, on points that need more repeats, and on the range of the ceiling."""
+    return tuple(filter(None, (_level(comparison), _wide(comparison), _ceiling(comparison))))
+
+
+def judged(row: Row, reference: Row, comparison: Comparison) -> tuple[Interval, Verdict] | None:
+    """The throughput of a row over that of another, and the verdict; None if no repeat has both."""
+    level = level_of_each(comparison.compared_at(row.load.concurrency))
+    ratio = ratio_of(row.throughput_by_repeat, reference.throughput_by_repeat, level=level)
+    return None if ratio is None else (ratio, verdict(ratio, more_is_better=True))
+
+
+def _level(comparison: Comparison) -> str:
+    compared = max(comparison.compared_at(row.load.concurrency) for row in comparison.rows)
+    if compared < 2:
+        return "An interval is Student's t of the repeats in pairs, at 95 %." if compared else ""
+    return (
+        f"Intervals are Student's t of the repeats in pairs, each at {100 * level_of_each(compared):.4g} %, so that "
+        f"the {compared} at one concurrency hold together with 95 %."
+    )
+
+
+def _wide(comparison: Comparison) -> str:
+    """How many more repeats the points need whose throughput is not known within `WIDE`."""
+    wide = [row for row in comparison.rows if row.more_repeats != 0]
+    if not wide:
+        return ""
+    needed = [row.repeats + row.more_repeats for row in wide if row.more_repeats is not None]
+    remedy = f"the same sweep with about --repeats {max(needed)}" if len(needed) == len(wide) else "a quieter machine"
+    points = f"{len(wide)} of {len(comparison.rows)} points"
+    return f"The throughput of {points} is not known within {WIDE:.0%} (95 %): {remedy} would do."
+
+
+def _ceiling(comparison: Comparison) -> str:
+    top = comparison.ceiling
+    if top is None:
+        return ""
+    return (
+        f"The ceiling is {top.throughput_rows_per_s:,.1f} rows/s, {top.low:,.1f} to {top.high:,.1f} over its rounds; a "
+        "share of it holds for a machine of this speed."
+    )
 
 
 def _sentence(label: str, row: Row, reference: Row | None, comparison: Comparison) -> str:
-    ratio = Ratio.of(row.throughput_by_repeat, reference.throughput_by_repeat) if reference else None
-    if reference is None or ratio is None:
+    found = judged(row, reference, comparison) if reference else None
+    if reference is None or found is None:
         return _alone(row)
+    ratio, outcome = found
     first = reference.config_name == BASELINE
-    against = "the baseline" if first else reference.config_name
-    where = f"{against} at concurrency {row.load.concurrency}"
-    outcome = gained(row, reference)
-    if outcome == 0:
+    where = f"{'the baseline' if first else reference.config_name} at concurrency {row.load.concurrency}"
+    ends = ends_of(ratio, " to ") or "one repeat has no interval"
+    caution = _caution(row, reference)
+    if outcome.word == CANNOT_TELL:
+        more = outcome.more_rounds
+        remedy = f": the same sweep with --repeats {ratio.count + more}" if more else ""
+        return f"{label} against {where}: {ratio.value:.2f} x ({ends}), {outcome.text('repeat')}{remedy}.{caution}"
+    if outcome.word == SAME:
         why = _why_not(row, reference, comparison)
-        caution = _caution(row, reference)
-        return f"{label}: nothing gained over {where} ({ratio.median:.2f} x, within the spread){why}.{caution}"
-    latency = Ratio.of(row.p95_us_by_repeat, reference.p95_us_by_repeat)
-    p95 = f" (p95 {latency.median:.2f} x)" if latency else ""
-    another = "" if first or outcome < 0 else "another "
-    end = ", a loss" if outcome < 0 else f", because {_together(row, reference)}" if _formed(row, reference) else ""
-    return f"{label}: {another}{ratio.median:.2f} x the rows/s of {where}{p95}{end}.{_caution(row, reference)}"
+        return f"{label}: {outcome} as {where} ({ratio.value:.2f} x, {ends}){why}.{caution}"
+    latency = ratio_of(row.p95_us_by_repeat, reference.p95_us_by_repeat)
+    p95 = f", p95 {latency.value:.2f} x ({ends_of(latency, ' to ') or ends})" if latency else ""
+    formed = outcome.word == FASTER and _formed(row, reference)
+    why = f", because {_together(row, reference)}" if formed else ""
+    return f"{label}: {outcome}, {ratio.value:.2f} x ({ends}) the rows/s of {where}{p95}{why}.{caution}"
 
 
 def _why_not(row: Row, reference: Row, comparison: Comparison) -> str:
@@ -67,7 +106,7 @@ def _why_not(row: Row, reference: Row, comparison: Comparison) -> str:
         return f": side by side, each row took {dearer:.1f} x as long, so its cores were already full (compute-bound)"
     if not _formed(row, reference):
         return f": {row.rows_per_execution:.1f} rows ran together, as before, so no batches formed"
-    if dearer < 1 - SPREAD_LIMIT:
+    if dearer < 1 - CHEAPER:
         return ""
     full = ", so its cores are already full (compute-bound)" if _full(row, comparison) else ""
     return f": {_together(row, reference)}, but a row took {dearer:.2f} x the compute time{full}"
@@ -75,10 +114,13 @@ def _why_not(row: Row, reference: Row, comparison: Comparison) -> str:
 
 def _full(row: Row, comparison: Comparison) -> bool:
     """Whether the cores are full: close to the ceiling, or a second instance gains nothing."""
-    if row.to_ceiling and row.to_ceiling.median >= NEAR_CEILING:
+    if row.to_ceiling and row.to_ceiling.value >= NEAR_CEILING:
         return True
     second = comparison.at("dynamic_2_instances", row.load.concurrency)
-    return second is not None and second is not row and gained(second, row) <= 0
+    if second is None or second is row:
+        return False
+    found = judged(second, row, comparison)
+    return found is not None and found[1].word in (SAME, SLOWER)
 
 
 def _formed(row: Row, reference: Row) -> bool:
@@ -98,5 +140,4 @@ def _alone(row: Row) -> str:
 
 def _caution(row: Row, reference: Row) -> str:
     marked = [each.config_name for each in (row, reference) if each.marks]
-
-    return f" Not stable: {' and '.join(marked)}, see the marks." if marked else ""
+    return f" Faulty: {' and '.join(marked)}, see the marks." if marked else ""

@@ -18,7 +18,7 @@ from perf.studies.experiment import command_line, progress_bar
 from perf.studies.goodput.comparison import GoodputComparison
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
 from perf.studies.goodput.stream import ArrivalStream
-from perf.studies.goodput.table import lines, table
+from perf.studies.goodput.table import lines, more_seeds, table
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 MODEL = "simulated_accelerator"
@@ -50,7 +50,10 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
         markup=False,
     )
     titles = {name: contender.title for name, contender in comparison.contenders.items()}
-    console.print(table(lines([search for search, _ in searches]), titles))
+    rows = lines([search for search, _ in searches])
+    console.print(table(rows, titles))
+    if more := more_seeds(rows):
+        console.print(f"A seed is a round. Measure more of them: --seeds {arguments.seeds + more}", markup=False)
     if not complete:
         console.print("Some trials are missing. Run the same command to continue.")
     return 0 if complete else UNFINISHED

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
-from perf.stats.bootstrap import Interval, paired
+from perf.stats.interval import Interval
+from perf.stats.rounds import paired
+from perf.stats.verdict import verdict
 from perf.studies.goodput.contender import GREEDY
 from perf.studies.goodput.record import GoodputSearch
 from perf.studies.tables import plain_table, rows_markdown
@@ -18,6 +20,7 @@ class GoodputRow:
 
     `seeds` is the number of seeds that are measured for it and for the reference; `measured_per_s` and `ratio` are over
     these. `ratio` is the goodput over that of the reference, seed by seed; `simulated_ratio` that of the simulation.
+    Both are None for the reference itself.
     """
 
     contender: str
@@ -40,6 +43,7 @@ def lines(searches: Sequence[GoodputSearch], reference: str = GREEDY) -> list[Go
 def _line(searches: Sequence[GoodputSearch], arrivals: str, contender: str, reference: str) -> GoodputRow:
     own = {search.seed: search for search in searches if (search.arrivals, search.contender) == (arrivals, contender)}
     base = {search.seed: search for search in searches if (search.arrivals, search.contender) == (arrivals, reference)}
+    compared = base if contender != reference else {}
     measured, measured_base = _measured(own), _measured(base)
     # Seeds differ more than contenders, so a mean is over the seeds that the reference has too.
     both = {seed: goodput for seed, goodput in measured.items() if seed in measured_base or not base}
@@ -50,10 +54,10 @@ def _line(searches: Sequence[GoodputSearch], arrivals: str, contender: str, refe
         seeds=len(both),
         measured_per_s=float(np.mean(list(both.values()))) if both else None,
         simulated_per_s=float(np.mean([search.simulated_per_s for search in own.values()])),
-        ratio=_ratio(measured, measured_base),
+        ratio=_ratio(measured, measured_base) if compared else None,
         simulated_ratio=_ratio(
             {seed: search.simulated_per_s for seed, search in own.items()},
-            {seed: search.simulated_per_s for seed, search in base.items()},
+            {seed: search.simulated_per_s for seed, search in compared.items()},
         ),
         late_sends=sum(point.late_sends for point in points) / max(1, sum(point.requests for point in points)),
         cores_busy=max((point.cores_busy for point in points), default=0.0),
@@ -74,20 +78,34 @@ def _ratio(own: Mapping[int, float], base: Mapping[int, float]) -> Interval | No
     return paired([own[seed] for seed in seeds], [base[seed] for seed in seeds]) if seeds else None
 
 
-TITLES = ("arrivals", "batching", "seeds", "goodput/s", "x greedy", "simulated/s", "x greedy")
+def more_seeds(rows: Sequence[GoodputRow]) -> int:
+    """About how many more seeds make the ratios certain; 0 if they are, or if none can be proposed."""
+    ratios = (row.ratio or row.simulated_ratio for row in rows)
+    verdicts = (verdict(ratio, more_is_better=True) for ratio in ratios if ratio is not None)
+    return max((found.more_rounds or 0 for found in verdicts), default=0)
+
+
+TITLES = (
+    *("arrivals", "batching", "seeds", "goodput/s", "x greedy", "than greedy"),
+    *("simulated/s", "x greedy", "than greedy"),
+)
 
 
 def cells(row: GoodputRow, titles: Mapping[str, str]) -> tuple[str, ...]:
-    """The cells of a row; a ratio has its 95 % interval over the seeds."""
+    """The cells of a row; a ratio has its 95 % interval over the seeds and what that means."""
     return (
         row.arrivals,
         titles.get(row.contender, row.contender),
         str(row.seeds or ""),
         "" if row.measured_per_s is None else f"{row.measured_per_s:.1f}",
-        str(row.ratio or ""),
+        *_compared(row.ratio),
         f"{row.simulated_per_s:.1f}",
-        str(row.simulated_ratio or ""),
+        *_compared(row.simulated_ratio),
     )
+
+
+def _compared(ratio: Interval | None) -> tuple[str, str]:
+    return ("", "") if ratio is None else (str(ratio), str(verdict(ratio, more_is_better=True)))
 
 
 def table(searched: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:

@@ -1,7 +1,7 @@
 """A tuner's choice compared with the best of a full grid, both measured again in turn.
 
 The best of sixty noisy measurements is partly lucky (the winner's curse), so its figure in the grid is too high. Both
-are measured again, A B A B, and the ratio is that of these rounds.
+are measured again in rounds, and the ratio is that of these rounds.
 """
 
 import dataclasses
@@ -17,24 +17,31 @@ from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
-from perf.stats import bootstrap
-from perf.stats.bootstrap import Interval
-from perf.stats.latency_target import LatencyTarget
+from perf.stats import rounds
+from perf.stats.interval import LEVEL, Interval
+from perf.stats.latency_target import LatencyTarget, glance
+from perf.stats.looks import Looks
+from perf.stats.verdict import Verdict, verdict
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench
 
 TUNED, BEST = "tuned", "best of the grid"
-ROUNDS, SECONDS = 5, 3.0
-# The share of the grid's best that a choice must reach, and the most trials and seconds of load of its search.
-SHARE, TRIALS, LIVE_S = 0.97, 13, 90.0
+# Numbers of rounds after which a judgement ends if it is certain, and the seconds of a trial.
+LOOKS, SECONDS = (5, 10), 3.0
+# The share of the grid's best that a choice must surely reach.
+SHARE = 0.97
+# What its search may cost: trials, seconds of load, and seconds after the ramps with everything that is not load.
+TRIALS, LIVE_S, WALL_S = 13, 90.0, 100.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridJudgement:
     """The trials of both, and the cost of the search.
 
-    `live_points` and `live_s` count the trials of the study and the ramps of its profile. If the tuner and the grid
-    chose the same configuration, it is measured as `TUNED` only, and the ratio is 1.
+    `live_points` and `live_s` count the trials of the study and the ramps of its profile. `wall_s` is how long the
+    search took after the ramps. `looks` are the planned numbers of rounds; older records have neither, and were planned
+    with the rounds that they have. If the tuner and the grid chose the same configuration, it is measured as `TUNED`
+    only, and the ratio is 1.
     """
 
     KIND: ClassVar[str] = "judgement"
@@ -49,6 +56,8 @@ class GridJudgement:
     live_points: int
     live_s: float
     points: tuple[GridTrial, ...]
+    wall_s: float | None = None
+    looks: tuple[int, ...] = ()
 
     def of(self, stage: str) -> list[GridTrial]:
         """The trials of one side, by round."""
@@ -59,7 +68,21 @@ class GridJudgement:
         """Throughput of the choice over that of the grid's best, round by round."""
         tuned = [trial.throughput_rows_per_s for trial in self.of(TUNED)]
         best = [trial.throughput_rows_per_s for trial in self.of(BEST)] or tuned
-        return bootstrap.paired(tuned, best)
+        return rounds.paired(tuned, best, level=Looks(at=self.looks).level_at(len(tuned)) if self.looks else LEVEL)
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict on the ratio; as good as the grid's best is the same within 1 / `SHARE`."""
+        return verdict(self.ratio, more_is_better=True, margin=1 / SHARE - 1)
+
+    @property
+    def misses(self) -> bool:
+        """Whether the choice surely misses the target, by the requests of all its rounds."""
+        trials = self.of(TUNED)
+        requests = sum(trial.requests for trial in trials)
+        effect = float(np.average([trial.design_effect for trial in trials], weights=[t.requests for t in trials]))
+        late = sum(trial.late for trial in trials)
+        return glance(requests, late, self.sla.share, design_effect=effect) is False
 
     @property
     def violations(self) -> int:
@@ -68,9 +91,9 @@ class GridJudgement:
 
     @property
     def passed(self) -> bool:
-        """Whether the choice is good enough and its search was cheap enough."""
-        cheap = self.live_points <= TRIALS and self.live_s <= LIVE_S
-        return self.ratio.value >= SHARE and not self.violations and cheap
+        """Whether the choice is surely good enough and its search was cheap enough."""
+        cheap = self.live_points <= TRIALS and self.live_s <= LIVE_S and (self.wall_s or 0.0) <= WALL_S
+        return self.ratio.low >= SHARE and not self.misses and cheap
 
 
 def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, progress: Callable[[str], None]) -> GridJudgement:
@@ -86,15 +109,6 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, progress: Cal
     path = folder / name
     if path.exists():
         return file.read(path, GridJudgement)
-    sides = [(TUNED, study.chosen), (BEST, best.candidate)][: 1 if study.chosen == best.candidate else 2]
-    measured: list[GridTrial] = []
-    traffic = Traffic.parse(study.load, rows=grid.rows)
-    for number in range(1, ROUNDS + 1):
-        # The order alternates, so that neither side always comes first.
-        for stage, candidate in sides if number % 2 else sides[::-1]:
-            progress(f"round {number} of {ROUNDS}, {stage}: {candidate}")
-            trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
-            measured.append(GridTrial.of(_with_late(trial, study.sla)))
     profile_points, profile_s = _profile_cost(study, folder)
     judged = GridJudgement(
         study=f"{study.model} {study.load}, {study.objective}",
@@ -106,26 +120,50 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, progress: Cal
         best_once=best,
         live_points=len(study.trials) + profile_points,
         live_s=round(sum(trial.seconds + WARM_UP_S for trial in study.trials) + profile_s, 1),
-        points=tuple(measured),
+        points=(),
+        wall_s=study.steps[-1].at_s if study.steps else None,
+        looks=LOOKS,
     )
+    traffic = Traffic.parse(study.load, rows=grid.rows)
+    for number in range(1, LOOKS[-1] + 1):
+        judged = _with_round(judged, bench, traffic, number, progress)
+        if number in LOOKS and (judged.verdict.certain or judged.ratio.low >= SHARE):
+            break
     file.write(judged, path)
     return judged
+
+
+def _with_round(
+    judged: GridJudgement, bench: Bench, traffic: Traffic, number: int, progress: Callable[[str], None]
+) -> GridJudgement:
+    """The judgement with one more round; the order alternates, so that neither side always comes first."""
+    sides = [(TUNED, judged.tuned), (BEST, judged.best)][: 1 if judged.tuned == judged.best else 2]
+    measured = []
+    for stage, candidate in sides if number % 2 else sides[::-1]:
+        progress(f"round {number} of at most {LOOKS[-1]}, {stage}: {candidate}")
+        trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
+        measured.append(GridTrial.of(_with_late(trial, judged.sla)))
+    return dataclasses.replace(judged, points=(*judged.points, *measured))
 
 
 def lines(judged: GridJudgement) -> Iterator[str]:
     """The judgement in sentences, for a terminal."""
     tuned, best = judged.of(TUNED), judged.of(BEST)
-    verdict = "passed" if judged.passed else "NOT passed"
-    yield f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms: {verdict}"
+    passed = "passed" if judged.passed else "NOT passed"
+    yield f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms: {passed}"
     once = judged.best_once
     yield (
         f"  the grid's best: {judged.best}, {once.throughput_rows_per_s:.4g} rows/s in its one trial"
         + (f", {_mean(best):.4g} measured again" if best else ", which the tuner chose too")
     )
-    yield f"  the tuner's:     {judged.tuned}, {_mean(tuned):.4g} rows/s, {judged.ratio} of it in {len(tuned)} rounds"
+    yield (
+        f"  the tuner's:     {judged.tuned}, {_mean(tuned):.4g} rows/s, {judged.ratio} of it in {len(tuned)} rounds: "
+        f"{judged.verdict}"
+    )
     worst = max(point.p99_ms for point in tuned)
     yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {judged.violations} over the target"
-    yield f"  cost: {judged.live_points} live trials and {judged.live_s:.0f} s of load, with the profile's ramps"
+    wall = "" if judged.wall_s is None else f"; {judged.wall_s:.0f} s in all after the ramps"
+    yield f"  cost: {judged.live_points} live trials and {judged.live_s:.0f} s of load, with the profile's ramps{wall}"
 
 
 def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:

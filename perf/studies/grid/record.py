@@ -7,6 +7,7 @@ from typing import ClassVar
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
+from perf.stats.dependence import design_effect
 from perf.stats.percentile import percentile
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -21,7 +22,11 @@ class GridError(Mistake):
 
 @dataclass(frozen=True, kw_only=True)
 class GridTrial:
-    """One trial: latencies in milliseconds at `SHARES` of the requests, infinite (null) if they got no answer."""
+    """One trial: latencies in milliseconds at `SHARES` of the requests, infinite (null) if they got no answer.
+
+    The requests are worth `requests` / `design_effect` independent ones for a p99; 1 in older records, which did not
+    count it.
+    """
 
     candidate: Candidate
     stage: str
@@ -37,6 +42,7 @@ class GridTrial:
     cores_busy: float
     load_average: float
     faults: tuple[str, ...] = ()
+    design_effect: float = 1.0
 
     @classmethod
     def of(cls, trial: Trial) -> "GridTrial":
@@ -57,6 +63,7 @@ class GridTrial:
             cores_busy=round(trial.cores_busy, 3),
             load_average=round(trial.load_average, 2),
             faults=trial.faults,
+            design_effect=round(design_effect(trial.latencies_us, 0.01), 3),
         )
 
     @property

@@ -13,12 +13,12 @@ def workload(seed: int, count: int) -> Workload:
     """Models whose execution time is linear in the batch size, with targets of 5 to 20 times a lone row's time.
 
     Devices have 16 GiB. Each model needs 10 to 90 % of a device's throughput, or half of that if the seed is odd, so
-    that two or four models fit on a device.
+    that two or four models fit on a device. Requests arrive evenly, so that algorithms are compared without headroom.
     """
     rng = random.Random(seed)
     scale = 0.5 if seed % 2 else 1.0
     models = tuple(_model(f"model_{number}", rng, scale) for number in range(count))
-    return Workload(devices=Devices(count=count, memory_bytes=16 * GIB), models=models)
+    return Workload(devices=Devices(count=count, memory_bytes=16 * GIB), models=models, arrivals="uniform")
 
 
 def _model(name: str, rng: random.Random, scale: float) -> Model:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from perf.records import file
-from perf.stats.latency_target import judge
+from perf.stats.latency_target import CONFIDENCE, judge
 from triton_batching.machine import Machine
 
 SHARE = 0.01
@@ -18,7 +18,8 @@ class ModelResult:
 
     `late_sends` counts requests that the client sent more than 1 ms late. A percentile is None if it is of requests
     without an answer. `exec_ms` and `batch_rows` are means over executions by the server's counters, `planned_ms` the
-    planned time of that many rows, and `replayed_*` the values of the simulation at the same rates.
+    planned time of that many rows, and `replayed_*` the values of the simulation at the same rates. The requests are
+    worth `requests` / `design_effect` independent ones; records of before it was estimated have 1.
     """
 
     model: str
@@ -36,6 +37,7 @@ class ModelResult:
     planned_ms: float
     replayed_late_share: float
     replayed_p99_ms: float
+    design_effect: float = 1.0
 
     @property
     def late_share(self) -> float:
@@ -44,8 +46,8 @@ class ModelResult:
 
     @property
     def in_time(self) -> bool | None:
-        """Whether 99 % of the requests are in time, at 95 % confidence; None if there are too few requests to tell."""
-        return judge(self.requests, self.late, SHARE)
+        """Whether 99 % of the requests are in time, with 99 % confidence; None if there are too few to tell."""
+        return judge(self.requests, self.late, SHARE, CONFIDENCE, design_effect=self.design_effect)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,24 +8,28 @@ import datetime
 import math
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rich.table import Table
 
 from perf.pack import packed_config, plan_file
-from perf.pack.algorithms import plan
+from perf.pack.headroom import CHOOSING, plan
 from perf.pack.interference import Progress, measure
 from perf.pack.placement import Placement
-from perf.pack.replay import Replayed, replay
+from perf.pack.replay import replay
+from perf.pack.replayed import Replayed
 from perf.pack.servers import servers
 from perf.pack.validator import between, of
 from perf.pack.workload import Workload
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
+from perf.stats.dependence import design_effect
+from perf.stats.percentile import percentile_ms
 from perf.studies.packing import stand_in
-from perf.studies.packing.proof import ModelResult, Proof, Round
+from perf.studies.packing.proof import SHARE, ModelResult, Proof, Round
 from serve.launcher import Server, Settings, launch
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -89,7 +93,8 @@ def _round(
         },
         lambda text: progress(f"{scale:g} x the planned rates: {text}"),
     )
-    expected = {replayed.model: replayed for replayed in replay(workload, placement, scale=scale, seed=seed)}
+    replays = replay(workload, placement, scale=scale, seed=seed, numbers=range(CHOOSING))
+    expected = {replayed.model: replayed for replayed in replays}
     models = tuple(_result(workload, results[name], name, expected[name], scale) for name in placement.nodes[0].models)
     window = max(result.outcome.window_s for result in results.values())
     busy = sum(model.exec_ms * model.executions for model in models) / 1e3 / window
@@ -103,7 +108,7 @@ def _load(workload: Workload, rate_per_s: float, seconds: float, seed: int) -> L
 
 def _result(workload: Workload, result: LoadResult, name: str, expected: Replayed, scale: float) -> ModelResult:
     model, counted = of(workload, name), result.counted
-    latencies = sorted(result.sample.latencies_us)
+    latencies = result.sample.latencies_us
     in_time = sum(us <= model.target_ms * 1e3 for us in latencies)
     rows = counted.rows_per_execution
     return ModelResult(
@@ -113,20 +118,22 @@ def _result(workload: Workload, result: LoadResult, name: str, expected: Replaye
         requests=len(latencies),
         late=len(latencies) - in_time,
         late_sends=result.outcome.late_sends,
-        p50_ms=_ms(latencies[len(latencies) // 2]),
-        p99_ms=_ms(latencies[min(len(latencies) - 1, int(0.99 * len(latencies)))]),
+        p50_ms=_ms(latencies, 50),
+        p99_ms=_ms(latencies, 99),
         executions=counted.executions,
         batch_rows=rows,
         largest_batch=max(counted.batches),
         exec_ms=counted.busy_ns / max(1, counted.executions) / 1e6,
         planned_ms=between(model.latency.sizes, model.latency.values, round(rows)),
-        replayed_late_share=expected.late / expected.requests,
+        replayed_late_share=expected.share.value,
         replayed_p99_ms=expected.p99_ms,
+        design_effect=design_effect(latencies, SHARE),
     )
 
 
-def _ms(latency_us: float) -> float | None:
-    return latency_us / 1e3 if math.isfinite(latency_us) else None
+def _ms(latencies_us: Sequence[float], percent: float) -> float | None:
+    found = percentile_ms(latencies_us, percent)
+    return found if math.isfinite(found) else None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -151,7 +158,7 @@ def main(argv: list[str] | None = None) -> int:
     def run() -> int:
         console = terminal()
         workload = plan_file.read(arguments.plan)
-        placement = plan(workload, "squishy")
+        placement, _ = plan(workload, seed=arguments.seed)
         started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         with console.status("starting") as status:
             rounds = prove(

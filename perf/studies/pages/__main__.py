@@ -28,6 +28,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "overhead": experiments.overhead,
     "served share": experiments.served_share,
     "peers": experiments.peers,
+    "peers, compared": experiments.peer_pairs,
     "transports": experiments.transports,
     "fleet": tools.fleet,
     "overload": experiments.overload,

@@ -1,8 +1,14 @@
 """The tables of the experiments: pure functions of the records in git."""
 
 import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from perf.measure.ceiling_cost import us_per_request
 from perf.records import file
+from perf.stats import rounds
+from perf.stats.interval import Interval
 from perf.studies import aimd_cap as cap
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
@@ -12,19 +18,26 @@ from perf.studies.goodput.contender import SimulatedDevice, contenders
 from perf.studies.overload import record as overload_record
 from perf.studies.overload import table as overload_table
 from perf.studies.peers import point as peers_record
+from perf.studies.peers import table as peers_table
 from perf.studies.pictures import table as pictures_table
 from perf.studies.ragged import table as ragged_table
 from perf.studies.ragged.__main__ import CONCURRENCY
 from perf.studies.served_share import ShareRecord
 from perf.studies.soak import record as soak_record
 from perf.studies.soak import table as soak_table
-from perf.studies.tables import rich_markdown, rows_markdown
-from perf.studies.transports.__main__ import TransportGain, TransportRecord, gains, spread
+from perf.studies.tables import interval_text, rich_markdown, rows_markdown
+from perf.studies.transports.__main__ import TransportCell, TransportRecord
 
 
 def overhead_cells() -> tuple[OverheadCell, ...]:
     """The executions in the server that were compared with their lower bounds."""
     return file.read(RESULTS / "backend" / "backend_overhead.json", OverheadRecord).cells
+
+
+def over_floors(cell: OverheadCell) -> Interval:
+    """An execution in the server over its lower bounds, round by round."""
+    floors = [sum(parts) for parts in zip(cell.identity_us, cell.alone_us, cell.copy_us, strict=True)]
+    return rounds.paired(cell.served_us, floors)
 
 
 def overhead() -> str:
@@ -37,7 +50,7 @@ def overhead() -> str:
                 f"{statistics.median(values):,.0f}"
                 for values in (cell.served_us, cell.identity_us, cell.alone_us, cell.copy_us)
             ),
-            f"{cell.ratio:.2f}",
+            interval_text(over_floors(cell)),
         )
         for cell in overhead_cells()
     ]
@@ -53,17 +66,36 @@ def overhead() -> str:
     return rows_markdown(titles, rows)
 
 
-def served_shares() -> list[float]:
-    """Throughput of the served ResNet-50 over that of onnxruntime alone on the same batches, by round."""
-    record = file.read(RESULTS / "backend" / "resnet50.served_share.json", ShareRecord)
-    return [turn.throughput_share for turn in record.rounds]
+def served_interval(record: ShareRecord) -> Interval:
+    """Throughput of the served model over that of onnxruntime alone on the same batches, round by round."""
+    return rounds.paired([turn.alone_s for turn in record.rounds], [turn.wall_s for turn in record.rounds])
+
+
+def share_record() -> ShareRecord:
+    """The rounds of the served ResNet-50."""
+    return file.read(RESULTS / "backend" / "resnet50.served_share.json", ShareRecord)
 
 
 def served_share() -> str:
-    """The share of onnxruntime's own speed that a served model keeps."""
-    shares = served_shares()
-    row = ("resnet50", f"{statistics.median(shares):.2f}", f"{min(shares):.2f}..{max(shares):.2f}", len(shares))
-    return rows_markdown(("model", "share of onnxruntime alone", "min..max", "rounds"), [row])
+    """The share of onnxruntime's own speed that a served model keeps, and the time of a request outside it."""
+    record = share_record()
+    requests = [sum(rows * executions for rows, executions in turn.batches.items()) for turn in record.rounds]
+    outside = [
+        us_per_request(count / turn.wall_s, count / turn.alone_s)
+        for count, turn in zip(requests, record.rounds, strict=True)
+    ]
+    ceilings = [count / turn.alone_s for count, turn in zip(requests, record.rounds, strict=True)]
+    row = (
+        record.model,
+        interval_text(served_interval(record)),
+        *(
+            f"{statistics.median(values):,.{digits}f} ({min(values):,.{digits}f} to {max(values):,.{digits}f})"
+            for values, digits in ((outside, 0), (ceilings, 1))
+        ),
+        len(record.rounds),
+    )
+    titles = ("model", "share of onnxruntime alone", "us a request", "onnxruntime alone, rows/s", "rounds")
+    return rows_markdown(titles, [row])
 
 
 def peer_rounds() -> list[peers_record.PeerRound]:
@@ -73,13 +105,45 @@ def peer_rounds() -> list[peers_record.PeerRound]:
 
 
 def peers() -> str:
-    """Other servers beside ours."""
-    return rich_markdown(peers_record.table(peer_rounds()))
+    """Every server beside onnxruntime alone."""
+    return rich_markdown(peers_table.servers(peer_rounds()))
 
 
-def transport_gains() -> list[TransportGain]:
-    """Shared memory over gRPC and HTTP."""
-    return gains(file.read(RESULTS / "clients" / "transports.json", TransportRecord).cells)
+def peer_pairs() -> str:
+    """Our server beside others."""
+    return rich_markdown(peers_table.pairs(peer_rounds()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedMemoryGain:
+    """Shared memory over another transport, round by round; above 1 shared memory is better."""
+
+    model: str
+    over: str
+    workers: int
+    latency: Interval
+    throughput: Interval
+
+
+def transport_gains(cells: Sequence[TransportCell]) -> list[SharedMemoryGain]:
+    """Shared memory over gRPC and over HTTP, at equal load."""
+    shared = {(cell.model, cell.workers): cell for cell in cells if cell.transport == "shared_memory"}
+    return [
+        SharedMemoryGain(
+            model=cell.model,
+            over=cell.transport,
+            workers=cell.workers,
+            latency=rounds.paired(cell.median_us, shared[cell.model, cell.workers].median_us),
+            throughput=rounds.paired(shared[cell.model, cell.workers].per_second, cell.per_second),
+        )
+        for cell in cells
+        if cell.transport != "shared_memory"
+    ]
+
+
+def transport_cells() -> tuple[TransportCell, ...]:
+    """The cells in git."""
+    return file.read(RESULTS / "clients" / "transports.json", TransportRecord).cells
 
 
 def transports() -> str:
@@ -89,10 +153,10 @@ def transports() -> str:
             gain.model,
             gain.workers,
             gain.over,
-            spread(gain.latency, gain.latency_range),
-            spread(gain.throughput, gain.throughput_range),
+            interval_text(gain.latency),
+            interval_text(gain.throughput),
         )
-        for gain in transport_gains()
+        for gain in transport_gains(transport_cells())
     ]
     return rows_markdown(("tensors", "processes", "against", "latency", "throughput"), rows)
 
@@ -118,8 +182,8 @@ def goodput() -> str:
     return goodput_table.markdown(goodput_table.lines(searches), titles)
 
 
-def ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
-    """The rows of the comparison of routes for one model."""
+def ragged_rows(model: str, results: Path) -> list[ragged_table.RaggedRow]:
+    """The ways to serve requests of different length, from the records in a folder."""
     experiment = ragged_table.RaggedExperiment(
         model=model,
         mixes=ragged_table.MIXES[model],
@@ -128,8 +192,13 @@ def ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
         repeats=0,
         window_ms=0,
     )
-    with unpacked(RESULTS / "ragged.jsonl") as folder:
-        return list(ragged_table.rows_of(experiment, folder))
+    return list(ragged_table.rows_of(experiment, results))
+
+
+def recorded_ragged_rows(model: str) -> list[ragged_table.RaggedRow]:
+    """Those of the records in git."""
+    with unpacked(RESULTS / "ragged.jsonl") as results:
+        return ragged_rows(model, results)
 
 
 def ragged(model: str) -> str:
@@ -140,14 +209,19 @@ def ragged(model: str) -> str:
             row.mix,
             row.route,
             f"{row.rows_per_s:,.0f}",
-            *("" if ratio is None else f"{ratio.median:.2f}" for ratio in (row.to_separate, row.to_ragged)),
+            *(_gain_cell(ratio) for ratio in (row.to_separate, row.to_ragged)),
             f"{row.rows_per_execution:.1f}",
             f"{row.infer_us_per_row / 1e3:.2f}",
             "learned" if row.wasted is None else f"{row.wasted:.0%}",
         )
-        for row in ragged_rows(model)
+        for row in recorded_ragged_rows(model)
     ]
     return rows_markdown(titles, rows, left=2)
+
+
+def _gain_cell(ratio: Interval | None) -> str:
+    """A ratio with its interval, 1 for a route over itself."""
+    return "" if ratio is None else "1" if ratio.low == ratio.high else interval_text(ratio)
 
 
 def pictures_records(classifier: str) -> list[pictures_table.PicturesRecord]:

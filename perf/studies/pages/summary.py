@@ -14,11 +14,14 @@ from perf.studies.grid.judgement import TUNED
 from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
 from perf.studies.pages import cluster, experiments, tools
+from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
+from perf.studies.ragged.table import RAGGED
+from perf.studies.replicate import record as replication
 from perf.studies.scaling import table as scaling
 from perf.studies.scaling.__main__ import SHARES
-from perf.studies.tables import rows_markdown
+from perf.studies.tables import interval_text, rows_markdown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +75,8 @@ def _aimd_cap() -> str:
 def _backend_overhead() -> str:
     """What does the Python backend add to an execution?"""
     cells = experiments.overhead_cells()
-    return f"each of {len(cells)} cells takes at most {max(cell.ratio for cell in cells):.2f} x its lower bounds"
+    largest = max((experiments.over_floors(cell) for cell in cells), key=lambda ratio: ratio.value)
+    return f"each of {len(cells)} cells takes at most {interval_text(largest)} x its lower bounds"
 
 
 @experiment("cluster faults", "../../serve/cluster/README.md")
@@ -152,12 +156,10 @@ def _pauses() -> str:
 
 @experiment("peers --rounds 5", page="peers/README.md")
 def _peers() -> str:
-    """How much of onnxruntime's speed do other servers keep?"""
-    shares: dict[str, list[float]] = {}
-    for peer_round in experiments.peer_rounds():
-        shares.setdefault(LABELS[peer_round.contender], []).append(peer_round.share)
-    medians = sorted(((statistics.median(values), name) for name, values in shares.items()), reverse=True)
-    return "share of onnxruntime alone: " + ", ".join(f"{name} {share:.2f}" for share, name in medians)
+    """How fast are other servers, and what does each add to onnxruntime?"""
+    found = peers_table.ratios(experiments.peer_rounds())
+    parts = [f"{LABELS[each.ours]} / {LABELS[each.other]} {interval_text(each.ratio)}" for each in found]
+    return f"throughput: {'; '.join(parts)}"
 
 
 @experiment("pictures --classifier simulated_accelerator", page="../../model_repository/image_classification/README.md")
@@ -177,9 +179,9 @@ def _prediction() -> str:
 @experiment("ragged ragged_encoder", page="RAGGED_REQUESTS.md")
 def _ragged() -> str:
     """Which way to serve requests of different length is fastest?"""
-    rows = {(row.mix, row.route): row for row in experiments.ragged_rows("ragged_encoder")}
-    gains = {mix: rows[mix, "ragged"].to_separate for mix in ("equal", "longer tail")}
-    parts = [f"x {gain.median:.2f} ({mix})" for mix, gain in gains.items() if gain]
+    rows = {(row.mix, row.route): row for row in experiments.recorded_ragged_rows("ragged_encoder")}
+    gains = {mix: rows[mix, RAGGED.name].to_separate for mix in ("equal", "longer tail")}
+    parts = [f"x {interval_text(gain)} ({mix})" for mix, gain in gains.items() if gain]
     return "ragged batches against separate executions: " + ", ".join(parts)
 
 
@@ -187,6 +189,16 @@ def _ragged() -> str:
 def _ragged_requests() -> str:
     """Which requests of different length run together?"""
     return "prints the server's own counts; keeps no record"
+
+
+@experiment("replicate", page="replicate/README.md")
+def _replicate() -> str:
+    """How many printed intervals hold the value that is measured on another day?"""
+    records = list(replication.read(RESULTS / "replicate"))
+    if not records:
+        return "no record yet"
+    expected = sum(record.chance for record in records)
+    return f"{sum(record.held for record in records)} of {len(records)}; {expected:.1f} if days did not differ"
 
 
 @experiment("scaling", page="../scale/README.md")
@@ -210,7 +222,8 @@ def _scaling() -> str:
 @experiment("served_share resnet50")
 def _served_share() -> str:
     """How much of onnxruntime's speed does a served model keep?"""
-    return f"resnet50: {statistics.median(experiments.served_shares()):.2f}"
+    record = experiments.share_record()
+    return f"{record.model}: {interval_text(experiments.served_interval(record))}"
 
 
 @experiment("soak --minutes 15", page="soak/README.md")
@@ -225,8 +238,9 @@ def _soak() -> str:
 @experiment("transports --rounds 7", page="TRANSPORTS.md")
 def _transports() -> str:
     """What does shared memory gain over gRPC and HTTP?"""
-    latency = {
-        gain.model: gain.latency for gain in experiments.transport_gains() if (gain.over, gain.workers) == ("grpc", 1)
-    }
+    gains = experiments.transport_gains(experiments.transport_cells())
+    latency = {gain.model: gain.latency for gain in gains if (gain.over, gain.workers) == ("grpc", 1)}
     sizes = {"row": "1 KB", "picture": "600 KB in", "map": "4 MB out"}
-    return "latency over gRPC: " + ", ".join(f"x {latency[name]:.2f} for {size}" for name, size in sizes.items())
+    return "latency over gRPC: " + ", ".join(
+        f"x {interval_text(latency[name])} for {size}" for name, size in sizes.items()
+    )

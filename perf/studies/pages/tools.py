@@ -11,9 +11,12 @@ from perf.records import file
 from perf.records.study import Study, Trial
 from perf.report.command import summarise
 from perf.report.sweep.table import markdown as report_markdown
-from perf.report.sweep.verdict import sentences
-from perf.simulate.costs import ASLEEP, LATE_US, cooled
-from perf.stats import bootstrap
+from perf.report.sweep.verdict import basis, sentences
+from perf.simulate.constants import STANDARD
+from perf.simulate.costs import cooled
+from perf.stats import rounds
+from perf.stats.interval import Interval
+from perf.stats.verdict import verdict
 from perf.studies.archive import RESULTS, ROOT, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
@@ -23,6 +26,7 @@ from perf.studies.memory_lab.trial import AllocatorTrial
 from perf.studies.packing import __main__ as packing_experiment
 from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
+from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
 from perf.tune.pooled_trials import last_rounds
@@ -47,7 +51,7 @@ def demo() -> str:
 def batching(model: str) -> str:
     """The sweep of one model over its configurations."""
     (of_model,) = (each for each in summarise(README).comparisons if each.model == model)
-    return report_markdown(of_model)
+    return "\n".join([report_markdown(of_model), "", *basis(of_model)])
 
 
 def tuned() -> str:
@@ -57,17 +61,17 @@ def tuned() -> str:
     later = later_rounds()
     gain = interleaved.gain(final, against, lambda trial: trial.throughput_rows_per_s)
     rows = [
-        _tuned_row("in the study", "tuned", final, gain),
+        _tuned_row("in the study", "tuned", final, *_with_verdict(gain)),
         _tuned_row("in the study", "current", against),
-        _tuned_row("the next day", "tuned", later["tuned"], _later_gain(later)),
+        _tuned_row("the next day", "tuned", later["tuned"], *_with_verdict(_later_gain(later))),
         _tuned_row("the next day", "current", later["default"]),
     ]
-    titles = ("measured", "configuration", "rows/s", "requests", "over 55 ms", "throughput, x current")
+    titles = ("measured", "configuration", "rows/s", "requests", "over 55 ms", "throughput, x current", "than current")
     return rows_markdown(titles, rows, left=2)
 
 
 def _tuned_row(
-    when: str, title: str, trials: Sequence[Trial | grid_record.GridTrial], gain: object = ""
+    when: str, title: str, trials: Sequence[Trial | grid_record.GridTrial], gain: object = "", word: object = ""
 ) -> tuple[object, ...]:
     return (
         when,
@@ -76,7 +80,13 @@ def _tuned_row(
         f"{sum(trial.requests for trial in trials):,}",
         f"{sum(trial.late for trial in trials):,}",
         gain,
+        word,
     )
+
+
+def _with_verdict(ratio: Interval) -> tuple[str, str]:
+    """A ratio of throughputs with its interval, and what that means."""
+    return str(ratio), str(verdict(ratio, more_is_better=True))
 
 
 def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
@@ -85,9 +95,9 @@ def later_rounds() -> dict[str, list[grid_record.GridTrial]]:
     return {name: [trial for trial in trials if trial.stage == name] for name in ("tuned", "default", "noise")}
 
 
-def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> str:
+def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> Interval:
     rates = [[trial.throughput_rows_per_s for trial in later[name]] for name in ("tuned", "default")]
-    return str(bootstrap.paired(*rates))
+    return rounds.paired(*rates)
 
 
 def judgements() -> list[judgement.GridJudgement]:
@@ -97,13 +107,16 @@ def judgements() -> list[judgement.GridJudgement]:
 
 def judged() -> str:
     """The tuner's choices against the best of full grids, both measured again in turn."""
-    titles = ("model, target", "best of the grid", "tuned", "tuned / best", "worst p99 of tuned", "cost of tuning")
+    titles = (
+        *("model, target", "best of the grid", "tuned", "tuned / best", "than the best"),
+        *("worst p99 of tuned", "cost of tuning"),
+    )
     rows = [
         (
             f"{judged.model}, {judged.load}, p99 <= {judged.sla.latency_ms:g} ms",
             str(judged.best),
             str(judged.tuned),
-            str(judged.ratio),
+            *_with_verdict(judged.ratio),
             f"{max(point.p99_ms for point in judged.of(judgement.TUNED)):.1f} ms",
             f"{judged.live_points} trials, {judged.live_s:.0f} s",
         )
@@ -183,7 +196,7 @@ def pauses() -> str:
         (
             "how late a thread that sleeps for 5 ms wakes up under load, mean",
             *(f"{model.late_us:.0f} us" for model in records),
-            f"{LATE_US:.0f} us",
+            f"{STANDARD.late_us:.0f} us",
         ),
         (
             "how much longer one row takes after 32 ms of pause",
@@ -193,7 +206,7 @@ def pauses() -> str:
         (
             "share of that after 4, 8 and 16 ms",
             *(shares(model.cooled) if model.cold_us else "" for model in records),
-            shares(lambda pause: cooled(pause * 1e3) / cooled(32e3)),
+            shares(lambda pause: cooled(pause * 1e3, STANDARD.cooling_us) / cooled(32e3, STANDARD.cooling_us)),
         ),
     ]
     return rows_markdown(("", *MODELS, "simulated"), rows)

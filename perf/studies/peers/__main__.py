@@ -1,8 +1,9 @@
-"""Compare servers: ours with and without merged calls, mosec and LitServe, as shares of onnxruntime alone.
+"""Compare servers: ours and mosec with and without merged calls, and LitServe, and each with onnxruntime alone.
 
 The model is `ranker`, the server runs on one core and its callers on the other, with one onnxruntime thread. 64 callers
-send one row each in a closed loop, and every reply is checked. In each round every server takes several short turns,
-with onnxruntime alone before and after each. Recorded rounds are not measured again.
+send one row each in a closed loop, and every reply is checked. In each round every server takes several short turns, in
+an order drawn from `--seed`, with onnxruntime alone before and after each. Servers are compared by the ratio of their
+throughputs within a round. Recorded rounds are not measured again. Exit code 1 if a ratio is surely below its gate.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import numpy as np
 from rich.progress import Progress
 
 from perf.studies.experiment import command_line, now, onnxruntime_alone, origin
-from perf.studies.peers import contenders, point
+from perf.studies.peers import contenders, point, table
 from perf.studies.peers.callers import CallerCounts
 from perf.studies.peers.contenders import PeerLimits, PeerServer
 from perf.studies.peers.point import LABELS, PeerRound, Turn
@@ -58,7 +59,7 @@ class OnnxruntimeAlone:
 
 
 def compare(
-    names: list[str], limits: PeerLimits, rounds: int, seconds: float, folder: Path, command: tuple[str, ...]
+    names: list[str], limits: PeerLimits, rounds: int, seconds: float, seed: int, folder: Path, command: tuple[str, ...]
 ) -> None:
     """Measure every round that lacks a record of one of `names`."""
     missing = [
@@ -86,25 +87,34 @@ def compare(
         for number in missing:
             made_on = origin(command, now())
             made_on["versions"] = made_on["versions"] | {peer: contenders.version(peer) for peer in contenders.PEERS}
-            for name, turns in _round(names, running, callers, ceiling, seconds, progress).items():
-                record = PeerRound(contender=name, round=number, limits=limits, turns=tuple(turns), **made_on)
+            order = point.drawn(names, seed, number, TURNS)
+            for name, turns in _round(order, running, callers, ceiling, seconds, progress).items():
+                record = PeerRound(
+                    contender=name,
+                    round=number,
+                    limits=limits,
+                    turns=tuple(turns),
+                    seed=seed,
+                    contenders=tuple(sorted(names)),
+                    **made_on,
+                )
                 point.write(record, folder)
-                console.print(f"round {number}, {LABELS[name]}: {record.share:.3f} ({record.rows_per_s:.0f} rows/s)")
+                console.print(f"round {number}, {LABELS[name]}: {record.rows_per_s:.0f} rows/s ({record.share:.3f})")
 
 
 def _round(
-    names: list[str],
+    order: list[list[str]],
     running: Mapping[str, PeerServer],
     callers: Mapping[str, Callers],
     ceiling: OnnxruntimeAlone,
     seconds: float,
     progress: TurnProgress,
 ) -> dict[str, list[Turn]]:
-    """`TURNS` turns of each server, in a rotating order."""
-    turns: dict[str, list[Turn]] = {name: [] for name in names}
+    """The turns of each server, in this order: a list of all servers for each of their turns."""
+    turns: dict[str, list[Turn]] = {name: [] for name in order[0]}
     before = ceiling.measure()
-    for turn in range(TURNS):
-        for name in [*names[turn % len(names) :], *names[: turn % len(names)]]:
+    for names in order:
+        for name in names:
             progress(LABELS[name], 1)
             with running[name].awake():
                 counts = _turn(name, callers[name], seconds)
@@ -119,13 +129,15 @@ def _servers(
 ) -> Mapping[str, PeerServer]:
     """Start the servers; during the turn of one the others are idle."""
     model, running = contenders.model_file(), {}
-    for name in names & {*contenders.PEERS}:
-        running[name] = stack.enter_context(contenders.peer(name, model, limits, SERVER_CORE, progress))
+    for name in names & {*contenders.PEERS, "mosec_merged"}:
+        server, _, merged = name.partition("_")
+        started = contenders.peer(server, model, limits, SERVER_CORE, batches=not merged, progress=progress)
+        running[name] = stack.enter_context(started)
     for delay_us, own in ((limits.queue_delay_us, names & {"http", "grpc"}), (0, names & {"coalesced"})):
         if own:
-            started = contenders.ours(model, limits.max_batch_size, delay_us, SERVER_CORE, progress)
-            server = stack.enter_context(started)
-            running |= {name: PeerServer(url=server.http_url if name == "http" else server.grpc_url) for name in own}
+            ours = contenders.ours(model, limits.max_batch_size, delay_us, SERVER_CORE, progress)
+            triton = stack.enter_context(ours)
+            running |= {name: PeerServer(url=triton.http_url if name == "http" else triton.grpc_url) for name in own}
     return running
 
 
@@ -163,26 +175,29 @@ def _line(name: str, process: Callers) -> str:
 
 
 def report(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
-    """Measure the missing rounds, then print the table of all records; returns the exit code."""
+    """Measure the missing rounds, then print the tables of all records; returns the exit code."""
     if not contenders.model_file().is_file():
         raise Mistake(f"{contenders.model_file()}: no such file. Export the model: python -m export ranker.")
     if len(os.sched_getaffinity(0) & {SERVER_CORE, CALLERS_CORE}) < 2:
         raise Mistake("this process may not use cores 0 and 1. The server and its callers need one each.")
     limits = PeerLimits(wait_us=arguments.wait_us, queue_delay_us=arguments.queue_delay_us)
     names = arguments.contender or list(LABELS)
-    compare(names, limits, arguments.rounds, arguments.seconds, arguments.results, command)
+    compare(names, limits, arguments.rounds, arguments.seconds, arguments.seed, arguments.results, command)
     records = list(point.read(arguments.results))
     if len({dataclasses.astuple(record.limits) for record in records}) > 1:
         raise Mistake(f"{arguments.results}: has records of other limits. Name another folder with --results.")
-    terminal().print(point.table(records))
-    return 0 if point.passed(records) else 1
+    terminal().print(table.servers(records))
+    if table.ratios(records):
+        terminal().print(table.pairs(records))
+    return 0 if table.passed(records) else 1
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program; exit code 1 for a failed gate, a failed server or a wrong answer, 2 for a mistake."""
+    """Run the program; exit code 1 for a missed gate, a failed server or a wrong answer, 2 for a mistake."""
     parser = program_parser("python -m perf.studies.peers", __doc__, example="--rounds 5 --results perf/results/mine")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default: 1)")
+    parser.add_argument("--seed", type=int, default=1, help="of the servers' order in each turn (default: 1)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")
     parser.add_argument("--wait-us", type=int, default=10_000, help="time that the peers' workers wait to fill a batch")
     parser.add_argument(

@@ -6,6 +6,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 import sys
 import time
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from clients import AsyncModel
 from perf.stats.percentile import percentile
+from perf.studies.peers.merged_calls import MergedCalls
 from perf.studies.peers.raw_http import Connection, post
 from triton_batching.terminal import program_parser
 
@@ -86,6 +88,10 @@ async def loop(calls: list[Call], expected: Rows, seconds: float, warm_up_s: flo
 
 async def run(kind: str, url: str, rows: Rows, stack: AsyncExitStack) -> list[Call]:
     """One call for each row, to the server at `url`."""
+    if kind == "mosec_merged":
+        merging = MergedCalls(url, row=rows.shape[1:], answer=(2,), most_rows=len(rows))
+        stack.callback(merging.close)
+        return [functools.partial(merging.call, row) for row in rows]
     if kind in ("grpc", "coalesced"):
         model = await stack.enter_async_context(AsyncModel("ranker", url=url, coalesce=kind == "coalesced"))
         return [_triton(model, row) for row in rows]
@@ -169,7 +175,7 @@ async def serve(kind: str, url: str, rows: Rows, expected: Rows, warm_up_s: floa
 def main(argv: list[str] | None = None) -> int:
     """Print a JSON object for each line read; exit code 1 if a call failed."""
     parser = program_parser("python -m perf.studies.peers.callers", __doc__, example="mosec 127.0.0.1:8000 rows.npz")
-    parser.add_argument("kind", choices=("coalesced", "grpc", *_RAW))
+    parser.add_argument("kind", choices=("coalesced", "grpc", "mosec_merged", *_RAW))
     parser.add_argument("url", help="host:port")
     parser.add_argument("rows", type=Path, help="an .npz file with `rows`, one for each caller, and `expected`")
     parser.add_argument("--warm-up", type=float, default=0.4, metavar="SECONDS", help="before each turn is counted")

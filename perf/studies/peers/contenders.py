@@ -45,7 +45,7 @@ class PeerLimits:
 
     mosec and LitServe begin to wait when a worker takes the first request of a batch. tritonserver begins when that
     request arrives, which is an execution earlier under load. So `queue_delay_us` is an execution plus `wait_us`. If
-    the client merges calls, its requests are full batches and the server adds no delay.
+    the client merges calls, its requests are batches and the server adds no delay.
     """
 
     max_batch_size: int = 64
@@ -105,9 +105,18 @@ def ours(
 
 @contextlib.contextmanager
 def peer(
-    name: str, model: Path, limits: PeerLimits, core: int, progress: Callable[[str], None] = lambda _: None
+    name: str,
+    model: Path,
+    limits: PeerLimits,
+    core: int,
+    *,
+    batches: bool = True,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Iterator[PeerServer]:
-    """mosec or LitServe in its own environment, frozen until its first turn."""
+    """mosec or LitServe in its own environment, frozen until its first turn.
+
+    Unless it `batches`, each request is a batch by itself, as the client merged it.
+    """
     python = environment(name, progress=progress)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -117,7 +126,7 @@ def peer(
         command += ["--address", "127.0.0.1", "--port", str(port), "--log-level", "warning", "--timeout", "60000"]
     variables = {
         "PEERS_MODEL": str(model),
-        "PEERS_MAX_BATCH_SIZE": str(limits.max_batch_size),
+        "PEERS_MAX_BATCH_SIZE": str(limits.max_batch_size if batches else 1),
         "PEERS_WAIT_US": str(limits.wait_us),
         "PEERS_PORT": str(port),
     }

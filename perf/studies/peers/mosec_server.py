@@ -1,6 +1,7 @@
 """The ranker on mosec, one worker: run by perf/studies/peers/contenders.py in an environment of its own.
 
-A request's body is one row, FP32 as bytes; so is the answer's.
+A request's body is the FP32 values of one row as bytes, the answer's its scores. With a maximum batch size of 1, which
+mosec takes as no batching, a request has the rows of several callers, and is a batch by itself.
 """
 
 import os
@@ -25,17 +26,20 @@ class Ranker(Worker):  # type: ignore[misc]
         self.session = onnxruntime.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
 
     def deserialize(self, data: bytes) -> NDArray[np.float32]:
-        """One row."""
-        return np.frombuffer(data, dtype=np.float32).reshape(2, 256)
+        """The rows of one request."""
+        return np.frombuffer(data, dtype=np.float32).reshape(-1, 2, 256)
 
     def serialize(self, data: NDArray[np.float32]) -> bytes:
-        """One answer."""
+        """The scores of one request."""
         return data.tobytes()
 
-    def forward(self, data: list[NDArray[np.float32]]) -> list[NDArray[np.float32]]:
-        """All rows of a batch in one run."""
-        (scores,) = self.session.run(None, {"features": np.stack(data)})
-        return list(scores)
+    def forward(
+        self, data: list[NDArray[np.float32]] | NDArray[np.float32]
+    ) -> list[NDArray[np.float32]] | NDArray[np.float32]:
+        """All rows of a batch of one-row requests, or of one request, in one run."""
+        rows = np.concatenate(data) if isinstance(data, list) else data
+        scores: NDArray[np.float32] = self.session.run(None, {"features": rows})[0]
+        return list(scores) if isinstance(data, list) else scores
 
 
 if __name__ == "__main__":

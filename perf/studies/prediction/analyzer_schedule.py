@@ -1,15 +1,30 @@
-"""The Poisson arrivals of perf_analyzer, which are the same in every run.
+"""The open loop of perf_analyzer: its Poisson arrivals, which are the same in every run, and its longer way.
 
 `RequestRateManager` draws them from a `std::mt19937` that it never seeds, so a simulation can use exactly the arrivals
 of a run.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
+
+from perf.measure.service_profile import ServiceTimes
+from perf.measure.service_way import Way
 
 # The default seed of `std::mt19937`.
 SEED = 5489
 WORD = 2.0**32
+# The way of a lone request among few Poisson arrivals over that in a closed loop of one: its threads of an open loop
+# sleep between requests, and it sends by another path. For records without their own; the median over three models
+# (`perf.studies.pauses`).
+ASLEEP = 2.4
+
+
+def open_way(ramp: ServiceTimes) -> Way:
+    """The way of perf_analyzer's requests, with that of its open loop."""
+    lone_us = ramp.way.lone_us
+    return replace(ramp.way, open_lone_us=ASLEEP * lone_us if ramp.rare_way_us is None else ramp.rare_way_us)
 
 
 def poisson(rate_per_s: float, requests: int) -> NDArray[np.float64]:

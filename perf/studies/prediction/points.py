@@ -16,7 +16,7 @@ from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.studies.experiment import Origin
-from perf.studies.prediction.analyzer_schedule import poisson
+from perf.studies.prediction.analyzer_schedule import open_way, poisson
 from perf.studies.prediction.service_rounds import middle
 from serve.management.statistics import Counters
 
@@ -78,7 +78,8 @@ class PredictedPoint(Origin):
         traffic, sla = Traffic.parse(self.load), LatencyTarget(latency_ms=float("inf"))
         if traffic.pattern == "poisson":
             traffic = replace(traffic, times_s=tuple(poisson(traffic.rate_per_s, self.requests).tolist()))
-        return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, stretch=stretch)
+        way = open_way(profile.of(self.candidate))
+        return predict(self.candidate, config, traffic, profile, sla, requests=REQUESTS, way=way, stretch=stretch)
 
     def errors(self, prediction: Prediction) -> dict[str, float]:
         """Predicted over measured, minus 1, by the names of `LIMITS`."""

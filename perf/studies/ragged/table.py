@@ -11,7 +11,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import config_file, model_folder, read_config
 from perf.records.measurement import Measurement, read
 from perf.report.sweep.marks import marks
-from perf.report.sweep.summary import Ratio
+from perf.report.sweep.summary import ratio_of
+from perf.stats.interval import Interval
 from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
 from perf.studies.tables import plain_table
 from triton_batching.machine import Machine
@@ -87,8 +88,8 @@ class RaggedRow:
     p95_us: float | None
     wasted: float | None
     marks: tuple[str, ...]
-    to_separate: Ratio | None = None
-    to_ragged: Ratio | None = None
+    to_separate: Interval | None = None
+    to_ragged: Interval | None = None
 
 
 def folder(results: Path, model: str, mix: LengthMix, route: Route) -> Path:
@@ -105,7 +106,7 @@ def rows_of(experiment: RaggedExperiment, results: Path) -> Iterator[RaggedRow]:
         rates = {route: _by_repeat(of_route) for route, of_route in measurements.items()}
         for route, of_route in measurements.items():
             if of_route:
-                separate, ragged = (Ratio.of(rates[route], rates.get(other, {})) for other in (SEPARATE, RAGGED))
+                separate, ragged = (ratio_of(rates[route], rates.get(other, {})) for other in (SEPARATE, RAGGED))
                 yield replace(_row(experiment, mix, route, of_route), to_separate=separate, to_ragged=ragged)
 
 
@@ -132,7 +133,7 @@ def _row(experiment: RaggedExperiment, mix: LengthMix, route: Route, records: Se
         infer_us_per_row=sum(counted.batches_ns.values()) / counted.rows / 1e3,
         p95_us=float(np.median(p95)) if p95 else None,
         wasted=share,
-        marks=marks(records, None),
+        marks=marks(records),
     )
 
 
@@ -152,9 +153,9 @@ def _by_repeat(records: Sequence[Measurement]) -> dict[int, float]:
 
 
 def table(experiment: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
-    """The rows for a terminal; rows whose figures are not stable are dim and end with an exclamation mark."""
+    """The rows for a terminal; rows with a fault are dim and end with an exclamation mark."""
     titles = (
-        *("mix", "route", "rows/s", "x sep.", "min..max", "x ragged"),
+        *("mix", "route", "rows/s", "x sep.", "95 %", "x ragged"),
         *("rows/\nexec.", "infer\nms/row", "p95\nms", "wasted", ""),
     )
     shown = plain_table(titles, left=2, title=f"{experiment.model}, {experiment.concurrency} clients, {Machine.this()}")
@@ -164,9 +165,9 @@ def table(experiment: RaggedExperiment, rows: Sequence[RaggedRow]) -> Table:
             row.mix,
             row.route,
             f"{row.rows_per_s:,.0f}",
-            f"{ratio.median:.2f}" if ratio else "",
-            f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio else "",
-            f"{row.to_ragged.median:.2f}" if row.to_ragged else "",
+            f"{ratio.value:.2f}" if ratio else "",
+            f"{ratio.low:.2f}..{ratio.high:.2f}" if ratio and ratio.bounded else "",
+            f"{row.to_ragged.value:.2f}" if row.to_ragged else "",
             f"{row.rows_per_execution:.1f}",
             f"{row.infer_us_per_row / 1e3:.2f}",
             f"{row.p95_us / 1e3:,.1f}" if row.p95_us is not None else "",

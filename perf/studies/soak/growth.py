@@ -13,23 +13,20 @@ correlated. The intervals of all series together contain the true growths with 9
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
+import scipy  # its `special` is loaded at the first verdict
 
-from perf.stats.bootstrap import block_length
+from perf.stats.bootstrap import Values, block_length, picks
+from perf.stats.verdict import CANNOT_TELL, level_of_each
 
 WARM_UP = 1 / 3
-LEVEL = 0.95
 RESAMPLES = 200
 ALLOWED_SHARE, ALLOWED_BYTES, ALLOWED_COUNT = 0.05, 4 << 20, 3.0
 # Fewer readings get no verdict.
 LEAST = 10
-GROWS, FLAT, CANNOT_TELL = "grows", "flat", "cannot tell"
+GROWS, FLAT = "grows", "flat"
 BYTES = "bytes"
-
-Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +75,7 @@ def judge(
     at, readings = at[counts], np.asarray(values, dtype=np.float64)[counts]
     window = float(at[-1] - at[0]) if len(at) > 1 else 0.0
     slope, error = _slope(at, readings, seed) if len(readings) >= LEAST else (0.0, math.inf)
-    half = error * window * NormalDist().inv_cdf(1 - (1 - LEVEL) / 2 / of)
+    half = error * window * float(scipy.special.ndtri((1 + level_of_each(of)) / 2))
     tenth = max(1, len(readings) // 10)
     return Growth(
         series=series,
@@ -111,10 +108,7 @@ def _slope(at: Values, readings: Values, seed: int) -> tuple[float, float]:
     line = slope * (at - at[0])
     residuals = readings - line
     residuals -= np.median(residuals)
-    length, count = block_length(residuals), len(at)
-    rng = np.random.default_rng(seed)
-    begins = rng.integers(0, count, (RESAMPLES, -(-count // length), 1))
-    picked = ((begins + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]
+    picked = picks(len(at), block_length(residuals), RESAMPLES, np.random.default_rng(seed))
     # In ten parts, which take less memory.
     parts = [slopes(line + residuals[indices]) for indices in np.array_split(picked, 10)]
     return slope, float(np.std(np.concatenate(parts), ddof=1))

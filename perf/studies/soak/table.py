@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from rich.table import Table
 
-from perf.studies.soak.growth import BYTES, CANNOT_TELL, FLAT, Growth
+from perf.stats.verdict import CANNOT_TELL
+from perf.studies.soak.growth import BYTES, FLAT, Growth
 from perf.studies.soak.outcome import CallOutcome
 from perf.studies.soak.record import SoakRecord
 from perf.studies.tables import plain_table

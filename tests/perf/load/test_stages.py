@@ -1,6 +1,8 @@
 """The stages and the checks of a run, against sums by hand, and with inputs that must fail."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -10,19 +12,22 @@ from perf.load.stages import COUNTERS, TRACES, stages, traced
 from perf.load.table import remarks
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.load.window import in_window, sample, summary
-from perf.records.load_record import LITTLE, REMAINDER, CpuTime, LoadResult, Stages
+from perf.records import file
+from perf.records.load_record import LITTLE, REMAINDER, CpuTime, LoadRecord, LoadResult, Stages
 from perf.records.offered_load import Load
+from perf.stats.quantile import quantile
 from serve.management.statistics import Counters
 from serve.management.traces import Trace
+from triton_batching.machine import Machine
 
 MS = 1_000_000
 
 
-def timings(count: int = 10, *, wait_ms: int = 50, outcome: int = RIGHT) -> Timings:
-    """Requests of process 0, one every 100 ms: 1 ms to write, `wait_ms` to wait, 2 ms to read."""
+def timings(count: int = 10, *, wait_ms: int = 50, outcome: int = RIGHT, every_ms: int = 100) -> Timings:
+    """Requests of process 0, one every `every_ms` ms: 1 ms to write, `wait_ms` to wait, 2 ms to read."""
     rows = []
     for number in range(count):
-        at = number * 100 * MS
+        at = number * every_ms * MS
         sent, received = at + MS, at + MS + wait_ms * MS
         rows.append((0, number, at, at, sent, received, received + 2 * MS, outcome))
     return np.array(rows, dtype=REQUEST)
@@ -139,6 +144,30 @@ def test_outcomes_are_counted_apart() -> None:
     assert counts.percentiles_us[99] == pytest.approx(53_000)
 
 
+def test_throughput_is_of_requests_that_were_answered_in_the_window() -> None:
+    """A server that answers one request each 25 ms under one each 10 ms: of 100 due in a second, 40 are answered in it.
+
+    The others of these are answered later, and 20 of those that are answered in it were due before.
+    """
+    overload = np.zeros(300, dtype=REQUEST)
+    overload["due"] = overload["called"] = (np.arange(300) - 33) * 10 * MS
+    overload["done"] = (np.arange(300) - 20) * 25 * MS + 15 * MS
+    counts = summary(overload, Load(pattern="constant", rate_per_s=100.0, rows=4), 0, 1000 * MS)
+    assert (counts.requests_per_s, counts.rows_per_s, counts.offered_per_s) == (40, 160, 100)
+    assert counts.answered == 100
+    # Latencies are those of the requests that were due in the window, the last of them answered after 2 s.
+    assert counts.percentiles_us[99] == max(overload["done"][33:132] - overload["due"][33:132]) / 1e3
+    failed = overload.copy()
+    failed["outcome"][20:30] = FAILED
+    assert summary(failed, Load(pattern="constant", rate_per_s=100.0), 0, 1000 * MS).requests_per_s == 30
+
+
+def test_the_last_answer_of_a_number_of_requests_is_in_its_window() -> None:
+    all_answered = timings(every_ms=53)
+    last = int(all_answered["done"].max())
+    assert summary(all_answered, Load(requests=10), 0, last).requests_per_s == pytest.approx(10 / 0.53)
+
+
 def test_a_percentile_is_a_latency_that_was_measured() -> None:
     # Of twenty the two slow ones are the 19th and 20th: nothing between 53 and 503 ms was ever measured.
     slow = np.concatenate([timings(18), timings(2, wait_ms=500)])
@@ -166,12 +195,63 @@ def result(measured: Timings, load: Load, window_ms: int) -> LoadResult:
     )
 
 
+def test_p99_is_printed_and_recorded_with_its_interval(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    measured = timings(4000, every_ms=1)
+    measured["done"] = measured["due"] + (np.repeat(rng.exponential(10.0, 1000), 4) * MS).astype(np.int64)
+    run = result(measured, Load(pattern="constant", rate_per_s=1000.0), 4000)
+    found = run.p99
+    assert found is not None
+    assert found == quantile(run.sample.latencies_us, 99)
+    # Four in a row are alike, so the interval is wider than that of 4,000 independent requests, and holds the truth.
+    assert 4 <= found.design_effect < 6
+    assert found.low_ms < 10 * np.log(100) < found.high_ms
+    (line,) = (line for line in remarks(run) if line.startswith("p99"))
+    assert line == (
+        f"p99 of all 4,000 requests, worth {4000 / found.design_effect:,.0f} independent ones: {found.value_ms:.2f} "
+        f"ms, 95% interval from {found.low_ms:.2f} ms to {found.high_ms:.2f} ms."
+    )
+    path = recorded(run).write(tmp_path)
+    assert json.loads(path.read_text())["p99_interval"] == vars(found)
+    assert file.read(path, LoadRecord).p99 == found
+
+
+def test_a_percentile_without_an_answer_or_an_upper_end_says_so(tmp_path: Path) -> None:
+    run = result(timings(10, outcome=FAILED), Load(pattern="constant", rate_per_s=10.0), 1000)
+    (line,) = (line for line in remarks(run) if line.startswith("p99"))
+    assert line == "p99 of all 10 requests, worth 10 independent ones: no answer."
+    few = result(timings(10), Load(pattern="constant", rate_per_s=10.0), 1000)
+    assert next(remarks(few)) == (
+        "p99 of all 10 requests, worth 10 independent ones: 53.00 ms, 95% interval from 53.00 ms without an upper end."
+    )
+    path = recorded(few).write(tmp_path)
+    assert json.loads(path.read_text())["p99_interval"]["high_ms"] is None
+    assert file.read(path, LoadRecord).p99 == few.p99
+    assert result(timings(0), Load(), 1000).p99 is None
+
+
+def recorded(run: LoadResult) -> LoadRecord:
+    return LoadRecord(
+        **vars(run),
+        model="ranker",
+        config_name=None,
+        config_sha256="",
+        config="",
+        transport="grpc",
+        time_scale=1.0,
+        started_at="2030-01-01T00:00:00+00:00",
+        command=(),
+        machine=Machine(cpu="A", cores=2, memory_bytes=1, system="Linux", gpu=None),
+        versions={},
+    )
+
+
 def test_littles_law_is_checked() -> None:
     # Ten requests of 53 ms in 530 ms keep one process busy without a break.
-    sound = result(timings(), Load(workers=1), 530)
+    sound = result(timings(every_ms=53), Load(workers=1), 530)
     assert sound.little == pytest.approx(0.0)
     assert sound.faults == []
-    idle = result(timings(), Load(workers=1), 1000)
+    idle = result(timings(every_ms=53), Load(workers=1), 1000)
     assert idle.little == pytest.approx(0.53 - 1)
     (fault,) = idle.faults
     assert fault.startswith("Little's law is off by -47.0% (limit 5%): throughput x latency is not the number")
@@ -179,7 +259,7 @@ def test_littles_law_is_checked() -> None:
 
 
 def test_stages_that_do_not_add_up_come_with_a_reason_and_a_remedy() -> None:
-    good = result(timings(), Load(workers=1), 530)
+    good = result(timings(every_ms=53), Load(workers=1), 530)
     (fault,) = replace(good, stages=replace(good.stages, latency_us=2 * good.stages.latency_us)).faults
     assert "differs from the latency by -50.0% (limit 5%): the server's counters and traces cover other" in fault
     assert "Measure longer (--duration), or load with fewer clients (--workers)." in fault
@@ -204,7 +284,9 @@ def test_littles_law_is_checked_less_strictly_on_a_short_window() -> None:
 
 
 def test_every_fault_is_listed() -> None:
-    bad = replace(result(timings(outcome=WRONG), Load(workers=1), 530), partial=True, lost=2, checked=False)
+    bad = replace(
+        result(timings(outcome=WRONG, every_ms=53), Load(workers=1), 530), partial=True, lost=2, checked=False
+    )
     assert [fault.split()[0] for fault in bad.faults] == ["stopped", "10", "2", "two"]
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,37 +115,54 @@ def test_many_clients_in_one_process_are_a_closed_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_a_run_ends_as_soon_as_its_verdict_is_certain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_ends_as_soon_as_it_has_certainly_failed_and_a_pass_takes_its_whole_time() -> None:
     """One request takes 4 ms and more: all are later than 1 ms, and hardly any is as late as 3 s."""
     target = Deployment(
         model="simulated_accelerator", overrides=Overrides(max_batch_size=32, time_scale=0.2), trace_rate=0
     )
     load = Load(workers=2, pattern="poisson", rate_per_s=100.0, warm_up_s=0.5, duration_s=20.0)
+    asked = (
+        (load, LatencyTarget(latency_ms=1.0, percent=90.0)),
+        (replace(load, duration_s=4.0), LatencyTarget(latency_ms=3_000.0, percent=50.0)),
+    )
     with running(target, lambda _: None) as server:
         pool = run.prepare(target, load, server, lambda text, share: None)
         results = [
-            run.run(
-                target,
-                load,
-                server,
-                pool,
-                lambda text, share: None,
-                TargetCheck(target=latency),
-            )
-            for latency in (
-                LatencyTarget(latency_ms=1.0, percent=90.0),
-                LatencyTarget(latency_ms=3_000.0, percent=90.0),
-            )
+            run.run(target, each, server, pool, lambda text, share: None, TargetCheck(target=latency))
+            for each, latency in asked
         ]
     missed, met = (result.judgement for result in results)
     assert missed is not None
     assert met is not None
     assert (missed.passed, missed.early, missed.late) == (False, True, missed.requests)
-    assert (met.passed, met.early) == (True, True)
+    assert (met.passed, met.early) == (True, False)
     # No run ends before a hundred requests, or before its verdict is certain.
     assert min(missed.requests, met.requests) >= 100
+    assert [result.outcome.window_s < 20 for result in results] == [True, True]
+    assert results[1].outcome.window_s == 4
     for result in results:
-        assert result.outcome.window_s < 20
         assert len(result.sample.due_s) == result.outcome.answered + result.outcome.failed + result.outcome.not_sent
         assert max(result.sample.due_s) < result.outcome.window_s
         assert result.faults == []
+
+
+@pytest.mark.server
+def test_an_overloaded_server_is_as_fast_as_the_answers_that_it_counts() -> None:
+    """One instance that answers a row each 20.5 ms, at most 49 a second, of which 90 a second are due."""
+    alone = Overrides(max_batch_size=1, instances=1, parameters={"queue_limit_ms": "60000"})
+    target = Deployment(model="simulated_accelerator", overrides=alone, trace_rate=0)
+    load = Load(
+        workers=2, pattern="constant", rate_per_s=90.0, in_flight_limit=1024, warm_up_s=0.5, duration_s=3.0, seed=1
+    )
+    with running(target, lambda _: None) as server:
+        result = run.run(target, load, server, run.prepare(target, load, server, lambda text, share: None), quiet)
+    # All that were due in the window get their answer, most of them after it.
+    assert (result.outcome.answered, result.outcome.failed, result.outcome.not_sent) == (270, 0, 0)
+    assert result.outcome.offered_per_s == 90
+    assert result.outcome.rows_per_s <= 49
+    # The server counts a request shortly after its answer, and the window's counters are read shortly after its end.
+    assert result.outcome.rows_per_s * 3 == pytest.approx(result.counted.rows, abs=0.1 * result.counted.rows + 3)
+
+
+def quiet(text: str, share: float) -> None:
+    """No progress."""

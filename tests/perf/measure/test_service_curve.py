@@ -1,19 +1,24 @@
-"""Service times against known lines, and the cost of arrivals against levels that were made with one."""
+"""Service curves against known ones: steps that were seen and steps that were not, errors, and intervals that hold."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from perf.measure.ramp import Level
-from perf.measure.service_curve import Size, burden, fit, smoothed
-from perf.records.measurement import AnalyzerResult
-from serve.management.statistics import Counters
+from perf.measure.ramp_plan import MOST_PROBES, StepSearch
+from perf.measure.service_curve import curve
+from perf.measure.service_line import Size, fit, with_errors
+
+Truth = NDArray[np.float64]
 
 
-def sizes(times: dict[int, float], executions: int = 100) -> list[Size]:
-    return [Size(rows=rows, executions=executions, mean_us=us, error_us=1.0) for rows, us in times.items()]
+def sizes(times: dict[int, float], executions: int = 100, spread: float = 0.05) -> list[Size]:
+    """Counted sizes whose single executions have this relative spread."""
+    return [
+        Size(rows=rows, executions=executions, mean_us=us, error_us=spread * us / executions**0.5)
+        for rows, us in times.items()
+    ]
 
 
 def test_a_line_is_found_again() -> None:
@@ -23,14 +28,11 @@ def test_a_line_is_found_again() -> None:
     assert line.fixed_error_us == pytest.approx(0.0, abs=1e-3)
 
 
-def test_a_size_counts_as_often_as_it_was_executed() -> None:
-    """Two points at one size weigh as one point with both their executions: numpy's own weighted fit says the same."""
-    counted = [Size(rows=1, executions=900, mean_us=10.0, error_us=0.1)]
-    counted += [
-        Size(rows=2, executions=10, mean_us=30.0, error_us=5.0),
-        Size(rows=8, executions=90, mean_us=17.0, error_us=1),
-    ]
-    row, fixed = np.polyfit([1, 2, 8], [10.0, 30.0, 17.0], 1, w=np.sqrt([900, 10, 90]))
+def test_a_size_weighs_by_its_variance_over_its_count() -> None:
+    """numpy's own weighted fit says the same; executions of the same relative spread count by their number."""
+    counted = sizes({1: 10.0}, executions=900) + sizes({2: 30.0}, executions=10) + sizes({8: 17.0}, executions=90)
+    errors = [0.05 * us / n**0.5 for us, n in ((10, 900), (30, 10), (17, 90))]
+    row, fixed = np.polyfit([1, 2, 8], [10.0, 30.0, 17.0], 1, w=1 / np.array(errors))
     line = fit(counted)
     assert (line.fixed_us, line.row_us) == pytest.approx((fixed, row))
     assert line.row_error_us > 0
@@ -42,79 +44,125 @@ def test_one_size_makes_a_flat_line() -> None:
     assert (line.at(1), line.at(100)) == (7000.0, 7000.0)
 
 
-def test_steps_that_were_counted_often_stay() -> None:
-    stepped = {rows: 10_000.0 if rows <= 4 else 20_000.0 for rows in range(1, 9)}
-    table = smoothed(sizes(stepped, executions=500), 8)
-    for rows, us in stepped.items():
-        assert table[rows] == pytest.approx(us, rel=0.02)
+def test_executions_that_happen_to_be_alike_have_the_error_of_the_others() -> None:
+    """Three executions with a spread of 0.1 % beside hundreds with 20 %: 20 / 23 of the variance are theirs."""
+    counted = [*sizes({1: 1000.0, 2: 1000.0}, executions=1000, spread=0.2), *sizes({3: 1000.0}, 3, 0.001)]
+    expected = 1000 * ((20 * 0.2**2 + 3 * 0.001**2) / 23 / 3) ** 0.5
+    assert with_errors(counted)[2].error_us == pytest.approx(expected)
 
 
-def test_a_rare_outlier_is_drawn_to_its_neighbours() -> None:
-    line = {rows: 1000.0 + 100 * rows for rows in range(1, 17)}
-    counted = [size for size in sizes(line) if size.rows != 8] + [
-        Size(rows=8, executions=1, mean_us=9000, error_us=9000)
-    ]
-    table = smoothed(counted, 16)
-    assert table[8] < 1800 + 0.25 * (9000 - 1800)
-    assert table[12] == pytest.approx(2200, rel=0.05)
+def test_the_edge_of_a_step_is_inferred_and_its_interval_says_what_was_not_seen() -> None:
+    """Tiles of 8 rows, counted at 1 to 8, 16 and 24: 9 rows take as long as 16, a line through the counts says 0.6."""
+    table = curve(sizes({**dict.fromkeys(range(1, 9), 10_000.0), 16: 20_000.0, 24: 30_000.0}), 24)
+    assert str(table.shape) == "steps of 8 rows"
+    assert [table.times_us[rows] for rows in (8, 9, 15, 17)] == pytest.approx([10e3, 20e3, 20e3, 30e3], rel=0.01)
+    assert table.low_us[9] <= 10_000
+    assert table.high_us[9] >= 20_000
 
 
-def test_between_and_beyond_counted_sizes_the_table_is_a_line() -> None:
-    table = smoothed(sizes({1: 1100.0, 32: 4200.0}), 40)
-    assert table[16] == pytest.approx(1100 + 15 * 100)
-    assert table[40] == pytest.approx(4200 + 8 * 100)
-    assert list(table) == list(range(1, 41))
+def test_a_noisy_size_is_drawn_to_the_straight_line_of_the_others() -> None:
+    """34.4 ms from 18 noisy executions, where all other sizes are on 8 ms + 0.7 ms x rows: 15.7 ms at 11 rows."""
+    line = {rows: 8_000 + 700.0 * rows for rows in range(1, 17) if rows != 11}
+    noisy = Size(rows=11, executions=18, mean_us=34_400.0, error_us=5_000.0)
+    table = curve([*sizes(line, executions=300, spread=0.15), noisy], 16)
+    assert str(table.shape) == "a straight line"
+    assert table.times_us[11] == pytest.approx(15_700, rel=0.02)
+    assert table.times_us[12] == pytest.approx(16_400, rel=0.02)
 
 
-NOTHING = AnalyzerResult(window_ms=1, windows=(), throughput_rows_per_s=0.0)
+def test_steps_of_no_pattern_stay_if_they_were_counted_exactly() -> None:
+    times = {1: 5e3, 2: 5e3, 3: 9e3, 4: 9.5e3, 5: 9.6e3, 6: 20e3, 7: 20e3, 8: 21e3, 9: 40e3}
+    table = curve(sizes(times, executions=2_000), 9)
+    assert [table.times_us[rows] for rows in times] == pytest.approx(list(times.values()), rel=0.01)
 
 
-def level(concurrency: int, times_us: dict[int, float], *, count: int = 10) -> Level:
-    batches = dict.fromkeys(times_us, count)
-    rows = sum(size * count for size in times_us)
-    counted = replace(
-        Counters.none(),
-        requests=rows,
-        rows=rows,
-        executions=count * len(times_us),
-        batches=batches,
-        batches_ns={size: round(us * 1e3) * count for size, us in times_us.items()},
-    )
-    return Level(concurrency=concurrency, seconds=1.0, measured=NOTHING, counted=counted)
+def test_a_larger_batch_never_takes_less_time() -> None:
+    table = curve(sizes({1: 1000.0, 2: 1300.0, 3: 1100.0, 4: 1600.0}, executions=1000), 8)
+    assert list(table.times_us.values()) == sorted(table.times_us.values())
+    assert list(table.times_us) == list(range(1, 9))
 
 
-def stepped(rows: int) -> float:
-    """A curve that no line fits."""
-    return 1_000.0 + 200 * rows + (3_000 if rows > 4 else 0)
+def straight(rng: np.random.Generator, fixed: float, rows: Truth) -> Truth:
+    return fixed + rng.uniform(10, 1500) * rows
 
 
-def levels(took: Callable[[int, int], float]) -> list[Level]:
-    return [level(n, {rows: took(n, rows) for rows in range(1, min(n, 8) + 1)}) for n in (1, 3, 5, 8, 13, 17)]
+def tiled(rng: np.random.Generator, fixed: float, rows: Truth) -> Truth:
+    tile = rng.uniform(0.1, 1.0) * fixed * np.ceil(rows / rng.integers(2, 17))
+    return np.asarray(fixed + rng.uniform(0, 300) * rows + tile)
 
 
-def test_the_cost_of_an_arrival_is_found_on_a_stepped_curve() -> None:
-    """Of n clients with one instance, n - b arrive while b run, and never more than the 8 that were answered."""
-    arrivals = burden(levels(lambda n, rows: stepped(rows) + 50 * min(n - rows, 8)), 1, 8)
-    assert arrivals.each_us == pytest.approx(50.0)
-    assert {size.rows: size.mean_us for size in arrivals.sizes} == pytest.approx(
-        {rows: stepped(rows) for rows in range(1, 9)}
-    )
+def jumping(rng: np.random.Generator, fixed: float, rows: Truth) -> Truth:
+    jumps = np.where(rng.random(len(rows)) < 0.2, rng.exponential(0.4 * fixed, len(rows)), 0.0)
+    return np.asarray(fixed + np.cumsum(jumps))
 
 
-def test_without_a_cost_of_arrivals_the_times_stay() -> None:
-    arrivals = burden(levels(lambda n, rows: stepped(rows)), 1, 8)
-    assert arrivals.each_us == 0.0
-    assert {size.rows: size.mean_us for size in arrivals.sizes} == pytest.approx(
-        {rows: stepped(rows) for rows in range(1, 9)}
-    )
+def counted(rng: np.random.Generator, truth: Truth, spread: float) -> list[Size]:
+    """A third to nine tenths of the sizes, 3 to 1,000 executions each, log-normal with this relative spread."""
+    most = len(truth)
+    share = rng.uniform(0.3, 0.9)
+    seen = np.unique([1, most, *rng.choice(np.arange(1, most + 1), size=max(3, int(most * share)), replace=False)])
+    made = []
+    for rows in seen:
+        executions = int(np.exp(rng.uniform(np.log(3), np.log(1000))))
+        took = truth[rows - 1] * rng.lognormal(-(spread**2) / 2, spread, executions)
+        error = float(np.std(took, ddof=1)) / executions**0.5
+        made.append(Size(rows=int(rows), executions=executions, mean_us=float(np.mean(took)), error_us=error))
+    return made
 
 
-def test_a_slope_within_its_error_is_zero() -> None:
-    """Every second level is slower, however many requests are in flight."""
-    slower = {1: 0, 3: 300, 5: 0, 8: 300, 13: 0, 17: 300}
-    assert burden(levels(lambda n, rows: stepped(rows) + slower[n]), 1, 8).each_us == 0.0
+@pytest.mark.parametrize("kind", [straight, tiled, jumping])
+def test_in_200_random_cases_the_intervals_hold_the_truth_and_the_curve_is_not_biased(
+    kind: Callable[[np.random.Generator, float, Truth], Truth],
+) -> None:
+    """Of sizes that were counted, and of those between: 90 % or more in the interval, the mean error below 2 %."""
+    rng = np.random.default_rng(16)
+    held: dict[bool, list[bool]] = {True: [], False: []}
+    errors: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(200):
+        rows = np.arange(1, int(rng.choice([8, 16, 32, 64])) + 1, dtype=np.float64)
+        truth = kind(rng, rng.uniform(500, 20_000), rows)
+        table = curve(counted(rng, truth, float(rng.choice([0.02, 0.15, 0.4]))), len(rows))
+        for size, us in enumerate(truth.tolist(), 1):
+            seen = size in table.counted
+            held[seen].append(table.low_us[size] - 1e-6 <= us <= table.high_us[size] + 1e-6)
+            errors[seen].append(table.times_us[size] / us - 1)
+    for seen in (True, False):
+        assert np.mean(held[seen]) >= 0.9
+        assert abs(np.mean(errors[seen])) < 0.02
 
 
-def test_levels_that_do_not_keep_all_instances_busy_are_left_out() -> None:
-    arrivals = burden([level(1, {1: 9_999.0}), level(3, {1: 1_200.0}), level(5, {1: 1_200.0, 2: 1_400.0})], 2, 8)
-    assert {size.rows: size.mean_us for size in arrivals.sizes} == {1: 1_200.0, 2: 1_400.0}
+def test_random_curves_are_about_the_curve_and_never_fall() -> None:
+    counts = sizes({**{rows: 1000.0 + 10 * rows for rows in range(1, 9)}, 16: 2000.0}, executions=30, spread=0.2)
+    table = curve(counts, 20)
+    rng = np.random.default_rng(1)
+    drawn = np.array([list(table.drawn(rng).values()) for _ in range(500)])
+    assert np.all(np.diff(drawn, axis=1) >= 0)
+    assert drawn[:, 3].mean() == pytest.approx(table.times_us[4], rel=0.02)
+    # A step between 8 and 16 rows may be anywhere: about half of the draws have one, and one in 16 right after 8.
+    assert np.mean(drawn[:, 11] < 1.1 * drawn[:, 7]) == pytest.approx(0.25, abs=0.1)
+    assert drawn.shape == (500, 20)
+
+
+def searched(truth: Callable[[int], float], seen: tuple[int, ...]) -> list[int]:
+    """The sizes that a search measures, with exact times."""
+    times = {rows: truth(rows) for rows in seen}
+    search, probed = StepSearch.of(curve(sizes(times, executions=10_000, spread=0.01), max(seen))), []
+    while (rows := search.next(times)) is not None:
+        times[rows] = truth(rows)
+        probed.append(rows)
+        search.add(rows, times)
+    return probed
+
+
+def test_the_edge_of_a_step_is_measured_by_halving_its_gap() -> None:
+    """Between 8 and 16 rows: 12, 10 and 9, then the step is between 8 and 9."""
+    assert searched(lambda rows: 10_000.0 * -(-rows // 8), (1, 2, 4, 8, 16)) == [12, 10, 9]
+
+
+def test_a_gap_on_a_straight_line_takes_one_measurement_and_a_flat_one_none() -> None:
+    assert searched(lambda rows: 1_000.0 * rows, (1, 2, 3, 4, 16)) == [10]
+    assert searched(lambda rows: 10_000.0 + 10 * rows, (1, 8, 16)) == []
+
+
+def test_no_more_sizes_are_measured_than_there_is_time_for() -> None:
+    assert len(searched(lambda rows: 1.3 ** (rows // 3), (1, 128))) == MOST_PROBES

@@ -82,13 +82,12 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     # The point that was resumed was given the window that it would have had: 20 x 4 requests in three windows.
     reached = records[("dynamic", 1)].measured.throughput_rows_per_s
     assert records[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
-    started = sorted(records.values(), key=lambda record: record.started_at)
-    assert [record.point.config_name for record in started] == ["baseline", "baseline", "dynamic", "dynamic"]
+    assert {record.order_seed for record in records.values()} == {0}
 
 
 @pytest.mark.usefixtures("ranker")
 def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each configuration is measured early and late, and the ceiling before each of them."""
+    """The order is drawn and then reversed, and the ceiling is measured before each configuration, and then after."""
     order: list[str] = []
 
     def configuration(sweep: Sweep, config_name: str, repeat: int, *_: object) -> None:
@@ -102,13 +101,13 @@ def test_repeats_and_the_ceiling_are_interleaved(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("perf.measure.ceiling_run.ROUND_S", 0.01)
     loads = (AnalyzerLoad(concurrency=1),)
     run(
-        Sweep(model="ranker", config_names=("baseline", "dynamic"), loads=loads, repeats=2, ceiling=True),
+        Sweep(model="ranker", config_names=("baseline", "dynamic"), loads=loads, repeats=2, ceiling=True, seed=3),
         Store(tmp_path),
         progress,
     )
     assert order == [
-        *("ceiling", "baseline 1", "ceiling", "dynamic 1"),
-        *("ceiling", "baseline 2", "ceiling", "dynamic 2"),
+        *("ceiling", "dynamic 1", "ceiling", "baseline 1"),
+        *("baseline 2", "ceiling", "dynamic 2", "ceiling"),
     ]
     ceilings = [record for record in read(tmp_path) if isinstance(record, Ceiling)]
     assert [ceiling.repeat for ceiling in ceilings] == [1, 2]

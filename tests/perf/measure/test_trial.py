@@ -1,6 +1,7 @@
 """Interleaved trials of candidates on real servers, and the loads of these trials."""
 
 import contextlib
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,10 +19,11 @@ from perf.compare.versus_run import VersusPlan, versus
 from perf.load.arrivals import arrivals
 from perf.load.deployment import Running
 from perf.load.variant import Overrides, read
-from perf.measure.interleaved import Lane, gain, interleaved, lanes
+from perf.measure.interleaved import Lane, gain, in_order, interleaved, lanes
 from perf.measure.trial import Meter, serving
-from perf.records import round_record, runs
+from perf.records import file, round_record, runs
 from perf.records.candidate import Candidate
+from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.simulate.clients import NS
@@ -65,6 +67,16 @@ def test_a_trace_is_replayed_by_the_load_generator(tmp_path: Path) -> None:
     trace.write_text("5.0\n5.5\n6.0\n")
     load = Traffic.parse(f"trace:{trace}").load(warm_up_s=0.0, duration_s=2.0)
     np.testing.assert_array_equal(arrivals(load), [0.0, 0.5, 1.0])
+    # The content makes it the same load, not the path.
+    assert load.trace_sha256 == hashlib.sha256(b"5.0\n5.5\n6.0\n").hexdigest()
+    trace.write_text("5.0\n5.1\n6.0\n")
+    changed = Traffic.parse(f"trace:{trace}")
+    assert changed.sha256 != load.trace_sha256
+    assert changed.load(warm_up_s=0.0, duration_s=2.0).title != load.title
+    assert Traffic.parse("closed:8").sha256 == ""
+    trace.unlink()
+    with pytest.raises(Mistake, match=r"arrivals\.txt: not a trace of arrivals \(No such file"):
+        changed.load(warm_up_s=0.0, duration_s=2.0)
     with pytest.raises(Mistake, match="ramp:100:400"):
         Traffic.parse("ramp:100")
     for words in ("gamma:300:nan", "poisson:inf", "constant:nan"):
@@ -107,15 +119,23 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     assert versus(plan, terminal()) in (0, 1)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     records = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
-    trials = sorted((trial for _, trial in records), key=lambda trial: (trial.round, trial.started_at))
-    assert [(trial.candidate.instances, trial.stage) for trial in trials] == [(1, AGAINST), (2, AGAINST), (1, NOISE)]
+    trials = [trial for _, trial in records]
+    # The order is drawn, and its seed is on record.
+    assert sorted((trial.candidate.instances, trial.stage) for trial in trials) == [
+        (1, AGAINST),
+        (1, NOISE),
+        (2, AGAINST),
+    ]
+    assert {file.read(path, KeyedTrial).order_seed for path in tmp_path.iterdir()} == {plan.seed}
     # The answers were collected once: all servers have the same maximum batch size.
     assert len(plan.meter.answers.pools) == 1
     for trial in trials:
         assert trial.load == "closed:8"
         assert trial.wrong == trial.failed == trial.not_sent == trial.late == 0
         assert trial.requests == len(trial.latencies_us) == len(trial.due_s) > 0
-        assert trial.throughput_rows_per_s == pytest.approx(trial.requests / trial.seconds)
+        # Throughput is of the answers in the window; at each of its ends 8 requests are in flight.
+        assert abs(trial.throughput_rows_per_s * trial.seconds - trial.requests) <= 8
+        assert (trial.planned_s, trial.warm_up_s, trial.load_sha256) == (0.5, 0.3, "")
         assert trial.passed in (True, None)
         assert max(trial.counted.batches) <= 8
         assert trial.cores_busy > 0
@@ -128,6 +148,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     printed = capsys.readouterr().out
     assert printed.count("p99 <= 5000 ms, noise: ") == 2
     assert "1 run of each" in printed
+    assert printed.count("To be certain: the same command with --rounds 3.") == 2
     # The records compare as they did.
     sides = [f"{tmp_path}:{name}" for name in ("one", "two", "noise")]
     assert compare.main([*sides[:2], "--noise", sides[2], "--out", str(tmp_path / "out" / "c.json")]) in (0, 1)
@@ -176,10 +197,30 @@ def test_servers_that_do_not_fit_together_are_started_for_each_trial() -> None:
         for candidate, name in ((ONE, "A"), (TWO, "B"))
     ]
     trials = interleaved(
-        side_by_side, (1, 2), lambda server, lane, number: synthetic(lane.candidate, lane.stage, number, 1.0)
+        side_by_side, (1, 2), lambda server, lane, number: synthetic(lane.candidate, lane.stage, number, 1.0), seed=3
     )
-    assert [(trial.candidate, trial.round) for trial in trials] == [(ONE, 1), (TWO, 1), (ONE, 2), (TWO, 2)]
-    assert events == ["start A", "stop A", "start B", "stop B"] * 2
+    assert [(trial.candidate, trial.round) for trial in trials] == [(TWO, 1), (ONE, 1), (ONE, 2), (TWO, 2)]
+    assert events == [f"{what} {name}" for name in "BAAB" for what in ("start", "stop")]
+
+
+def test_no_candidate_always_comes_first() -> None:
+    """Each is first as often as the others over many rounds, and a round reverses the one before."""
+    orders = [in_order("ABC", number, 0) for number in range(1, 601)]
+    assert orders[1::2] == [order[::-1] for order in orders[::2]]
+    # Three standard deviations of a binomial number of 600 / 3 are 35; the reversed rounds depend on the others.
+    assert all(abs(sum(order[0] == name for order in orders) - 200) < 50 for name in "ABC")
+    assert orders == [in_order("ABC", number, 0) for number in range(1, 601)]
+    assert orders != [in_order("ABC", number, 1) for number in range(1, 601)]
+
+
+def test_a_steady_drift_favours_no_candidate() -> None:
+    """The machine gains 1 % with each trial; A, then B in every round would make B 1 % faster."""
+    at, rates = 0, {"A": 1.0, "B": 1.0}
+    for number in range(1, 5):
+        for name in in_order("AB", number, 5):
+            rates[name] *= 1.01**at
+            at += 1
+    assert rates["A"] == pytest.approx(rates["B"])
 
 
 def test_the_first_configuration_has_a_second_lane_for_the_noise() -> None:

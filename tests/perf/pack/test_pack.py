@@ -1,4 +1,4 @@
-"""Packing: the paper's example, exact answers, the improvement, the validator and the replay."""
+"""Packing: the paper's example, exact answers, the validator, and changes of a placement."""
 
 import itertools
 import random
@@ -11,14 +11,12 @@ import numpy as np
 import pytest
 
 from perf.pack import exact, solver
-from perf.pack.algorithms import ALGORITHMS, pack, plan
+from perf.pack.algorithms import ALGORITHMS, pack
 from perf.pack.duty import Portion, Turns
-from perf.pack.heuristics import best_fit_decreasing
-from perf.pack.improve import improve
 from perf.pack.placement import Placement
 from perf.pack.problem import Items, Plain
 from perf.pack.replan import replan
-from perf.pack.replay import Stream, replay, serve
+from perf.pack.replay import replay
 from perf.pack.validator import violations
 from perf.pack.workload import Curve, Devices, Model, Pair, Workload
 from triton_batching.terminal import Mistake
@@ -34,7 +32,7 @@ def model(name: str, rate: float, target: float, times: tuple[float, ...], memor
 A = model("A", 64, 200, (50.0, 75.0, 100.0))
 B = model("B", 32, 250, (50.0, 90.0, 125.0))
 C = model("C", 32, 250, (60.0, 95.0, 125.0))
-PAPER = Workload(devices=Devices(count=2, memory_bytes=1.0), models=(A, B, C))
+PAPER = Workload(devices=Devices(count=2, memory_bytes=1.0), models=(A, B, C), arrivals="uniform")
 
 
 def random_workload(seed: int, count: int) -> Workload:
@@ -159,14 +157,6 @@ def test_without_the_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
         exact.fewest(Plain(sizes=[size for part in parts for size in part], capacity=1000))
 
 
-def test_the_improvement_keeps_every_item_once() -> None:
-    problem = random_sizes(2, 40)
-    after = improve(problem, best_fit_decreasing(problem))
-    assert len(after) < len(best_fit_decreasing(problem))
-    assert sorted(item for items in after for item in items) == list(range(40))
-    assert all(sum(problem.sizes[item] for item in items) <= 150 for items in after)
-
-
 def test_a_model_that_fills_devices_gets_whole_ones() -> None:
     busy = replace(A, rate_per_s=400)  # 16 rows in 100 ms: 160 requests/s fill a device
     workload = Workload(devices=Devices(count=3, memory_bytes=1.0), models=(busy,))
@@ -228,29 +218,6 @@ def test_the_validator_sees_a_changed_device() -> None:
     assert violations(PAPER, short) == ["device 0: its executions take 125 ms of a cycle of 120 ms"]
     assert any("up to 205 ms, target 200 ms" in text for text in violations(PAPER, long))
     assert violations(replace(PAPER, devices=Devices(count=1, memory_bytes=1.0)), placement) != []
-
-
-def test_models_take_turns_in_the_replay() -> None:
-    first = Stream(arrivals=np.array([0.0, 1.0, 2.0, 3.0]), times=(0.0, 10.0, 12.0))
-    second = Stream(arrivals=np.array([5.0]), times=(0.0, 20.0))
-    # 0: one of the first alone until 10; the second until 30; two of the first until 42, the last until 52.
-    assert [ends.tolist() for ends in serve([first, second])] == [[10.0, 42.0, 42.0, 52.0], [30.0]]
-
-
-def test_the_replay_is_late_above_the_plan() -> None:
-    placement = pack(PAPER)
-    late = replay(PAPER, placement, scale=1.3)
-    assert {stream.model for stream in late if not stream.in_time} == {"A", "B"}
-
-
-def test_uneven_arrivals_get_the_headroom_they_need() -> None:
-    uneven = replace(PAPER, arrivals="poisson", devices=Devices(count=3, memory_bytes=1.0))
-    assert not all(stream.in_time for stream in replay(uneven, pack(uneven)))
-    placement = plan(uneven)
-    assert placement.headroom > 0
-    assert sum(share.rate_per_s for node in placement.nodes for share in node.shares) == pytest.approx(128)
-    assert violations(uneven, placement) == []
-    assert all(stream.in_time for stream in replay(uneven, placement))
 
 
 def test_a_placement_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, cast
 
@@ -181,6 +181,26 @@ def test_a_throughput_with_a_comma_ends_a_program_with_one_line(
         (line,) = capsys.readouterr().err.strip().splitlines()
         assert str(path) in line
         assert 'Expected `float`, got `str` "170,2"' in line
+
+
+def test_a_trial_is_found_again_only_for_the_same_content_of_its_load(tmp_path: Path) -> None:
+    """A changed trace file was not noticed, since only its path was in the key."""
+    before = replace(KEY, load="trace:gaps.txt", load_sha256="1" * 64)
+    round_record.write(before, study().trials[0], tmp_path)
+    assert before.path(tmp_path).exists()
+    assert not replace(before, load_sha256="2" * 64).path(tmp_path).exists()
+    # A record that does not know the content is that of no file; other loads are found under their old names.
+    assert not replace(before, load_sha256="").path(tmp_path).exists()
+    assert KEY.path(tmp_path).name == "ranker.dynamic.a8ae85.r1.json"
+
+
+def test_runs_under_traces_of_other_content_are_under_other_loads(tmp_path: Path) -> None:
+    trial = replace(study().trials[0], load="trace:gaps.txt")
+    loads = [
+        runs.of_trial(replace(trial, load_sha256=content), "ranker", "dynamic", path=tmp_path).load
+        for content in ("", "1" * 64, "2" * 64)
+    ]
+    assert loads == ["trace:gaps.txt", "trace:gaps.txt (11111111)", "trace:gaps.txt (22222222)"]
 
 
 @pytest.mark.parametrize("started_at", ["", "yesterday"])

@@ -10,11 +10,11 @@ import pytest
 from studies import study
 
 from perf.compare import __main__ as compare
-from perf.compare.comparison import CANNOT_TELL, FASTER
 from perf.compare.comparison import compare as lines_of
 from perf.records import measurement, runs
 from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Study
+from perf.stats.verdict import FASTER, SAME
 
 GRID = Path(__file__).parents[3] / "perf" / "studies" / "results" / "grid"
 TUNED = GRID / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
@@ -34,7 +34,7 @@ def test_a_finished_study_is_its_default_against_its_choice() -> None:
     throughput = lines["throughput"]
     ratios = np.divide(stages(tuned_study, FINAL), stages(tuned_study, AGAINST, NOISE))
     assert throughput.ratio.value == pytest.approx(np.exp(np.mean(np.log(ratios))))
-    assert (throughput.runs, throughput.ratio.count, throughput.verdict) == (2, 2, FASTER)
+    assert (throughput.runs, throughput.ratio.count, throughput.verdict.word) == (2, 2, FASTER)
     assert throughput.configs == (str(tuned_study.default), str(tuned_study.chosen))
     assert throughput.noise is not None
     (first,), (second,) = stages(tuned_study, AGAINST), stages(tuned_study, NOISE)
@@ -70,7 +70,7 @@ def test_equal_records_are_not_told_apart(tmp_path: Path, capsys: pytest.Capture
     assert compare.main([str(TUNED), f"{TUNED.parent}/./{TUNED.name}", "--out", str(tmp_path / "compared.json")]) == 0
     assert "are the same records" in capsys.readouterr().out
     lines = lines_of(runs.read(str(TUNED)), runs.read(str(TUNED)))
-    assert {line.verdict for line in lines} == {CANNOT_TELL}
+    assert {line.verdict.word for line in lines} == {SAME}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,20 @@ def test_sizes_and_infinite_percentiles_read_back_as_numbers(tmp_path: Path) -> 
     assert stored.trials[0].counted == original.trials[0].counted
 
 
+def test_a_trial_holds_what_makes_it_the_same_trial(tmp_path: Path) -> None:
+    original = study()
+    first = replace(original.trials[0], planned_s=5.0, warm_up_s=1.0, load_sha256="ab" * 32)
+    path = replace(original, trials=(first,)).write(tmp_path / "study.json")
+    assert Study.read(path).trials == (first,)
+    # Records of before have none of it, and read nevertheless.
+    text = path.read_text()
+    for name in ("planned_s", "warm_up_s", "load_sha256"):
+        text, count = re.subn(rf',?\s*"{name}": [^,}}\n]+', "", text)
+        assert count == 1
+    path.write_text(text)
+    assert Study.read(path).trials == (replace(first, planned_s=None, warm_up_s=None, load_sha256=""),)
+
+
 def test_infeasible_studies_read_back(tmp_path: Path) -> None:
     original = replace(study(), chosen=None, trials=(), predictions=(), steps=())
     assert Study.read(original.write(tmp_path / "s.json")) == original

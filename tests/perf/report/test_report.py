@@ -50,7 +50,8 @@ def test_table_has_every_point_and_the_verdict(folder: Path) -> None:
     assert sum(line.startswith(("baseline ", "dynamic  ")) for line in lines) == 5
     # 317.75 / 91.5 = 3.4727
     assert any(
-        line.startswith("dynamic batching: 3.47 x the rows/s of the baseline at concurrency 16") for line in lines
+        line.startswith("dynamic batching: faster, 3.47 x (3.47 to 3.47) the rows/s of the baseline at concurrency 16")
+        for line in lines
     )
     assert "! dynamic at 20: failed requests: 1" in lines
 
@@ -78,12 +79,21 @@ def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> Non
             str(size): str(count) for size, count in row.batches.items()
         }
         assert line["marks"] == "; ".join(row.marks)
-    assert float(lines[2]["to_baseline_median"]) == pytest.approx(317.75 / 91.5)
-    assert (lines[4]["to_baseline_median"], lines[0]["ceiling_batch_rows"]) == ("", "8")
+    assert float(lines[2]["to_baseline_value"]) == pytest.approx(317.75 / 91.5)
+    assert (lines[4]["to_baseline_value"], lines[0]["ceiling_batch_rows"]) == ("", "8")
+    assert [(line["verdict"], line["more_repeats"]) for line in lines[2:]] == [("faster", "0")] * 2 + [("", "2")]
 
 
 def test_page_has_every_point_figure_and_record_and_needs_nothing_else(page: str, folder: Path) -> None:
-    for text in ("91.5", "317.8", "400.2", "failed requests: 1", "3.47 x the rows/s", str(MACHINE), "python 3.11"):
+    for text in (
+        "91.5",
+        "317.8",
+        "400.2",
+        "failed requests: 1",
+        "3.47 x (3.47 to 3.47) the rows/s",
+        str(MACHINE),
+        "python 3.11",
+    ):
         assert text in page
     assert page.count("<tr class=") == 6
     assert page.count("<svg") == page.count("</svg>") == 10

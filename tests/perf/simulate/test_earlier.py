@@ -20,6 +20,8 @@ from perf.records.study import LatencyTarget, Prediction, Study
 from perf.records.traffic import Traffic
 from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
+from perf.simulate.predict import PERCENTILES
+from perf.simulate.uncertainty import Bounds, PredictedBounds
 from tests.perf.simulate.test_simulate import ramp
 from triton_batching.terminal import Mistake
 
@@ -73,11 +75,17 @@ def test_a_prediction_is_shown_beside_the_measurement(here: Study, tmp_path: Pat
     predictions = [prediction for prediction in here.predictions if prediction.candidate == here.chosen]
     assert f"{figures.throughput_rows_per_s:,.1f} rows/s, p99 {figures.p99_ms:.1f} ms" in shown(predictions, measured)
     assert "none of these was measured" in shown(predictions, {})
+    assert "90% of measurements │ 1.0 to 2.0" in shown(predictions, {})
 
 
 def shown(predictions: Sequence[Prediction], measured: Mapping[Candidate, EarlierTrials]) -> str:
     text = io.StringIO()
-    show(predictions, measured, LatencyTarget(latency_ms=55), MODEL, Console(file=text, width=200))
+    bound = Bounds(low=1.0, high=2.0)
+    intervals = [
+        PredictedBounds(throughput_rows_per_s=bound, percentiles_ms=dict.fromkeys(PERCENTILES, bound))
+        for _ in predictions
+    ]
+    show(predictions, intervals, measured, LatencyTarget(latency_ms=55), MODEL, Console(file=text, width=200))
     return " ".join(text.getvalue().split())
 
 
@@ -122,7 +130,7 @@ def test_only_what_is_measured_is_announced_in_a_pipe(
         profile(sized(rows), [(1, None)], tmp_path, progress=progress)
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == lines
-    assert all("measuring its service times with 1 instance(s), 20 to 50 s" in error for error in errors)
+    assert all("measuring its service times with 1 instance(s), 20 to 60 s" in error for error in errors)
 
 
 def test_a_ramp_of_another_configuration_is_not_used_again(profiling: Profiling) -> None:

@@ -9,14 +9,14 @@ import pytest
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.ramp import Level
-from perf.measure.service_curve import Size
+from perf.measure.service_line import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.measurement import AnalyzerResult
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate import __main__ as program
-from perf.simulate.costs import ASLEEP, Costs, contention
+from perf.simulate.costs import Costs, contention
 from perf.simulate.predict import predict
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
@@ -209,16 +209,6 @@ def test_threads_without_a_ramp_are_refused() -> None:
         Costs.of(Candidate(max_batch_size=8, threads=4), profile)
 
 
-def test_a_ramp_gives_the_time_outside_the_server() -> None:
-    """400 us for a lone request, and 300 us more for each answer before one's own, of which two thirds lie apart."""
-    way = ramp(outside_us=400.0, each_us=300.0).way
-    assert way.lone_us == 400.0
-    assert way.each_us == pytest.approx(200.0)
-    assert way.mean_us({1: 10}) == 400.0
-    assert way.mean_us({4: 10}) == pytest.approx(400 + 1.5 * 200)
-    assert way.longer(100.0).mean_us({4: 10}) == pytest.approx(500 + 1.5 * 200)
-
-
 def test_an_execution_that_runs_alone_takes_the_time_of_its_own_ramp() -> None:
     """Two instances may have half the cores each, so the times of one instance are not those of one of two."""
     slower, alone_us = ramp(factor=1.5, instances=2), 1.5 * 20_500
@@ -237,12 +227,6 @@ def test_rare_requests_find_the_caches_cold() -> None:
     assert predicted("closed:2", cold).percentiles_ms[50] == 21.0
     # A pause that changes little is none.
     assert replace(ramp(), rare_us=20_900.0).cold_us == ramp().cold_us == 0.0
-
-
-def test_a_lone_request_of_an_open_loop_wakes_threads_up_on_its_way() -> None:
-    profiled = ramp(outside_us=400.0)
-    assert predicted("closed:1", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4, rel=0.01)
-    assert predicted("constant:5", profiled).percentiles_ms[50] == pytest.approx(20.5 + 0.4 * ASLEEP, rel=0.01)
 
 
 def test_given_arrival_times_are_repeated_as_a_whole() -> None:

@@ -9,11 +9,13 @@ from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
-from perf.tune.answer import figure, pareto, shown
+from perf.tune.answer import figure, other_work, pareto, shown
 from perf.tune.bottleneck import bottleneck
-from perf.tune.pooled_trials import last_rounds
+from perf.tune.pooled_trials import PooledTrials, last_rounds
 from perf.tune.reasons import reasons, simplified
+from perf.tune.remedy import remedies
 from perf.tune.simulator import Corrections
+from tests.perf.report.sweep.test_summary import NOTHING
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
 
@@ -44,6 +46,8 @@ def test_the_bottleneck_is_named_with_its_numbers() -> None:
     assert bottleneck([queued]).startswith("queue: most of the time is spent waiting")
     with pytest.raises(ValueError, match="nothing was measured"):
         bottleneck([])
+    lost = replace(measured, throughput_rows_per_s=0.0, latencies_us=(math.inf,) * 10, counted=NOTHING)
+    assert bottleneck([lost]) == "overload: no request was answered, so no time of a request is known"
 
 
 def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Path) -> None:
@@ -63,14 +67,24 @@ def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Pa
 
 def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
     result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
-    assert result.chosen is not None
+    assert result.comparison is not None
     for screened in result.screened:
-        chosen = replace(result, chosen=replace(result.chosen, candidate=screened.candidate))
+        final = [replace(trial, candidate=screened.candidate) for trial in result.comparison.final]
+        chosen = replace(result, comparison=replace(result.comparison, final=tuple(final)))
         assert [each.candidate for each in shown(chosen)].count(screened.candidate) == 1
 
 
 def test_a_large_figure_is_written_in_full() -> None:
-    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "inf"]
+    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "none"]
+
+
+def test_the_own_clients_are_no_other_work() -> None:
+    """Server and clients of a model that is bound by the cores leave a load average far above their number."""
+    own = replace(trial(), load_average=9.0, cores_busy=0.99, cores_ours=0.97)
+    assert other_work([own]) == pytest.approx(0.02)
+    disturbed = replace(own, load_average=0.1, cores_ours=0.6)
+    assert other_work([own, disturbed]) == pytest.approx(0.39)
+    assert other_work([replace(own, cores_ours=None)]) == 0.0
 
 
 def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> None:
@@ -85,6 +99,14 @@ def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> N
     assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
     assert [(first.stage, second.stage) for first, second in noise] == [(NOISE, AGAINST)]
     assert last_rounds([]) == ([], [], [])
+
+
+def test_no_target_is_proposed_that_nothing_reached(tmp_path: Path) -> None:
+    search = searching(tmp_path / "s.json", "closed:16", 100, sizes=(8,))
+    lost = replace(trial(), throughput_rows_per_s=0.0, latencies_us=(math.inf,) * 10)
+    pooled = PooledTrials.of([lost], LatencyTarget(latency_ms=100))
+    lines = remedies(pooled, search.screen, Corrections(), search.candidates[:2])
+    assert not [line for line in lines if "inf" in line]
 
 
 def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:

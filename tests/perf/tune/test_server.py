@@ -17,14 +17,15 @@ from perf.measure import ramp_plan
 from perf.measure.service_profile import write
 from perf.measure.trial import TRACE_RATE
 from perf.records.candidate import Candidate
-from perf.records.study import FINAL, HALVING, Study
+from perf.records.study import FINAL, HALVING, LatencyTarget, Study
+from perf.records.traffic import Traffic
 from perf.report.study.evidence import Evidence
 from perf.report.study.parts import parts
 from perf.tune import tuning
 from perf.tune.__main__ import main
-from perf.tune.live import trace_rate
+from perf.tune.live import MOST_SERVERS, LiveBench, trace_rate
 from perf.tune.screening import Screen
-from perf.tune.study_log import Budget
+from perf.tune.study_log import WARM_UP_S, Budget
 from perf.tune.tuned_file import headed, is_ours
 from serve.doctor.__main__ import main as doctor
 from tests.perf.simulate.test_simulate import ramp
@@ -61,7 +62,7 @@ def test_a_model_is_tuned_from_the_command_line(
     command = [
         *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
         *("--repository", str(repository), "--results", str(tmp_path)),
-        *("--seconds", "17", "--points", "7"),
+        *("--seconds", "25", "--points", "9", "--rounds", "12"),
     ]
     assert main(command) == 0
     output = capsys.readouterr().out
@@ -70,12 +71,11 @@ def test_a_model_is_tuned_from_the_command_line(
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
     current = Candidate(max_batch_size=2)
-    # On a quiet machine four rows, in 22 ms against two in 21 ms. In any case the answer and the file agree.
-    if tuned == current:
-        assert f"keep the current configuration, {current}" in output
-    else:
-        assert f"use {tuned}" in output
-        assert f"in place of {current}" in output
+    # Four rows in 22 ms against two in 21 ms: whatever the noise, some number of rounds shows it.
+    assert tuned != current
+    assert f"use {tuned}" in output
+    assert f"in place of {current}" in output
+    assert re.search(r"throughput x \d\.\d+ \([\d. to]+\) in (3|6|12) rounds: faster", output)
     assert ("beware: a lone request waits for the full delay" in output) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
@@ -100,8 +100,8 @@ def test_a_model_is_tuned_from_the_command_line(
     measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
     assert {"mean", "p50"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
-    assert main([*command, "--points", "6"]) == 2
-    assert "--points 6 and --seconds 17: too little for a comparison" in capsys.readouterr().err
+    assert main([*command, "--points", "8"]) == 2
+    assert "--points 8 and --seconds 25: too little for a comparison" in capsys.readouterr().err
 
     # The same command again measures nothing, since all is on record. It names the file that it replaces.
     assert "in place of: " not in output
@@ -114,6 +114,42 @@ def test_a_model_is_tuned_from_the_command_line(
     assert [path.read_text() for path in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
     assert path.read_text() == study.after_pbtxt
     assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
+
+
+@pytest.mark.server
+def test_servers_start_side_by_side_before_the_first_load(repository: Path) -> None:
+    config = read_config(config_file(repository / MODEL, None))
+    target, traffic = LatencyTarget(latency_ms=400), Traffic.parse("closed:2")
+    both = [Candidate.of(config), Candidate(max_batch_size=1)]
+    with LiveBench(config=config, target=target, repository=repository) as bench:
+        for candidate in both:
+            bench.prepare(candidate)
+            bench.prepare(candidate)  # it starts already
+        assert not any(started.done() for started in bench._servers.values())
+        first = bench.measure(both[0], traffic, stage=HALVING, round=1, seconds=0.5)
+        assert [started.done() for started in bench._servers.values()] == [True, True]
+        second = bench.measure(both[1], traffic, stage=HALVING, round=1, seconds=0.5)
+    for trial in (first, second):
+        assert trial.requests
+        assert (trial.planned_s, trial.warm_up_s, trial.failed, trial.wrong) == (0.5, WARM_UP_S, 0, 0)
+
+
+def test_the_oldest_server_ends_but_not_that_of_the_current_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bookkeeping alone: nothing starts."""
+    config = read_config(config_file(REPOSITORY / MODEL, None))
+    bench = LiveBench(config=config, target=LatencyTarget(latency_ms=400))
+    ended = []
+
+    def retire(bench: LiveBench, candidate: Candidate) -> None:
+        ended.append(candidate)
+        del bench._servers[candidate]
+
+    monkeypatch.setattr(LiveBench, "_start", lambda self, candidate: None)
+    monkeypatch.setattr(LiveBench, "retire", retire)
+    others = [Candidate(max_batch_size=size) for size in range(101, 102 + MOST_SERVERS)]
+    for candidate in (Candidate.of(config), *others):
+        bench.prepare(candidate)
+    assert ended == others[:2]
 
 
 def test_a_mistake_is_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

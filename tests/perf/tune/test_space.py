@@ -9,7 +9,7 @@ from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
 from perf.tune.screening import Screen, distinct
 from perf.tune.simulator import Corrections
-from perf.tune.space import Parallelism, space
+from perf.tune.space import Parallelism, space, steps
 from triton_batching.terminal import Mistake
 
 
@@ -26,6 +26,36 @@ def test_sizes_are_powers_of_two_and_the_sizes_of_the_model() -> None:
     config = ModelConfig(name="m", backend="python", max_batch_size=12)
     assert space(config, largest=24, cores=2, gpu=False).sizes == (1, 2, 4, 8, 12, 16, 24)
     assert space(config, largest=24, smallest=3, cores=2, gpu=False).sizes == (4, 8, 12, 16, 24)
+
+
+@pytest.mark.parametrize(("clients", "wanted"), [(24, 12), (12, 6)])
+def test_a_batch_size_gives_each_instance_an_equal_share_of_the_clients(clients: int, wanted: int) -> None:
+    """Powers of two alone would leave one of two instances with a smaller batch, or none."""
+    candidates = space(CONFIG, largest=32, reached=clients, cores=2, gpu=False).candidates(accelerator)
+    sizes = {
+        instances: {each.max_batch_size for each in candidates if each.instances == instances} for instances in (1, 2)
+    }
+    assert wanted in sizes[2]
+    # With one instance half of the clients wait while it runs the others, or all run at once.
+    assert {wanted, clients} <= sizes[1]
+    assert max(sizes[2]) == clients
+    # Requests of three rows fit whole.
+    threes = space(CONFIG, largest=32, smallest=3, reached=3 * 7, cores=2, gpu=False).candidates(accelerator)
+    assert {12, 9} <= {each.max_batch_size for each in threes if each.instances == 2}
+
+
+def test_the_ends_of_steps_are_tried() -> None:
+    def by_tens(parallelism: Parallelism, rows: int) -> float:
+        return 20_000 + 5_000.0 * -(-rows // 10)
+
+    rates = {rows: rows / by_tens(Parallelism(instances=1), rows) for rows in range(1, 41)}
+    assert steps(rates) == [10, 20, 30]
+    assert {10, 20, 30} <= {
+        each.max_batch_size for each in space(CONFIG, largest=40, cores=1, gpu=False).candidates(by_tens)
+    }
+    # A curve without steps has none, nor one whose noise is below 5 %.
+    assert steps({rows: rows / accelerator(Parallelism(instances=1), rows) for rows in range(1, 41)}) == []
+    assert steps({1: 100.0, 2: 96.0, 3: 120.0, 4: 115.0}) == []
 
 
 def test_instances_of_onnxruntime_share_out_the_cores() -> None:

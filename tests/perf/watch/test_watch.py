@@ -12,9 +12,10 @@ from rich.console import Console
 
 from perf.watch.__main__ import main
 from perf.watch.chart import nice, runs
-from perf.watch.history import COARSE, FINE, History
+from perf.watch.history import COARSE_S, FINE_S, FINE_SPAN_S, SPAN_S, History, Track
 from perf.watch.page import page, write
 from perf.watch.reading import Reading
+from perf.watch.sample import Sample
 from perf.watch.screen import screen, sizes
 from serve.management.statistics import Counters
 
@@ -97,7 +98,8 @@ def test_hours_of_readings_take_the_memory_of_one() -> None:
     for at_s in range(total):
         history.add(reading(at_s, *[3] * min(at_s, 40), *life))
     track = history.tracks["m"]
-    assert (len(track.fine), len(track.coarse), len(history.states)) == (FINE, COARSE, COARSE)
+    # A minute and an hour ago are still inside: a reading each second, and a step of ten seconds that began before.
+    assert (len(track.fine), len(track.coarse), len(history.states)) == (61, 361, 361)
     hour = track.hour()
     assert hour is not None
     assert 3590 <= hour.seconds <= 3610
@@ -125,6 +127,61 @@ def test_rates_are_over_the_time_between_the_readings() -> None:
     assert recent is not None
     assert recent.per_s(recent.counted.rows) == 2
     assert (recent.queue_ms, recent.compute_ms) == (1, 2)
+
+
+def watched(every_s: float, seconds: float, *, start_s: float = 1_700_000_000.0) -> Track:
+    """The track of a model that executes one batch of 2 rows for each reading."""
+    track, count = Track(), round(seconds / every_s)
+    for number in range(1, count + 1):
+        track.add(Sample(at_s=start_s + number * every_s, seconds=every_s, counted=counted([2])))
+    return track
+
+
+@pytest.mark.parametrize("every_s", [0.05, 0.2, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize("window_s", [5.0, 60.0])
+def test_a_window_is_a_time_whatever_the_time_between_readings(every_s: float, window_s: float) -> None:
+    """With as many samples as seconds, "last 60 s" covered 12 s at --every 0.2."""
+    track = watched(every_s, 200.0)
+    recent = track.recent(window_s, track.fine[-1].at_s)
+    assert recent is not None
+    assert abs(recent.seconds - window_s) <= max(FINE_S, every_s / 2) + 1e-6
+    assert recent.counted.executions == round(recent.seconds / every_s)
+
+
+@pytest.mark.parametrize("every_s", [0.05, 0.2, 1.0, 30.0])
+def test_the_history_is_bounded_whatever_the_time_between_readings(every_s: float) -> None:
+    track = watched(every_s, 300.0)
+    assert len(track.fine) <= FINE_SPAN_S / FINE_S + 1
+    assert len(track.coarse) <= SPAN_S / COARSE_S + 1
+    assert track.fine[-1].at_s - track.fine[0].at_s <= FINE_SPAN_S
+    hour = track.hour()
+    assert hour is not None
+    assert hour.counted.executions == round(300 / every_s)
+    assert hour.seconds == pytest.approx(300)
+
+
+def test_the_newest_sample_counts_even_if_it_is_longer_than_the_window() -> None:
+    track = watched(30.0, 300.0)
+    now_s = track.fine[-1].at_s
+    recent = track.recent(5.0, now_s)
+    assert recent is not None
+    assert (recent.seconds, recent.per_s(recent.counted.rows)) == (30.0, 2 / 30)
+    # Half a minute later there was no reading for longer than the window.
+    assert track.recent(5.0, now_s + 30) is None
+
+
+@pytest.mark.parametrize(("every_s", "readings", "words"), [(0.2, 400, "last 5 s"), (0.2, 11, "last 2 s")])
+def test_the_views_name_the_time_that_their_values_cover(every_s: float, readings: int, words: str) -> None:
+    history = History()
+    for number in range(readings):
+        history.add(reading(number * every_s, *[2] * number))
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(screen(history, "here:8001"))
+    assert words in shown.get()
+    assert words in page(history, "here:8001", refresh_s=None)
+    covered = min(60, round((readings - 1) * every_s))
+    assert f"rows in one execution, last {covered} s" in shown.get()
 
 
 class Well(html.parser.HTMLParser):

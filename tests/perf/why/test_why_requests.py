@@ -1,6 +1,7 @@
 """What `perf.why` reads: files of requests, mixes of sizes and service times."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from perf.simulate.batcher.mix import Mix, MixError, read_sizes
 from perf.simulate.batcher.request import MS
 from perf.simulate.batcher.requests_file import RequestsError, read_requests
-from perf.why.service import ServiceError, read_service
+from perf.why.service import ServiceError, counted, read_service
+from serve.management.statistics import Counters
 from tests.perf.why.test_why import LENGTHS, X, config
 
 
@@ -97,3 +99,12 @@ def test_service_times() -> None:
     for wrong in ("", "x", "1=", "-1", "0=3", "20+x", "nan", "1=5,1=6", "8=1,1=5"):
         with pytest.raises(ServiceError, match="--service-ms"):
             read_service(wrong)
+
+
+def test_a_size_that_the_server_did_not_count_is_on_the_steps_of_the_others() -> None:
+    """Steps of 8 rows, of 10 ms each: 9 and 12 rows were not counted and take as long as 16."""
+    batches = dict.fromkeys([*range(1, 9), 16, 24, 32], 50)
+    times_ns = {rows: 50 * 10 * MS * -(-rows // 8) for rows in batches}
+    service = counted(replace(Counters.none(), batches=batches, batches_ns=times_ns), 32)
+    assert [service(rows) for rows in (1, 8, 16, 32)] == [10 * MS, 10 * MS, 20 * MS, 40 * MS]
+    assert [service(rows) / MS for rows in (9, 12, 17)] == pytest.approx([20, 20, 30], rel=0.01)

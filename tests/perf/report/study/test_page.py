@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 from studies import CHOSEN, milliseconds, study
 
-from perf.measure.service_curve import Size
+from perf.measure.service_line import Size
 from perf.measure.service_profile import ServiceTimes, write
 from perf.records.study import PROFILE, Study
 from perf.report.__main__ import main

@@ -1,4 +1,3 @@
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,13 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import CHOSEN, DEFAULT, impossible, study
 
-from perf.records.study import AGAINST, NOISE, Study
+from perf.records.study import AGAINST, HALVING, NOISE, Study
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.gain import Gain, gains
 from perf.report.study.noise import noise
-from perf.report.study.verdict import passes, sustained, verdict
-from perf.stats.bootstrap import Interval
+from perf.report.study.verdict import sustained, verdict
+from perf.stats import rounds
+from perf.stats.interval import Interval
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 
 PASSING = {"passed": True, "late": 0}
 
@@ -36,7 +37,7 @@ def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_tar
     assert section.title == (
         f"Use {CHOSEN}, because it meets 99 % of requests within 40 ms and the current configuration does not"
     )
-    assert "0 of 3,500 requests late (0.0 %, allowed 1.0 %) in 5 windows: the target is met" in section.sentences[0]
+    assert "0 of 2,800 requests late (0.0 %, allowed 1.0 %) in 4 windows: the target is met" in section.sentences[0]
     assert section.data["passes"] is True
     assert section.data["current_passes"] is False
 
@@ -54,61 +55,91 @@ def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise()
         for candidate in (CHOSEN, DEFAULT)
     )
     again = [trial.throughput_rows_per_s for trial in tuning.trials if trial.stage == NOISE]
-    # the default's measurements in their order: against, noise, against, noise ...
-    order = [value for pair in zip(theirs, again, strict=True) for value in pair]
-    ratios = [math.log(a / b) for a, b in zip(ours, order, strict=False)]
-    assert first.interval.value == pytest.approx(math.exp(sum(ratios) / 4))
-    assert first.verdict == "gain"
+    # Each round has a trial of each, and one more of the default.
+    assert first.interval == rounds.paired(ours, theirs)
+    assert first.noise == rounds.paired(again, theirs)
+    assert first.verdict.word == FASTER
     assert verdict(evidence(tuning)).title.startswith(f"Use {CHOSEN}, because its throughput is 6")
     assert "n = 4 interleaved rounds, 5,600 requests" in str(first)
-    assert "the A/A noise is up to" in str(first)
+    assert f"the A/A noise is x {first.noise} (4 pairs): faster" in str(first)
+
+
+def test_with_one_default_more_than_a_round_has_all_of_them_are_compared_in_turn() -> None:
+    """The order of `perf.tune`: default, choice, default, choice, default, choice."""
+    trials = [trial for trial in study("closed:16").trials if trial.stage in (AGAINST, NOISE)]
+    ours = [trial for trial in trials if trial.candidate == CHOSEN][:3]
+    theirs = [replace(trial, stage=stage) for trial, stage in zip(trials[1::3], (AGAINST, NOISE, NOISE), strict=False)]
+    pairs = evidence(replace(study("closed:16"), trials=(*ours, *theirs))).pairs
+    assert pairs == tuple(zip(ours, theirs, strict=True))
+
+
+def test_figures_are_of_trials_that_were_made_after_the_choice() -> None:
+    """The trials that chose it were good, by chance as well."""
+    tuning = study("closed:16")
+    lucky = tuple(
+        replace(trial, throughput_rows_per_s=9000.0) if (trial.stage, trial.candidate) == (HALVING, CHOSEN) else trial
+        for trial in tuning.trials
+    )
+    assert {trial.throughput_rows_per_s for trial in lucky if trial.stage == HALVING} > {9000.0}
+    sections = [verdict(evidence(replace(tuning, trials=trials))) for trials in (tuning.trials, lucky)]
+    assert sections[0] == sections[1]
+    # Those that were not compared have no others.
+    alone = evidence(replace(tuning, trials=tuple(trial for trial in lucky if trial.stage == HALVING)))
+    assert [trial.throughput_rows_per_s for trial in alone.of(CHOSEN)] == [9000.0]
 
 
 @pytest.mark.parametrize("load", ["poisson:380", "closed:16"])
 @pytest.mark.parametrize("passing", [True, False])
-def test_a_difference_that_is_not_significant_never_reads_as_a_win(load: str, passing: bool) -> None:
+def test_a_difference_that_is_not_certain_never_reads_as_a_win(load: str, passing: bool) -> None:
     tuning = study(load, same=True)
     tuning = both_pass(tuning) if passing else tuning
     section = verdict(evidence(tuning))
-    assert section.title.startswith("Not significant: " if passing else "Not verified: ")
-    assert "Use" not in section.title
-    assert not any(sentence.rstrip(".").endswith(": gain") for sentence in section.sentences)
+    assert section.title.startswith(("Cannot tell whether ", "Keep ") if passing else ("Cannot tell", "Not verified: "))
+    assert not any(sentence.rstrip(".").endswith((": faster", ": slower")) for sentence in section.sentences)
     for gain in section.data["gains"]:  # type: ignore[attr-defined]
-        assert gain["verdict"] == "not significant"
+        assert gain["verdict"] in (SAME, CANNOT_TELL)
 
 
-def gain_of(low: float, value: float, high: float, *, noise: float | None, higher: bool = True) -> Gain:
-    interval = Interval(value=value, low=low, high=high, level=0.95, count=4, method="m")
-    sides = {"new": value, "current": 1.0}
-    return Gain(what="w", unit="u", higher=higher, interval=interval, n=9, noise=noise, repeats=1, **sides)
+def interval_of(low: float, value: float, high: float) -> Interval:
+    return Interval(value=value, low=low, high=high, level=0.95, count=4, method="m")
+
+
+def gain_of(interval: Interval, *, noise: Interval | None = None, higher: bool = True) -> Gain:
+    sides = {"new": interval.value, "current": 1.0}
+    return Gain(what="w", unit="u", higher=higher, interval=interval, n=9, noise=noise, **sides)
 
 
 @pytest.mark.parametrize(
-    ("interval", "noise", "higher", "verdict"),
+    ("interval", "noise", "higher", "word"),
     [
-        ((1.1, 1.2, 1.3), 0.1, True, "gain"),
-        ((1.1, 1.2, 1.3), None, True, "gain"),
-        ((1.1, 1.2, 1.3), 0.25, True, "not significant"),
-        ((0.9, 1.2, 1.5), 0.0, True, "not significant"),
-        ((1.1, 1.2, 1.3), 0.1, False, "loss"),
-        ((0.7, 0.8, 0.9), 0.2, False, "gain"),
-        # 1 / 0.8 is 25 % more
-        ((0.7, 0.8, 0.9), 0.26, False, "not significant"),
-        ((0.7, 0.8, 0.9), 0.1, True, "loss"),
+        ((1.1, 1.2, 1.3), (0.5, 1.1, 2.0), True, FASTER),
+        ((1.1, 1.2, 1.3), None, True, FASTER),
+        # The current configuration surely differs from itself by 15 %: 1.1 / 1.15 < 1.
+        ((1.1, 1.2, 1.3), (1.05, 1.15, 1.3), True, CANNOT_TELL),
+        ((1.1, 1.2, 1.3), (0.8, 0.9, 0.95), True, CANNOT_TELL),
+        ((1.1, 1.2, 1.3), (1.04, 1.05, 1.06), True, FASTER),
+        ((0.9, 1.2, 1.5), None, True, CANNOT_TELL),
+        ((0.98, 1.0, 1.02), None, True, SAME),
+        ((1.1, 1.2, 1.3), None, False, SLOWER),
+        ((0.7, 0.8, 0.9), None, False, FASTER),
+        ((0.7, 0.8, 0.9), None, True, SLOWER),
     ],
 )
-def test_a_gain_needs_an_interval_without_1_and_more_than_the_noise(
-    interval: tuple[float, float, float], noise: float | None, higher: bool, verdict: str
+def test_a_gain_needs_an_interval_without_1_that_is_more_than_the_noise(
+    interval: tuple[float, float, float], noise: tuple[float, float, float] | None, higher: bool, word: str
 ) -> None:
-    assert gain_of(*interval, noise=noise, higher=higher).verdict == verdict
+    found = gain_of(interval_of(*interval), noise=interval_of(*noise) if noise else None, higher=higher)
+    assert found.verdict.word == word
 
 
 @given(value=st.floats(0.2, 5), below=st.floats(0.01, 1), above=st.floats(1, 10), higher=st.booleans())
 def test_an_interval_that_holds_1_is_never_a_gain_or_a_loss(
     value: float, below: float, above: float, higher: bool
 ) -> None:
-    gain = gain_of(value * below, value, value * above, noise=None, higher=higher)
-    assert (gain.verdict == "not significant") == (value * below <= 1 <= value * above)
+    interval = interval_of(value * below, value, value * above)
+    certain = gain_of(interval, higher=higher).verdict.word in (FASTER, SLOWER)
+    within = interval.low >= 1 / 1.03 and interval.high <= 1.03
+    assert certain == (not within and not interval.low <= 1 <= interval.high)
 
 
 def test_a_loss_keeps_the_current_configuration() -> None:
@@ -125,11 +156,13 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     tuning = replace(study(), chosen=None, after_pbtxt="")
     section = verdict(evidence(tuning))
     assert section.title.startswith("No measured configuration meets 99 % of requests within 40 ms under poisson:380")
+    compared = {trial.candidate for trial in tuning.trials if trial.stage == AGAINST}
     pooled = {
         candidate: [
             us
             for trial in tuning.trials
             if (trial.candidate, trial.load) == (candidate, tuning.load)
+            and (candidate not in compared or trial.stage != HALVING)
             for us in trial.latencies_us
         ]
         for candidate in {trial.candidate for trial in tuning.trials}
@@ -166,17 +199,27 @@ def test_the_page_has_one_throughput_of_all_windows_and_the_next_step() -> None:
     assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in sentence for sentence in section.sentences)
     assert section.grids[0].rows[0][2] == f"{mean:.0f}"
     assert "To serve it (until the next tuning replaces it): make serve MODEL=ranker CONFIG=tuned." in section.sentences
-    kept = verdict(evidence(study("closed:16", same=True)))
+    kept = verdict(evidence(both_pass(study("closed:16", same=True))))
     assert not [sentence for sentence in kept.sentences if "make serve" in sentence]
 
 
-def test_windows_that_ended_when_sure_need_more_requests() -> None:
-    # none late of 500: 0.99 ^ 500 = 0.007 is sure of a planned window, but not of one that was watched (644)
-    first = replace(study().trials[2], latencies_us=(1000.0,) * 500, requests=500, **PASSING)  # type: ignore[arg-type]
-    for early, sure in ((False, True), (True, None)):
-        records = evidence(replace(study(), trials=(replace(first, early=early),)))
-        assert records.of(CHOSEN)
-        assert passes(records, CHOSEN) is sure
+def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
+    """One round of four, with values apart by 20 %, in the order of the rounds."""
+    tuning = both_pass(study("closed:16"))
+    wild = tuple(
+        replace(trial, throughput_rows_per_s=100.0 + 20 * (trial.round % 2) * (trial.candidate == CHOSEN))
+        for trial in tuning.trials
+    )
+    command = (*tuning.command, "--rows", "2", "--repository", "mine")
+    section = verdict(evidence(replace(tuning, trials=wild, command=command)))
+    first = gains(evidence(replace(tuning, trials=wild)))[0]
+    assert first.verdict.more_rounds is not None
+    assert str(first.verdict) in section.title
+    rounds_in_all = 4 + first.verdict.more_rounds
+    assert (
+        f"To be certain: python -m perf.compare.versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
+        f"--repository mine --rounds {rounds_in_all}."
+    ) in section.sentences
 
 
 def test_an_unfinished_study_has_no_verdict() -> None:
@@ -234,6 +277,9 @@ def test_a_noisy_machine_has_a_banner_and_a_calm_one_has_none() -> None:
         replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s * 1.3) if trial.stage == NOISE else trial
         for trial in tuning.trials
     )
-    assert "throughput of the same configuration differed by 3" in noise(evidence(replace(tuning, trials=wild))).banner
+    assert (
+        "the same configuration measured again differs from itself, throughput x 1."
+        in noise(evidence(replace(tuning, trials=wild))).banner
+    )
     crowded = tuple(replace(trial, load_average=20.0) for trial in tuning.trials)
     assert "load average 20.0 on 2 cores" in noise(evidence(replace(tuning, trials=crowded))).banner

@@ -5,7 +5,9 @@ import pytest
 
 from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow, Ceiling, Measurement, MeasurementKey
 from perf.report.sweep.mixture import MixtureError
-from perf.report.sweep.summary import Comparison, Ratio, Row, compare
+from perf.report.sweep.summary import Comparison, Row, compare
+from perf.stats import rounds
+from perf.stats.verdict import level_of_each
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
@@ -27,7 +29,7 @@ def record(
     summary: bool = True,
     model: str = "m",
 ) -> Measurement:
-    """A stable point of 2 rows per request, unless told otherwise; the mean then follows from Little's law."""
+    """A point without faults of 2 rows per request, unless told otherwise; the mean then follows from Little's law."""
     mean = mean_us or concurrency * 2 / rate * 1e6
     batches = batches or {2: 50}
     rows = sum(size * count for size, count in batches.items())
@@ -106,7 +108,7 @@ def test_medians_over_repeats() -> None:
     assert last.mean_us == pytest.approx(40_000)
     assert last.p95_us == pytest.approx(48_000)
     assert last.p99_us == pytest.approx(80_000)
-    assert last.throughput_spread == pytest.approx((400 - 100) / 200)
+    assert last.throughput == rounds.mean([100.0, 200.0, 400.0])
     assert last.requests == 150
 
 
@@ -130,19 +132,38 @@ def test_batches_are_summed_and_rows_per_execution_is_a_median() -> None:
 
 
 def test_ratios_are_paired_by_repeat() -> None:
-    # 300/100 and 200/200: the median ratio is 2, while the ratio of the medians would be 250/150
+    # 300/100 and 200/200: the mean ratio is sqrt 3, while the ratio of the means would be sqrt(300 x 200 / 100 / 200)
     base = [record(rate=100, repeat=1), record(rate=200, repeat=2)]
     last = row(*base, record("dynamic", rate=200, repeat=2), record("dynamic", rate=300, repeat=1))
-    assert last.to_baseline == Ratio(median=2.0, low=1.0, high=3.0)
-    # p95 goes as 1 / rate here: 1/3 and 1
+    assert last.to_baseline == rounds.paired([300.0, 200.0], [100.0, 200.0])
+    # p95 goes as 1 / rate here
     assert last.p95_to_baseline is not None
-    assert last.p95_to_baseline.median == pytest.approx((1 / 3 + 1) / 2)
+    assert last.p95_to_baseline.value == pytest.approx(3**-0.5)
 
 
 def test_a_repeat_without_partner_has_no_ratio() -> None:
     last = row(record(rate=100), record("dynamic", rate=300), record("dynamic", rate=900, repeat=2))
-    assert last.to_baseline == Ratio(median=3.0, low=3.0, high=3.0)
+    assert last.to_baseline == rounds.paired([300.0], [100.0])
     assert row(record(rate=100), record("dynamic", repeat=2)).to_baseline is None
+
+
+def test_all_intervals_of_a_load_hold_together() -> None:
+    """Two configurations over the baseline, and the second one over the first one as well; at 4 only the first."""
+    names = {"baseline": (2, 4), "dynamic": (2, 4), "dynamic_2_instances": (2,)}
+    points = [
+        record(name, rate=100.0 + repeat, concurrency=number, repeat=repeat)
+        for name, numbers in names.items()
+        for number in numbers
+        for repeat in (1, 2, 3)
+    ]
+    comparison = only(*points)
+    assert [comparison.compared_at(number) for number in (2, 4, 8)] == [3, 1, 0]
+    levels = {(each.config_name, each.load.concurrency): each.to_baseline for each in comparison.rows}
+    assert {key: interval and interval.level for key, interval in levels.items() if key[0] != "baseline"} == {
+        ("dynamic", 2): level_of_each(3),
+        ("dynamic_2_instances", 2): level_of_each(3),
+        ("dynamic", 4): 0.95,
+    }
 
 
 def test_without_a_baseline_at_this_load_there_is_no_ratio() -> None:
@@ -155,7 +176,8 @@ def test_ceiling_is_the_fastest_batch_and_paired_by_repeat() -> None:
     comparison = only(record(rate=100), record(rate=100, repeat=2), *ceilings)
     assert comparison.ceiling is not None
     assert (comparison.ceiling.rows, comparison.ceiling.throughput_rows_per_s) == (8, 305)  # of 190 200 210 400 400 400
-    assert comparison.rows[0].to_ceiling == Ratio(median=0.375, low=0.25, high=0.5)
+    assert comparison.rows[0].to_ceiling == rounds.paired([100.0, 100.0], [200.0, 400.0])
+    assert (comparison.ceiling.low, comparison.ceiling.high) == (190, 400)
     assert row(record()).to_ceiling is None
 
 
@@ -181,22 +203,6 @@ def test_littles_law_within_3_percent_is_not_marked() -> None:
     assert row(record(mean_us=80_000 / 0.971)).marks == ()
 
 
-def test_the_worst_window_spread_of_any_repeat_is_marked() -> None:
-    assert row(record(windows=(95, 100, 105))).marks == ()  # exactly 10 %
-    assert row(record(), record(repeat=2, windows=(94, 100, 106))).marks == ("windows spread 12.0 %",)
-
-
-def test_spread_of_repeats_is_marked() -> None:
-    assert row(record(rate=100), record(rate=109, repeat=2)).marks == ()
-    assert row(record(rate=95), record(rate=105, repeat=2), record(rate=107, repeat=3)).marks == (
-        "repeats spread 11.4 %",
-    )
-
-
-def test_one_repeat_has_no_spread() -> None:
-    assert row(record()).throughput_spread is None
-
-
 def test_a_missing_summary_is_marked_and_has_no_latency() -> None:
     last = row(record(summary=False))
     assert last.marks == ("perf_analyzer printed no summary in repeat 1",)
@@ -214,14 +220,6 @@ def test_too_few_windows_are_marked() -> None:
 def test_failed_requests_of_the_measurement_alone_are_marked() -> None:
     assert row(record()).failed_requests == 0  # the builder's counters start at 3
     assert row(record(failed=2), record(failed=1, repeat=2)).marks == ("failed requests: 3",)
-
-
-def test_spread_of_the_ceiling_is_marked() -> None:
-    """Rounds lie minutes apart, so they show what the machine did in between, within a repeat and over repeats."""
-    assert row(record(), ceiling(rates=(191, 200, 210))).marks == ()
-    assert row(record(), ceiling(rates=(180, 200, 210))).marks == ("ceiling spread 15.0 %",)
-    two = ceiling(rates=(200,)), ceiling(rates=(240,), repeat=2)
-    assert row(record(), record(repeat=2), *two).marks == ("ceiling spread 18.2 %",)
 
 
 def test_rows_are_ordered_baseline_first() -> None:

@@ -1,69 +1,132 @@
-from perf.report.sweep.verdict import gained, sentences
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perf.compare.comparison import compare as compare_runs
+from perf.records import runs
+from perf.records.measurement import Ceiling, Measurement
+from perf.report.command import summarise
+from perf.report.sweep.summary import Comparison
+from perf.report.sweep.verdict import basis, judged, sentences
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 from tests.perf.report.sweep.test_summary import ceiling, only, record
+
+README = Path(__file__).parents[4] / "perf" / "results" / "readme"
+
+
+def repeated(*entries: Measurement | Ceiling) -> Comparison:
+    """The records, and each measurement twice more with the same values."""
+    points = [entry for entry in entries if isinstance(entry, Measurement)]
+    again = [replace(each, point=replace(each.point, repeat=repeat)) for each in points for repeat in (2, 3)]
+    return only(*entries, *again)
 
 
 def test_a_gain_names_figures_and_the_batches() -> None:
     # p95 is 1.2 x 8 rows in flight / rate, so it falls as the rate rises: 1/3.48 and 1/2
-    comparison = only(
+    comparison = repeated(
         record(rate=100),
         record("dynamic", rate=348, batches={8: 50}),
         record("dynamic_2_instances", rate=696, batches={8: 50}),
     )
     assert sentences(comparison) == (
-        "dynamic batching: 3.48 x the rows/s of the baseline at concurrency 4 (p95 0.29 x), "
-        "because 8.0 rows ran together instead of 2.0.",
-        "a second instance: another 2.00 x the rows/s of dynamic at concurrency 4 (p95 0.50 x).",
+        "dynamic batching: faster, 3.48 x (3.48 to 3.48) the rows/s of the baseline at concurrency 4, p95 0.29 x "
+        "(0.29 to 0.29), because 8.0 rows ran together instead of 2.0.",
+        "a second instance: faster, 2.00 x (2.00 to 2.00) the rows/s of dynamic at concurrency 4, p95 0.50 x "
+        "(0.50 to 0.50).",
     )
 
 
 def test_full_cores_are_said_when_a_second_instance_gains_nothing_either() -> None:
     # 2 rows in 10 ms and 8 rows in 40 ms: 5 ms a row, batched or not; two at a time take twice as long
-    comparison = only(
+    comparison = repeated(
         record(rate=100, execution_us=10_000),
         record("dynamic", rate=101, batches={8: 50}, execution_us=40_000),
         record("dynamic_2_instances", rate=100, batches={8: 50}, execution_us=80_000),
     )
     assert sentences(comparison) == (
-        "dynamic batching: nothing gained over the baseline at concurrency 4 (1.01 x, within the spread): "
+        "dynamic batching: the same within 3% as the baseline at concurrency 4 (1.01 x, 1.01 to 1.01): "
         "8.0 rows ran together instead of 2.0, but a row took 1.00 x the compute time, "
         "so its cores are already full (compute-bound).",
-        "a second instance: nothing gained over dynamic at concurrency 4 (0.99 x, within the spread): "
+        "a second instance: the same within 3% as dynamic at concurrency 4 (0.99 x, 0.99 to 0.99): "
         "side by side, each row took 2.0 x as long, so its cores were already full (compute-bound).",
     )
 
 
 def test_full_cores_are_said_near_the_ceiling_and_not_otherwise() -> None:
     points = [record(rate=100, execution_us=10_000), record("dynamic", batches={8: 50}, execution_us=40_000)]
-    assert "compute-bound" not in sentences(only(*points))[0]
-    assert "compute-bound" not in sentences(only(*points, ceiling(rates=(120, 120))))[0]
-    assert "compute-bound" in sentences(only(*points, ceiling(rates=(105, 105))))[0]
+    assert "compute-bound" not in sentences(repeated(*points))[0]
+    assert "compute-bound" not in sentences(repeated(*points, ceiling(rates=(120, 120))))[0]
+    assert "compute-bound" in sentences(repeated(*points, ceiling(rates=(105, 105))))[0]
 
 
 def test_no_batches_no_gain() -> None:
-    assert sentences(only(record(), record("dynamic")))[0].endswith(
+    assert sentences(repeated(record(), record("dynamic")))[0].endswith(
         ": 2.0 rows ran together, as before, so no batches formed."
     )
 
 
-def test_a_difference_within_the_spread_is_no_gain() -> None:
-    base = [record(rate=100), record(rate=100, repeat=2)]
-    noisy = only(*base, record("dynamic", rate=102), record("dynamic", rate=114, repeat=2))
-    steady = only(*base, record("dynamic", rate=108), record("dynamic", rate=109, repeat=2))
-    slower = only(*base, record("dynamic", rate=90), record("dynamic", rate=91, repeat=2))
-    assert [gained(comparison.rows[1], comparison.rows[0]) for comparison in (noisy, steady, slower)] == [0, 1, -1]
-    assert "nothing gained" in sentences(noisy)[0]
-    assert sentences(slower)[0].endswith(", a loss.")
+def against(*rates: float) -> Comparison:
+    """Repeats of the baseline at 100 rows/s and of another configuration at these rates."""
+    base = [record(rate=100, repeat=repeat) for repeat in range(1, len(rates) + 1)]
+    return only(*base, *(record("dynamic", rate=rate, repeat=repeat) for repeat, rate in enumerate(rates, 1)))
+
+
+@pytest.mark.parametrize(
+    ("rates", "word", "sentence"),
+    [
+        ((108, 109, 110), FASTER, "dynamic batching: faster, 1.09 x (1.07 to 1.12) the rows/s of the baseline at conc"),
+        ((90, 91, 92), SLOWER, "dynamic batching: slower, 0.91 x (0.89 to 0.94) the rows/s of the baseline at concurr"),
+        ((100, 101, 100), SAME, "dynamic batching: the same within 3% as the baseline at concurrency 4 (1.00 x, 0.99 "),
+        (
+            (102, 114),
+            CANNOT_TELL,
+            "dynamic batching against the baseline at concurrency 4: 1.08 x (0.53 to 2.19), cannot tell, measure 5 "
+            "more repeats: the same sweep with --repeats 7.",
+        ),
+        (
+            (300,),
+            CANNOT_TELL,
+            "dynamic batching against the baseline at concurrency 4: 3.00 x (one repeat has no interval), cannot tell, "
+            "measure 2 more repeats: the same sweep with --repeats 3.",
+        ),
+    ],
+)
+def test_the_verdict_is_that_of_the_one_rule(rates: tuple[float, ...], word: str, sentence: str) -> None:
+    comparison = against(*rates)
+    found = judged(comparison.rows[1], comparison.rows[0], comparison)
+    assert found is not None
+    assert (found[0], found[1]) == (comparison.rows[1].to_baseline, comparison.rows[1].verdict)
+    assert found[1].word == word
+    assert sentences(comparison)[0].startswith(sentence)
+
+
+def test_a_table_says_what_its_intervals_are_and_what_it_needs() -> None:
+    assert basis(against(102, 114)) == (
+        "An interval is Student's t of the repeats in pairs, at 95 %.",
+        "The throughput of 1 of 2 points is not known within 10% (95 %): the same sweep with about --repeats 6 would "
+        "do.",
+    )
+    names = ("baseline", "dynamic", "dynamic_2_instances")
+    assert basis(repeated(*map(record, names), ceiling(rates=(190.0, 200.0, 230.0)))) == (
+        "Intervals are Student's t of the repeats in pairs, each at 98.33 %, so that the 3 at one concurrency hold "
+        "together with 95 %.",
+        "The ceiling is 200.0 rows/s, 190.0 to 230.0 over its rounds; a share of it holds for a machine of this speed.",
+    )
+    assert basis(only(record(rate=100), record(rate=1000, repeat=2))) == (
+        "The throughput of 1 of 1 points is not known within 10% (95 %): a quieter machine would do.",
+    )
 
 
 def test_the_highest_common_concurrency_is_compared() -> None:
     points = [record(concurrency=number) for number in (2, 8, 16)]
     comparison = only(*points, *(record("dynamic", rate=300, concurrency=number) for number in (2, 8)))
-    assert "at concurrency 8 " in sentences(comparison)[0]
+    assert "at concurrency 8" in sentences(comparison)[0]
 
 
 def test_marked_points_are_named() -> None:
     (sentence,) = sentences(only(record(), record("dynamic", rate=300, failed=1)))
-    assert sentence.endswith(" Not stable: dynamic, see the marks.")
+    assert sentence.endswith(" Faulty: dynamic, see the marks.")
 
 
 def test_without_a_reference_nothing_is_claimed() -> None:
@@ -77,5 +140,18 @@ def test_without_a_reference_nothing_is_claimed() -> None:
 
 
 def test_another_configuration_is_set_against_the_baseline() -> None:
-    (sentence,) = sentences(only(record(), record("tuned", rate=200)))
-    assert sentence == "tuned: 2.00 x the rows/s of the baseline at concurrency 4 (p95 0.50 x)."
+    (sentence,) = sentences(repeated(record(), record("tuned", rate=200)))
+    assert sentence == (
+        "tuned: faster, 2.00 x (2.00 to 2.00) the rows/s of the baseline at concurrency 4, p95 0.50 x (0.50 to 0.50)."
+    )
+
+
+def test_the_report_and_the_comparison_of_the_same_records_agree() -> None:
+    """One said a gain of 1.70, the other that it cannot tell."""
+    lines = compare_runs(runs.read(f"{README}:baseline"), runs.read(f"{README}:dynamic"))
+    of_load = {(line.model, line.load.split()[0]): line for line in lines if line.quantity == "throughput"}
+    found = [row for comparison in summarise(README).comparisons for row in comparison.of("dynamic")]
+    assert len(found) == len(of_load) > 0
+    for row in found:
+        line = of_load[row.model, f"closed:{row.load.concurrency}"]
+        assert (row.to_baseline, row.verdict) == (line.ratio, line.verdict)

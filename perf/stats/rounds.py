@@ -1,0 +1,57 @@
+"""Intervals on the ratio of two measurements that were repeated in rounds: Student's t on the logarithms.
+
+Most of the noise is between rounds (other work on the machine, the start of a server), so rounds are the sample, and
+more of them make the interval shorter. The logarithm of a throughput or latency is nearly normal, and t is exact for a
+normal one from two rounds on, where a bootstrap of five values holds the truth in 84 % of the cases where it says 95 %.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import scipy  # its `special` is loaded at the first interval
+
+from perf.stats.interval import LEVEL, Interval
+
+
+def paired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL) -> Interval:
+    """The geometric mean of `new` / `old` round by round; both (rounds,), all above 0. One round has no interval."""
+    logs = np.log(np.asarray(new, dtype=np.float64)) - np.log(np.asarray(old, dtype=np.float64))
+    count = len(logs)
+    error = float(np.std(logs, ddof=1)) / math.sqrt(count) if count > 1 else math.inf
+    return _interval(float(np.mean(logs)), error, count - 1, count, level, "Student's t, rounds in pairs")
+
+
+def unpaired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL) -> Interval:
+    """The geometric mean of `new` over that of `old`, for independent runs that are not in pairs (Welch's t)."""
+    sides = [np.log(np.asarray(side, dtype=np.float64)) for side in (new, old)]
+    count, value = min(map(len, sides)), float(np.mean(sides[0]) - np.mean(sides[1]))
+    if count < 2:
+        return _interval(value, math.inf, 1, count, level, "")
+    squares = [float(np.var(side, ddof=1)) / len(side) for side in sides]
+    parts = [square**2 / (len(side) - 1) for square, side in zip(squares, sides, strict=True)]
+    # Two sides without any spread have no degrees of freedom of their own.
+    freedom = sum(squares) ** 2 / sum(parts) if sum(parts) > 0 else count - 1
+    return _interval(value, math.sqrt(sum(squares)), freedom, count, level, "Welch's t, runs")
+
+
+def mean(values: Sequence[float], *, level: float = LEVEL) -> Interval:
+    """The geometric mean of repeats (repeats,), all above 0. One repeat has no interval."""
+    return replace(paired(values, [1.0] * len(values), level=level), method="Student's t, repeats")
+
+
+def _interval(value: float, error: float, freedom: float, count: int, level: float, method: str) -> Interval:
+    if not math.isfinite(error):
+        return Interval(value=_exp(value), low=0.0, high=math.inf, level=level, count=count, method="no interval")
+    half = float(scipy.special.stdtrit(freedom, (1 + level) / 2)) * error
+    low, high = _exp(value - half), _exp(value + half)
+    return Interval(value=_exp(value), low=low, high=high, level=level, count=count, method=method)
+
+
+def _exp(value: float) -> float:
+    """The exponential, infinite if it is too large for a float."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf

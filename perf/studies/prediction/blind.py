@@ -1,0 +1,239 @@
+"""Blind cases: models made from a seed in this run, random configurations, and a client that shares no code with ours.
+
+`python -m perf.studies.prediction blind` draws a seed, makes three models, and measures four random configurations of
+each in a closed loop and with Poisson arrivals, by tritonclient's asyncio client in a process of its own. Each of three
+rounds has ramps of service times, the client's way, and all configurations in a random order. Nothing in the simulation
+knows these models. It prints how many predictions are within 5, 10 and 20 % of throughput, p50 and p95, and how many of
+the single measurements the intervals hold. A round of a model takes 3 to 5 minutes.
+"""
+
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import ClassVar
+
+from rich.console import Console
+from rich.table import Table
+
+from perf.measure.service_profile import Profile
+from perf.measure.service_time import recorded
+from perf.measure.service_time_run import bar
+from perf.records import file
+from perf.records.candidate import Candidate
+from perf.records.study import LatencyTarget, Prediction
+from perf.records.traffic import Traffic
+from perf.simulate.predict import LIMITS, predict
+from perf.simulate.uncertainty import LEVEL, Bounds, PredictedBounds, bounds
+from perf.studies.prediction import blind_models
+from perf.studies.prediction.blind_bench import BlindBench, BlindCase, BlindPoint, client
+from perf.studies.prediction.blind_client import together
+from perf.studies.prediction.points import round_folder
+from perf.studies.prediction.service_rounds import one_ramp
+from triton_batching.terminal import Mistake, guarded, program_parser, terminal
+
+RESULTS = Path("perf/results/local/prediction/blind")
+FILE = "blind.json"
+CASES, ROUNDS, SECONDS = 4, 3, 10.0
+# Share of the predictions that must be within the limits: 22 of 24.
+GATE = 22 / 24
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One figure of a case: predicted with its bounds, and measured in each round."""
+
+    predicted: float
+    bounds: Bounds
+    measured: tuple[float, ...]
+
+    @property
+    def error(self) -> float:
+        """Predicted over the median of the measured values, minus 1."""
+        return self.predicted / median(self.measured) - 1
+
+    @property
+    def held(self) -> int:
+        """How many of the measured values are within the bounds."""
+        return sum(map(self.bounds.hold, self.measured))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlindComparison:
+    """A case under one load; `figures` by the names of `LIMITS`."""
+
+    model: str
+    candidate: Candidate
+    rows: int
+    load: str
+    figures: Mapping[str, Figure]
+
+    @property
+    def within(self) -> bool:
+        """Whether all errors are within their limits."""
+        return all(abs(figure.error) <= LIMITS[name] for name, figure in self.figures.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlindRecord:
+    """All comparisons of one seed."""
+
+    KIND: ClassVar[str] = "blind predictions"
+    FORMAT: ClassVar[int] = 1
+    seed: int
+    points: tuple[BlindComparison, ...]
+
+
+def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
+    """Predict every case of a model from the ramps and the client's way of all rounds, beside what was measured."""
+    config, cases = bench.config, bench.drawn()
+    counts = [(count, None) for count in sorted({1, *(case.candidate.instances for case in cases)})]
+    profiles = [bench.profile(number, counts) for number in range(1, rounds + 1)]
+    profile = Profile(ramps=tuple(map(one_ramp, zip(*(each.ramps for each in profiles), strict=True))))
+    clients = [client(round_folder(bench.folder, number), bench.model) for number in range(1, rounds + 1)]
+    way, target = together([each.way for each in clients]), LatencyTarget(latency_ms=float("inf"))
+    plain = Candidate(max_batch_size=config.max_batch_size)
+    # The client takes cores from a model on the CPU: its own load on the plain configuration shows how many.
+    many = [each.levels[-1] for each in clients]
+    traffic = Traffic(pattern="closed", clients=many[0].concurrency)
+    alike = predict(plain, config, traffic, profile, target, requests=4000, way=way)
+    stretch = median(alike.longer(level.counted) for level in many)
+    comparisons = []
+    for case in cases:
+        for load in case.loads(profiles[0]):
+            points = _points(bench, case, load, rounds)
+            traffic = Traffic.parse(load, rows=case.rows)
+            prediction = predict(case.candidate, config, traffic, profile, target, way=way, stretch=stretch)
+            around = bounds(
+                case.candidate,
+                config,
+                traffic,
+                profile,
+                seconds=bench.seconds,
+                throughput_rows_per_s=prediction.throughput_rows_per_s,
+                way=way,
+                stretch=stretch,
+            )
+            comparisons.append(_comparison(points, prediction, around))
+    return comparisons
+
+
+def _points(bench: BlindBench, case: BlindCase, load: str, rounds: int) -> list[BlindPoint]:
+    name = f"{bench.model}.case_{case.number}.{load.partition(':')[0]}.json"
+    return [file.read(round_folder(bench.folder, number) / name, BlindPoint) for number in range(1, rounds + 1)]
+
+
+def _comparison(points: Sequence[BlindPoint], prediction: Prediction, around: PredictedBounds) -> BlindComparison:
+    first = points[0]
+    figures = {
+        "throughput": Figure(
+            predicted=prediction.throughput_rows_per_s,
+            bounds=around.throughput_rows_per_s,
+            measured=tuple(point.answered.answered_per_s * point.rows for point in points),
+        )
+    }
+    for percent in (50, 95):
+        figures[f"p{percent}"] = Figure(
+            predicted=prediction.percentiles_ms[percent],
+            bounds=around.percentiles_ms[percent],
+            measured=tuple(point.answered.percentiles_ms[percent] for point in points),
+        )
+    return BlindComparison(
+        model=first.model, candidate=first.candidate, rows=first.rows, load=first.load, figures=figures
+    )
+
+
+def show(comparisons: Sequence[BlindComparison], console: Console) -> None:
+    """Print predicted and measured side by side, how many are within the limits, and what the intervals hold."""
+    limits = ", ".join(f"{name} {limit:.0%}" for name, limit in LIMITS.items())
+    table = Table(
+        "model", "configuration", "load", "rows/s", "p50 ms", "p95 ms", "held", title=f"predicted / measured, {limits}"
+    )
+    for each in comparisons:
+        figures = [each.figures[name] for name in LIMITS]
+        count = sum(len(figure.measured) for figure in figures)
+        table.add_row(
+            each.model,
+            f"{each.candidate}, {each.rows} rows",
+            each.load,
+            *map(_cell, figures),
+            f"{sum(figure.held for figure in figures)}/{count}",
+            style=None if each.within else "bold",
+        )
+    console.print(table)
+    for line in summary(comparisons):
+        console.print(line, markup=False)
+
+
+def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
+    """How many points are within the limits, how many of each figure, and the share that the intervals hold."""
+    total, within = len(comparisons), sum(each.within for each in comparisons)
+    needed = round(GATE * total)
+    lines = [
+        f"{within} of {total} within all limits; the gate of {needed} is {'held' if within >= needed else 'missed'}"
+    ]
+    for name, limit in LIMITS.items():
+        figures = [each.figures[name] for each in comparisons]
+        near = sum(abs(figure.error) <= limit for figure in figures)
+        held, count = sum(figure.held for figure in figures), sum(len(figure.measured) for figure in figures)
+        bias = median(figure.error for figure in figures)
+        lines.append(
+            f"{name}: {near} of {total} within {limit:.0%}, median error {bias:+.1%}; "
+            f"the {LEVEL:.0%} intervals hold {held} of {count} single measurements ({held / count:.0%})"
+        )
+    return lines
+
+
+def _cell(figure: Figure) -> str:
+    return f"{figure.predicted:.1f} ({figure.bounds:.1f}) / {median(figure.measured):.1f} ({figure.error:+.0%})"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure what has no record, predict, print and record; exit code 2 for a mistake, 1 for a failed measurement."""
+    parser = program_parser("python -m perf.studies.prediction blind", __doc__, example="--seed 7 --rounds 1")
+    parser.add_argument("models", nargs="*", help=f"default: {' '.join(blind_models.KINDS)}")
+    parser.add_argument("--seed", type=int, help="of models and cases (default: a new one, which is printed)")
+    parser.add_argument("--cases", type=int, default=CASES, help=f"configurations of each model (default {CASES})")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"number of rounds (default {ROUNDS})")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help=f"length of a window (default {SECONDS:g})")
+    parser.add_argument("--only-compare", action="store_true", help="measure nothing, compare the records of --seed")
+    parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
+    arguments = parser.parse_args(argv)
+    command = recorded("perf.studies.prediction", ["blind", *argv])
+    seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
+    folder, models = arguments.results / f"seed_{seed}", arguments.models or list(blind_models.KINDS)
+
+    def run() -> None:
+        if unknown := set(models) - set(blind_models.KINDS):
+            raise Mistake(f"{', '.join(sorted(unknown))}: no blind model. Name one of {', '.join(blind_models.KINDS)}.")
+        if min(arguments.rounds, arguments.cases) < 1 or arguments.seconds <= 0 or seed < 0:
+            raise Mistake("--rounds, --cases, --seconds: nothing would be measured. Write 1 or more; --seed 0 or more.")
+        if arguments.only_compare and arguments.seed is None:
+            raise Mistake("--only-compare: which records? Name their --seed.")
+        console = terminal()
+        console.print(f"seed {seed}: records in {folder}", markup=False)
+        with tempfile.TemporaryDirectory(prefix="triton-batching-blind-") as repository:
+            benches = [
+                BlindBench(
+                    model=model,
+                    seed=seed,
+                    repository=Path(repository),
+                    folder=folder,
+                    cases=arguments.cases,
+                    seconds=arguments.seconds,
+                    command=command,
+                )
+                for model in models
+            ]
+            if not arguments.only_compare:
+                with bar(console, arguments.rounds * arguments.cases * len(benches)) as progress:
+                    for number in range(1, arguments.rounds + 1):
+                        for bench in benches[:: 1 if number % 2 else -1]:
+                            bench.run(number, progress)
+            comparisons = [each for bench in benches for each in compared(bench, arguments.rounds)]
+        show(comparisons, console)
+        file.write(BlindRecord(seed=seed, points=tuple(comparisons)), folder / FILE)
+
+    return guarded(run, on_interrupt=f"stopped; go on with: --seed {seed}. Finished measurements are in {folder}.")

@@ -1,0 +1,34 @@
+"""The first candidates to measure: the current configuration, and others from which most is learned."""
+
+from collections.abc import Sequence
+
+from perf.records.candidate import Candidate
+from perf.tune.goal import Goal
+from perf.tune.screening import Screened
+from perf.tune.space import Parallelism
+
+# Few, so that more are chosen with what the first trials show (on invented models, 2 found better ones than 3).
+ENTRANTS = 2
+# A candidate expected to be worse than the best by more than this is not promising.
+HOPELESS = 0.15
+
+
+def entrants(screened: Sequence[Screened], goal: Goal, default: Candidate) -> list[Candidate]:
+    """Return the default and the best promising candidates; `screened` is best first.
+
+    They are of different kinds, and the second has another parallelism than the first: how executions share the cores
+    is what the simulation knows least.
+    """
+    best = screened[0]
+    promising = [each for each in screened if goal.met(each) and not goal.beats(best, each, by=HOPELESS)]
+    by_kind: dict[object, Screened] = {}
+    for each in promising or screened:
+        by_kind.setdefault(_kind(each.candidate), each)
+    ordered = [*by_kind.values(), *(each for each in screened if each not in by_kind.values())]
+    others = [each.candidate for each in ordered if each.candidate != default]
+    apart = [each for each in others if Parallelism.of(each) != Parallelism.of(others[0])]
+    return [default, *dict.fromkeys([*others[:1], *apart[:1], *others[1:]])][: 1 + ENTRANTS]
+
+
+def _kind(candidate: Candidate) -> object:
+    return Parallelism.of(candidate), candidate.max_batch_size, candidate.delay_us > 0, bool(candidate.preferred)

@@ -1,0 +1,62 @@
+"""Measures the rounds of the last comparison: the choice beside the current configuration, until they are certain."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from perf.records.candidate import Candidate
+from perf.records.study import AGAINST, FINAL, NOISE, Trial
+from perf.records.traffic import Traffic
+from perf.tune.comparison import LOOKS, Comparison
+from perf.tune.goal import Goal
+from perf.tune.study_log import Budget, StudyLog
+
+# Rounds of another choice have other numbers: round 11 is the first of the second choice.
+ANOTHER = 10 * (1 + LOOKS.at[-1] // 10)
+# Trials of the current configuration, if that is the choice: there is nothing to compare, and two show the noise.
+ALONE = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class FinalRounds:
+    """The rounds of one choice; `earlier` choices failed in theirs.
+
+    `measure` makes one trial from candidate, load, stage, round and seconds.
+    """
+
+    goal: Goal
+    default: Candidate
+    budget: Budget
+    log: StudyLog
+    measure: Callable[[Candidate, Traffic, str, int, float], Trial]
+    earlier: int = 0
+
+    def of(self, chosen: Candidate, traffic: Traffic) -> Comparison | None:
+        """Return the comparison; None if the budget has not one round left.
+
+        It ends early if the choice misses the target, or at a planned look at which it is certain.
+        """
+        comparison = Comparison(goal=self.goal, rows=traffic.rows, final=())
+        most = ALONE if chosen == self.default else self.budget.most_rounds
+        for number in range(1, most + 1):
+            if not self.budget.affords_round(self.log):
+                break
+            comparison = self._round(comparison, chosen, traffic, number)
+            missed = comparison.chosen.passed is False or (number > 1 and not comparison.confirmed)
+            if missed or (number in LOOKS.at and comparison.certain):
+                break
+        return comparison if comparison.final else None
+
+    def _round(self, comparison: Comparison, chosen: Candidate, traffic: Traffic, number: int) -> Comparison:
+        """Measure one trial of each; the side that comes first alternates, so that a drift favours neither."""
+        trials, turn = {}, number + ANOTHER * self.earlier
+        sides = [FINAL] if chosen == self.default else [AGAINST, FINAL]
+        for side in sides if number % 2 else sides[::-1]:
+            candidate, stage = (chosen, FINAL) if side == FINAL else (self.default, self._stage)
+            trials[side] = self.measure(candidate, traffic, stage, turn, self.budget.long_s)
+        current = (*comparison.current, trials[AGAINST]) if AGAINST in trials else ()
+        return replace(comparison, final=(*comparison.final, trials[FINAL]), current=current)
+
+    @property
+    def _stage(self) -> str:
+        """The stage of the current configuration's next trial: those after the first repeat it, and show the noise."""
+        return NOISE if any(trial.stage == AGAINST for trial in self.log.study.trials) else AGAINST

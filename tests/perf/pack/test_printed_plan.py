@@ -1,0 +1,35 @@
+"""What a plan prints: names as they are, and how many requests are late."""
+
+from pathlib import Path
+
+import pytest
+
+from perf.pack import plan_file
+from perf.pack.__main__ import main
+from perf.pack.headroom import CONFIRMING, plan
+from tests.perf.pack.test_files import PLAN, plan_path
+
+
+def test_a_plan_says_how_many_are_late_and_in_how_many_replays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    text = PLAN.replace('"uniform"', '"poisson"').replace("rate_per_s = 500", "rate_per_s = 100")
+    arguments = [str(plan_path(tmp_path, text)), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]
+    assert main(arguments) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    placement, (found,) = plan(plan_file.read(tmp_path / "plan.toml"))
+    share = found.share
+    assert f"{100 * share.value:.2f} ({100 * share.low:.2f} to {100 * share.high:.2f})" in said
+    assert f"1 devices by improved, at least 1 are needed; planned for {1 + placement.headroom:g} x the rates" in said
+    assert f"from {CONFIRMING} replays with poisson arrivals that did not choose" in said
+    # The old placement has too little headroom for more requests, although it fits.
+    (tmp_path / "plan.toml").write_text(text.replace("rate_per_s = 100", "rate_per_s = 250"))
+    assert main([*arguments, "--from", str(tmp_path / "out" / "placement.json")]) == 1
+    assert "the replays do not show that simulated_accelerator are in time" in capsys.readouterr().err
+
+
+def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = plan_path(tmp_path, PLAN.replace("simulated_accelerator", "[bold]"))
+    assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
+    assert "[bold]" in capsys.readouterr().out

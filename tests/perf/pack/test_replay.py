@@ -1,0 +1,185 @@
+"""The replay of placements, and how much headroom their replays take before a plan is shown to be in time."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from perf.pack import headroom
+from perf.pack.algorithms import DEFAULT, pack
+from perf.pack.headroom import CHOOSING, CONFIRMING, TRIES, confirmed, plan, unproven
+from perf.pack.placement import Placement
+from perf.pack.replay import REQUESTS, Stream, replay, serve
+from perf.pack.replayed import Replayed, summed
+from perf.pack.validator import violations
+from perf.pack.workload import Curve, Devices, Model, Workload
+from tests.perf.pack.test_pack import PAPER, random_workload
+from triton_batching.terminal import Mistake
+
+
+def uneven(seed: int) -> Workload:
+    return replace(random_workload(seed, 3), arrivals="poisson", devices=Devices(count=9, memory_bytes=1.0))
+
+
+def result(**changed: Any) -> Replayed:
+    values = {"device": 0, "model": "m", "replays": 1, "requests": 999, "late": 0, "late_replays": 0}
+    return Replayed(**{**values, "design_effect": 1.0, "p99_ms": 1.0, **changed})
+
+
+def test_models_take_turns() -> None:
+    first = Stream(arrivals=np.array([0.0, 1.0, 2.0, 3.0]), times=(0.0, 10.0, 12.0))
+    second = Stream(arrivals=np.array([5.0]), times=(0.0, 20.0))
+    # 0: one of the first alone until 10; the second until 30; two of the first until 42, the last until 52.
+    assert [ends.tolist() for ends in serve([first, second])] == [[10.0, 42.0, 42.0, 52.0], [30.0]]
+
+
+def test_a_device_with_nothing_to_do_waits_for_the_next_request() -> None:
+    streams = [Stream(arrivals=np.array([7.0]), times=(0.0, 2.0)), Stream(arrivals=np.array([3.0]), times=(0.0, 1.0))]
+    assert [ends.tolist() for ends in serve(streams)] == [[9.0], [4.0]]
+
+
+def test_it_is_late_above_the_plan() -> None:
+    placement = pack(PAPER)
+    late = replay(PAPER, placement, scale=1.3)
+    assert {each.model for each in late if not each.in_time} == {"A", "B"}
+
+
+def test_arrivals_are_those_of_their_number() -> None:
+    placement = pack(uneven(3))
+    first, again, other = (replay(uneven(3), placement, numbers=numbers) for numbers in (range(2), (0, 1), (0, 2)))
+    assert first == again != other
+    assert replay(uneven(3), placement, seed=1, numbers=range(2)) != first
+
+
+def test_a_rare_model_is_replayed_too() -> None:
+    often = Model(
+        name="often", rate_per_s=5000, target_ms=100, latency=Curve.line(1, 0.1, 64), memory=Curve.line(0, 0, 64)
+    )
+    rare = replace(often, name="rare", rate_per_s=1e-9)
+    workload = Workload(devices=Devices(count=1, memory_bytes=1.0), models=(often, rare))
+    found = {each.model: each for each in replay(workload, pack(workload), numbers=range(3))}
+    assert found["rare"].requests == pytest.approx(3 * 90, abs=5 * 270**0.5)
+    assert found["often"].requests == pytest.approx(3 * 45_000, abs=5 * 135_000**0.5)
+    assert all(each.in_time for each in found.values())
+
+
+def test_late_requests_are_counted_by_replay() -> None:
+    # Of 1,000 requests 10 may be late; a latency that is the target by rounding is in time.
+    latencies = [np.array([1.0] * (1000 - late) + [3.0] * late) for late in (0, 10, 11, 100)]
+    found = summed(2, "m", [*latencies, np.full(1000, 2.0 + 1e-12)], 2.0)
+    assert (found.replays, found.requests, found.late, found.late_replays) == (5, 5000, 121, 2)
+    # Rank 4,950 of 5,000; 121 are 3 ms.
+    assert (found.device, found.model, found.p99_ms) == (2, "m", 3.0)
+    assert found.share.value == 121 / 5000
+    assert found.share.low < 121 / 5000 < found.share.high
+    # All late ones are in a row, so they are worth far fewer.
+    assert found.design_effect > 10
+
+
+@pytest.mark.parametrize("placements", [1, TRIES])
+def test_a_share_below_1_percent_needs_enough_requests(placements: int) -> None:
+    error = 0.01 / placements
+    least = next(n for n in range(1, 1000) if 0.99**n <= error)
+    assert result(requests=least).proven(placements)
+    assert not result(requests=least - 1).proven(placements)
+    assert result(requests=2 * least, replays=2, design_effect=2.0).proven(placements)
+    assert not result(requests=2 * least - 2, replays=2, design_effect=2.0).proven(placements)
+
+
+@pytest.mark.parametrize("placements", [1, TRIES])
+def test_few_replays_may_be_late(placements: int) -> None:
+    error = 0.05 / placements
+    most = max(n for n in range(20) if scipy.stats.binom.cdf(n, CONFIRMING, 0.1) <= error)
+    many = result(replays=CONFIRMING, requests=CONFIRMING * 2000, late=100)
+    assert replace(many, late_replays=most).proven(placements)
+    assert not replace(many, late_replays=most + 1).proven(placements)
+    # One late request of 100 is 1 %, so replays with few requests of a model are not counted.
+    assert replace(many, requests=CONFIRMING * 100, late=10, late_replays=10).proven(placements)
+
+
+def test_a_placement_is_confirmed_by_replays_that_did_not_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Sequence[int]] = []
+
+    def seeing(workload: Workload, placement: Placement, **options: Any) -> list[Replayed]:
+        seen.append(options["numbers"])
+        return replay(workload, placement, **options)
+
+    monkeypatch.setattr(headroom, "replay", seeing)
+    _, found = plan(PAPER)
+    chose, confirms = set(itertools.chain(*seen[:-1])), set(seen[-1])
+    assert chose == set(range(CHOOSING))
+    assert not chose & confirms
+    assert {each.replays for each in found} == {len(confirms)} == {CONFIRMING}
+
+
+def test_each_headroom_is_confirmed_by_other_replays(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(headroom, "replay", lambda *_, numbers, **__: seen.extend(numbers))
+    for number in range(TRIES):
+        confirmed(PAPER, pack(PAPER), number=number)
+    assert len(set(seen)) == len(seen) == TRIES * CONFIRMING
+
+
+def test_even_arrivals_need_no_headroom() -> None:
+    placement, found = plan(PAPER)
+    assert placement.headroom == 0
+    assert all(each.late == 0 for each in found)
+    # All requests of a replay have one phase: statistics alone could not tell.
+    unsure = next(each for each in found if not each.proven(TRIES))
+    assert unproven(PAPER, [replace(unsure, late=1)], TRIES) == [unsure.model]
+
+
+def test_a_plan_holds_on_other_seeds() -> None:
+    """With one replay to decide, no headroom was enough for this workload; 3 of 20 other replays were late."""
+    workload = uneven(3)
+    placement, found = plan(workload)
+    assert placement.headroom > 0
+    assert violations(workload, placement) == []
+    others = replay(workload, placement, seed=1, numbers=range(20))
+    assert all(each.share.high < 0.01 for each in (*found, *others))
+    # At most 10 % of the replays are late: then more than 5 of 20 have a probability of 1 %.
+    assert all(each.late_replays <= 5 for each in others)
+    without = replay(workload, pack(workload), seed=1, numbers=range(20))
+    assert max(each.late_replays for each in without) > max(each.late_replays for each in others) + 2
+
+
+def test_without_enough_headroom_it_says_how_many_are_late() -> None:
+    # Two executions of one row just fit into the target, so any queue is late.
+    latency = Curve.line(10, 0, 1)
+    model = Model(name="m", rate_per_s=40, target_ms=20, latency=latency, memory=Curve.line(0, 0, 1))
+    workload = Workload(devices=Devices(count=9, memory_bytes=1.0), models=(model,))
+    message = (
+        rf"even planned for 2 times the rates, \d+ of \d+ requests of m on device \d are late in {CONFIRMING} replays"
+    )
+    with pytest.raises(Mistake, match=message):
+        plan(workload, "squishy")
+
+
+def test_a_heuristic_that_needs_fewer_devices_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    roomy = replace(PAPER, devices=Devices(count=9, memory_bytes=1.0))
+
+    def needs_headroom(workload: Workload, name: str, **options: Any) -> Placement:
+        return pack(workload, name, **options | {"headroom": 2.0 if name == DEFAULT else options["headroom"]})
+
+    monkeypatch.setattr(headroom, "pack", needs_headroom)
+    placement, _ = plan(roomy)
+    assert len(pack(roomy, headroom=2.0).nodes) > 2
+    assert (placement.algorithm, len(placement.nodes)) == ("squishy", 2)
+    # Where no device is left for the headroom, a heuristic that needs none is an answer.
+    assert plan(PAPER)[0].algorithm == "squishy"
+    with pytest.raises(
+        Mistake, match=r"\d devices are needed at 3 x the rates, which uneven arrivals need, by improved"
+    ):
+        plan(replace(PAPER, devices=Devices(count=1, memory_bytes=1.0)))
+
+
+def test_a_replay_is_as_long_as_stated() -> None:
+    found = replay(PAPER, pack(PAPER))
+    # The first tenth is warm-up; A is called twice as often as B.
+    assert {each.model: each.requests for each in found} == pytest.approx(
+        {"A": 2 * 0.9 * REQUESTS, "B": 0.9 * REQUESTS, "C": 0.9 * REQUESTS}, abs=2
+    )

@@ -1,0 +1,136 @@
+"""Blind cases: models and configurations from a seed, the lean client, and the summary of a comparison."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perf.load.variant import read
+from perf.measure.service_profile import Profile
+from perf.measure.service_way import Way
+from perf.measure.trial import serving
+from perf.records.candidate import Candidate
+from perf.simulate.uncertainty import Bounds
+from perf.studies.prediction.__main__ import main
+from perf.studies.prediction.blind import BlindComparison, Figure, summary
+from perf.studies.prediction.blind_bench import MOST_CLIENTS, BlindBench, BlindCase
+from perf.studies.prediction.blind_client import calibrated, send, together
+from perf.studies.prediction.blind_models import KINDS, write
+from tests.perf.simulate.test_simulate import ramp
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_seed_makes_the_same_model_again_and_another_seed_another(name: str, tmp_path: Path) -> None:
+    first, again, other = (files(write(tmp_path / part, name, seed)) for part, seed in (("a", 1), ("b", 1), ("c", 2)))
+    assert first == again != other
+
+
+def bench(tmp_path: Path, seed: int, name: str = "blind_steps") -> BlindBench:
+    return BlindBench(
+        model=name, seed=seed, repository=tmp_path / str(seed), folder=tmp_path, cases=40, seconds=1.0, command=()
+    )
+
+
+def test_cases_are_random_and_can_be_served(tmp_path: Path) -> None:
+    cases = bench(tmp_path, 1).drawn()
+    assert cases == bench(tmp_path, 1).drawn() != bench(tmp_path, 2).drawn()
+    for case in cases:
+        assert 1 <= case.rows <= case.candidate.max_batch_size <= 32
+        assert 1 <= case.clients <= MOST_CLIENTS
+        assert 0.2 <= case.share <= 0.7
+    assert {case.candidate.instances for case in cases} == {1, 2}
+    assert {case.candidate.delay_us > 0 for case in cases} == {case.rows > 1 for case in cases} == {False, True}
+
+
+def test_the_rate_of_a_case_is_its_share_of_what_the_instances_carry() -> None:
+    """8 rows in 24 ms are 333 a second; half of it in requests of two rows is 83.3, which three digits show."""
+    case = BlindCase(number=0, candidate=Candidate(max_batch_size=8), rows=2, clients=3, share=0.5)
+    assert case.loads(Profile(ramps=(ramp(),))) == ("closed:3", "poisson:83.3")
+
+
+def comparison(errors: dict[str, float], measured: tuple[float, ...] = (100.0, 90.0, 110.0)) -> BlindComparison:
+    figures = {
+        name: Figure(predicted=100 * (1 + error), bounds=Bounds(low=95.0, high=120.0), measured=measured)
+        for name, error in errors.items()
+    }
+    return BlindComparison(model="m", candidate=Candidate(max_batch_size=8), rows=1, load="closed:3", figures=figures)
+
+
+def test_the_summary_counts_points_figures_and_single_measurements() -> None:
+    """One point holds, one misses its p50 by 11 %; of three rounds each interval holds the first and the third."""
+    right = comparison({"throughput": 0.04, "p50": -0.09, "p95": 0.19})
+    wrong = comparison({"throughput": 0.0, "p50": 0.11, "p95": 0.0})
+    first, throughput, p50, p95 = summary([right, wrong])
+    assert first == "1 of 2 within all limits; the gate of 2 is missed"
+    assert throughput.startswith("throughput: 2 of 2 within 5%, median error +2.0%; the 90% intervals hold 4 of 6")
+    assert p50.startswith("p50: 1 of 2 within 10%, median error +1.0%")
+    assert p95.startswith("p95: 2 of 2 within 20%")
+    assert summary([right] * 22 + [wrong] * 2)[0] == "22 of 24 within all limits; the gate of 22 is held"
+
+
+def test_the_ways_of_several_rounds_are_their_medians() -> None:
+    ways = [Way(lone_us=us, each_us=us / 10, turnaround_us=1.0, open_lone_us=2 * us) for us in (300.0, 900.0, 310.0)]
+    assert together(ways) == replace(ways[2], open_lone_us=620.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nothing"], "nothing: no blind model. Name one of blind_steps"),
+        (["--rounds", "0"], "--rounds, --cases, --seconds: nothing would be measured."),
+        (["--only-compare"], "--only-compare: which records? Name their --seed."),
+    ],
+)
+def test_mistakes_are_one_line(
+    words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["blind", *words, "--results", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(params=[*KINDS])
+def served(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    name = str(request.param)
+    write(tmp_path, name, 3)
+    return name
+
+
+@pytest.mark.server
+def test_each_model_answers_the_lean_client(served: str, tmp_path: Path) -> None:
+    """The server counts what the client sent: 2 rows a request, and nothing failed."""
+    with serving(served, read(served, None, tmp_path), repository=tmp_path, trace_rate=0) as server:
+        answered, counted = send(server, "closed:3", rows=2, seconds=0.5, warm_up_s=0.0)
+        # Requests that were due in the window, all of them as there is no warm-up.
+        assert answered.requests == counted.requests > 0
+        assert counted.rows == 2 * counted.requests
+        assert answered.failed == 0
+        assert 0 < answered.percentiles_ms[50] <= answered.percentiles_ms[99]
+        arrived, _ = send(server, "poisson:40", rows=1, seconds=1.0, warm_up_s=0.5, seed=4)
+        assert arrived.requests == _due(40.0, 0.5, 1.5, seed=4)
+
+
+def _due(rate_per_s: float, begin: float, end: float, *, seed: int) -> int:
+    """How many arrivals of this seed are due in the window; the first is counted from the start of the warm-up."""
+    due = np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, 1000))
+    return int(np.sum((due >= begin) & (due < end)))
+
+
+@pytest.mark.server
+def test_the_way_of_the_lean_client_is_measured(tmp_path: Path) -> None:
+    write(tmp_path, "blind_spread", 3)
+    with serving("blind_spread", read("blind_spread", None, tmp_path), repository=tmp_path, trace_rate=0) as server:
+        client = calibrated(server, ("test",))
+    assert [(level.rows, level.concurrency) for level in (*client.levels, *client.wide)] == [
+        (1, 1),
+        (1, 12),
+        (8, 1),
+        (8, 9),
+    ]
+    assert min(client.way.lone_us, client.open_lone_us) > 0
