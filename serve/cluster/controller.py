@@ -165,7 +165,7 @@ class Controller:
 
     def _keep(self) -> None:
         remembered = {name: group.remembered() for name, group in self.groups.items()}
-        targets_now = targets.text(self._occupants())
+        targets_now = targets.text(self._occupants(), self._plan.metrics_host, self._setup.metrics_port)
         try:
             if remembered != self._remembered:
                 self._remembered = remembered

@@ -11,7 +11,7 @@ from cluster_load import Load
 from cluster_program import PLAN, Cluster, server
 
 from serve.cluster.status import Status
-from serve.observe.command import clusters as observed
+from serve.observe.following import Following
 
 pytestmark = pytest.mark.server
 REQUESTS = 150
@@ -118,9 +118,11 @@ def test_metrics_of_the_cluster_and_its_door(cluster: Cluster, load: Load) -> No
     assert f"triton_batching_cluster_replicas_ready{of} 3.0" in page
     assert f"triton_batching_cluster_deaths_total{of} {deaths(status)}.0" in page
     assert "envoy_cluster_upstream_rq_total" in page
+    observed = Following().groups()
+    assert {"targets": [f"127.0.0.1:{status.metrics_port}"]} in observed
     for replica in status.replicas:
         labels = {"deployment": "accelerator", "replica": replica.name}
-        assert {"targets": [f"{replica.host}:{replica.metrics_port}"], "labels": labels} in observed()
+        assert {"targets": [f"{replica.host}:{replica.metrics_port}"], "labels": labels} in observed
 
 
 @pytest.mark.parametrize(
