@@ -210,6 +210,7 @@ class Controller:
             grpc_port=state.grpc_port,
             metrics_port=state.metrics_port,
             pid=state.pid,
+            server_pid=state.server_pid,
             age_s=time.monotonic() - occupant.started_at,
             in_flight=traffic.in_flight,
             requests=traffic.requests,

@@ -36,7 +36,7 @@ def print_status(status: Status) -> None:
             ports = (replica.http_port, replica.grpc_port, replica.metrics_port)
             table.add_row(
                 f"{replica.name} ({replica.role})" if replica.role else replica.name,
-                str(replica.pid or ""),
+                str(replica.server_pid or ""),
                 replica.node,
                 replica.phase,
                 replica.config_name or "config.pbtxt",

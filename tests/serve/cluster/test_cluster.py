@@ -40,7 +40,10 @@ def deaths(status: Status) -> int:
 def test_killed_replica_is_replaced_and_no_request_fails(cluster: Cluster, load: Load) -> None:
     load.wait_for(REQUESTS)
     before, killed = cluster.status(), cluster.ready()[0]
-    os.kill(server(killed), signal.SIGKILL)
+    assert killed.server_pid == server(killed)
+    [row] = [line for line in cluster.do("status").splitlines() if f" {killed.name} " in line]
+    assert f" {killed.server_pid} " in row
+    os.kill(killed.server_pid, signal.SIGKILL)
     cluster.wait_for(lambda status: deaths(status) == deaths(before) + 1 and cluster.has(3)(status))
     load.wait_for(REQUESTS)
     load.assert_clean()
@@ -84,6 +87,7 @@ def test_drained_replica_answers_its_requests_and_is_replaced(cluster: Cluster, 
 def test_update_replaces_every_replica_and_loses_nothing(cluster: Cluster, load: Load) -> None:
     before = {replica.name for replica in cluster.ready()}
     assert "update done: 3 replicas with baseline" in cluster.do("update", "accelerator", "--config-name", "baseline")
+    assert cluster.has(3)(cluster.status()), "the old ones have stopped"
     cluster.wait_for(cluster.has(3))
     load.wait_for(REQUESTS)
     load.assert_clean()
@@ -104,6 +108,8 @@ def test_stopped_replica_is_left_out_until_it_goes_on(cluster: Cluster, load: Lo
     finally:
         os.kill(server(stopped), signal.SIGCONT)
     cluster.wait_for(cluster.has(3))
+    assert f"{stopped.name}: has not said for 3 s that it is ready; after 30 s (hung_s)" in cluster.printed()
+    assert f"{stopped.name}: is ready again after " in cluster.printed()
     load.wait_for(REQUESTS)
     load.assert_clean()
     assert stopped.name in {replica.name for replica in cluster.ready()}
