@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 from cluster_load import Load
 from cluster_program import PLAN, Cluster, server
+from processes import wait_until
 
 from serve.cluster.status import Status
 from serve.observe.following import Following
@@ -109,7 +110,7 @@ def test_stopped_replica_is_left_out_until_it_goes_on(cluster: Cluster, load: Lo
         os.kill(server(stopped), signal.SIGCONT)
     cluster.wait_for(cluster.has(3))
     assert f"{stopped.name}: has not said for 3 s that it is ready; after 30 s (hung_s)" in cluster.printed()
-    assert f"{stopped.name}: is ready again after " in cluster.printed()
+    assert wait_until(lambda: f"{stopped.name}: is ready again after " in cluster.printed(), seconds=10)
     load.wait_for(REQUESTS)
     load.assert_clean()
     assert stopped.name in {replica.name for replica in cluster.ready()}
