@@ -41,7 +41,7 @@ export: $(VENV)/.dev vendor  ## export every model to ONNX and prove it (needs t
 serve: $(READY) $(EXPORT) vendor  ## serve a model on ports 8000/8001/8002 (MODEL=, CONFIG=)
 	$(PY) -m serve --model $(MODEL) $(if $(CONFIG),--config-name $(CONFIG)) $(ARGS)
 
-cluster: $(VENV)/.cluster vendor  ## three replicas behind a front door on ports 8000/8001 (PLAN=)
+cluster: $(VENV)/.cluster vendor  ## three replicas behind a front door on ports 8000/8001 (PLAN=, ARGS=--fresh)
 	$(PY) -m serve.cluster up "$(or $(PLAN),serve/cluster/plans/three_replicas.toml)" $(ARGS)
 
 observe: $(READY)  ## Prometheus and Alertmanager for running servers, until Ctrl-C

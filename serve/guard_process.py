@@ -40,18 +40,23 @@ def stop(process: subprocess.Popen[bytes], prefix: str, ports: tuple[int, int, i
             guard.withdraw(file, os.getpid())
 
 
-def end(process: subprocess.Popen[bytes]) -> str:
-    """A sentence about how the server ended; the guard must have ended.
+def server_pid(guard_pid: int) -> int:
+    """The process of the tritonserver below its guard; 0 if it has ended."""
+    return next((pid for pid in processes.children(guard_pid) if processes.name(pid) == "tritonserver"), 0)
+
+
+def end(process: subprocess.Popen[bytes], server: str = "tritonserver") -> str:
+    """A sentence about how the program called `server` ended; its guard must have ended.
 
     The guard's exit code is the server's, or 128 plus the number of the signal that killed the server.
     """
     code = process.returncode
     if code < 0:
-        return f"the guard of tritonserver was killed by {signal.Signals(-code).name}, which ends the server too"
+        return f"the guard of {server} was killed by {signal.Signals(-code).name}, which ends the server too"
     if code > 128:
         with contextlib.suppress(ValueError):
-            return f"tritonserver was killed by {signal.Signals(code - 128).name}"
-    return f"tritonserver ended with code {code}"
+            return f"{server} was killed by {signal.Signals(code - 128).name}"
+    return f"{server} ended with code {code}"
 
 
 def _end_server(prefix: str, patience_s: float) -> None:

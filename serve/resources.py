@@ -3,7 +3,7 @@
 import contextlib
 import resource
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from triton_batching.terminal import Mistake
 
@@ -14,6 +14,10 @@ CONNECTIONS = 64
 LOOPBACK = "127.0.0.1"
 
 
+# What names the host and the ports: flags, or the keys of a plan.
+FLAGS = ("--host", "--http-port", "--grpc-port", "--metrics-port")
+
+
 class PortError(Mistake):
     """A host or a port that cannot be used."""
 
@@ -22,13 +26,16 @@ class DescriptorError(Mistake):
     """The limit of open files is too low for the server."""
 
 
-def free_ports(host: str, http: int, grpc: int, metrics: int) -> tuple[int, int, int]:
-    """These ports, with a free one in place of each 0; raises `PortError`."""
+def free_ports(host: str, http: int, grpc: int, metrics: int, names: Sequence[str] = FLAGS) -> tuple[int, int, int]:
+    """These ports, with a free one in place of each 0; raises `PortError` in which the user's `names` stand."""
+    host_name, *ports = names
     if not host.strip():
-        raise PortError("--host is empty, so the server would not start. Name an address, for example 127.0.0.1.")
-    _refuse_twice({"--http-port": http, "--grpc-port": grpc, "--metrics-port": metrics})
+        raise PortError(f"{host_name} is empty, so the server would not start. Name an address, for example 127.0.0.1.")
+    _refuse_twice(dict(zip(ports, (http, grpc, metrics), strict=True)))
+    others = f"{ports[0]}, {ports[1]} and {ports[2]}"
     with contextlib.ExitStack() as sockets:
-        return _claim(host, http, sockets), _claim(host, grpc, sockets), _claim(host, metrics, sockets)
+        found = [_claim(host, port, sockets, others) for port in (http, grpc, metrics)]
+    return found[0], found[1], found[2]
 
 
 def loopback_port(taken: Collection[int]) -> int:
@@ -72,12 +79,9 @@ def _refuse_twice(ports: Mapping[str, int]) -> None:
             )
 
 
-def _claim(host: str, port: int, sockets: contextlib.ExitStack) -> int:
+def _claim(host: str, port: int, sockets: contextlib.ExitStack, others: str = "") -> int:
     if not 0 <= port <= 65_535:
-        raise PortError(
-            f"port {port}: a port is a number from 0 to 65535. Choose others with --http-port, --grpc-port and "
-            "--metrics-port."
-        )
+        raise PortError(f"port {port}: a port is a number from 0 to 65535. Choose others with {others}.")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = sockets.enter_context(socket.socket(family))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -87,6 +91,6 @@ def _claim(host: str, port: int, sockets: contextlib.ExitStack) -> int:
     except OSError as error:
         raise PortError(
             f"port {port} on {host} cannot be used ({error.strerror}), so the server would not start. Stop the program "
-            "that uses it, or choose others with --http-port, --grpc-port and --metrics-port."
+            f"that uses it, or choose others with {others}."
         ) from error
     return int(listener.getsockname()[1])

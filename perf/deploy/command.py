@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from perf.deploy.reading import Reading
 from perf.deploy.record import DeployRecord
@@ -24,6 +25,8 @@ START_S, UPDATE_S = 900.0, 3600.0
 WARM_UP_S = 5.0
 # For the cluster's limit: reading the counters, judging, writing.
 SLACK_S = 60.0
+# A line for each so many windows, and not many more lines than that.
+STEP, MOST_LINES = 5, 12
 # The cluster notices within this time that a replica has died.
 NOTICED_S = 5.0
 Windows = dict[str, list[Window]]
@@ -33,6 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Exit code 0 if the configuration is deployed, 1 if not."""
     file.check_folder(arguments.results)
     cluster = place.chosen(arguments.plan)
+    if not arguments.plan:
+        terminal().print(f"{cluster.name}: the only cluster that runs (--plan names another)", markup=False)
     deployment = _deployment(_status(cluster), arguments.deployment)
     if deployment.config_name == arguments.config_name:
         raise Mistake(
@@ -99,17 +104,24 @@ def _judged(cluster: Place, deployment: DeploymentStatus, arguments: argparse.Na
 
 def _windows(cluster: Place, name: str, seconds: float) -> Windows:
     """What the canary and the control did in each window, by role."""
+    say = partial(terminal().print, markup=False)
+    say(f"{name}: the canary and its control start")
     with terminal().status(f"{name}: the canary and its control start") as status:
         _await(cluster, lambda now: len(_pair(now, name)) == len(ROLES), START_S, "the start of the canary", name)
+        say(f"{name}: both are ready, and are compared after {WARM_UP_S:g} s")
         status.update(f"{name}: the canary and its control warm up")
         time.sleep(WARM_UP_S)
-        return _measured(cluster, name, seconds, status.update)
+        return _measured(cluster, name, seconds, progress=status.update, say=say)
 
 
-def _measured(cluster: Place, name: str, seconds: float, progress: Callable[[str], None]) -> Windows:
+def _measured(
+    cluster: Place, name: str, seconds: float, *, progress: Callable[[str], None], say: Callable[[str], None]
+) -> Windows:
+    """The windows; `progress` gets a text for each, and `say` a few of them, which stay."""
     windows: Windows = {CANARY: [], CONTROL: []}
     before, looks = _read(cluster, name), int(seconds / WINDOW_S)
-    for left in reversed(range(looks)):
+    step = max(STEP, looks // MOST_LINES)
+    for number in range(1, looks + 1):
         time.sleep(WINDOW_S)
         after = _read(cluster, name)
         for role in ROLES:
@@ -118,8 +130,17 @@ def _measured(cluster: Place, name: str, seconds: float, progress: Callable[[str
         if fails_more(windows[CANARY], windows[CONTROL], looks=looks):
             break  # clients need not see more of it
         counts = ", ".join(f"{role} {sum(each.requests for each in windows[role]):,} requests" for role in windows)
-        progress(f"{name}: {counts}, {left * WINDOW_S:.0f} s left")
+        text = f"{name}: window {number} of {looks}: {counts}"
+        progress(f"{text}, {(looks - number) * WINDOW_S:.0f} s left")
+        if number % step == 0:
+            say(f"{text}{_so_far(windows)}")
     return windows
+
+
+def _so_far(windows: Windows) -> str:
+    """How long a request takes at the canary, for a line of progress; "" with too few requests."""
+    ratios = judge(windows[CANARY], windows[CONTROL], tolerance=0.0).ratios
+    return "".join(f"; {model} takes {ratio} times as long so far" for model, ratio in ratios.items())
 
 
 def _read(cluster: Place, name: str) -> dict[str, Reading]:
@@ -142,6 +163,7 @@ def _conclude(cluster: Place, deployment: DeploymentStatus, config_name: str | N
         hint = " Send more requests, or measure for longer (--seconds)." if verdict.outcome == CANNOT_TELL else ""
         terminal().print(f"{name} keeps {_file(deployment.config_name)}.{hint}", markup=False)
         return 1
+    terminal().print(f"{name}: its replicas are replaced one by one", markup=False)
     with terminal().status(f"{name}: its replicas are replaced one by one"):
         try:
             control.ask(cluster, control.Promote(deployment=name))

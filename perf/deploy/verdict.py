@@ -73,6 +73,8 @@ def judge(canary: Sequence[Window], control: Sequence[Window], *, tolerance: flo
         reason = f"too few requests to compare, {requests[0]:,} and {requests[1]:,} of the control"
     else:
         outcome, reason = _compared(ratios, models, tolerance)
+        if idle := sum(not min(new.requests, old.requests) for new, old in zip(*sides, strict=True)):
+            reason = f"{reason}; {idle} of {len(canary)} windows are left out, without a request of one or both"
     return Verdict(outcome=outcome, reason=reason, ratios=ratios, requests=requests, failures=failures)
 
 

@@ -48,10 +48,12 @@ def _parser() -> argparse.ArgumentParser:
     abandon = verbs.add_parser("abandon", help="end a canary (see perf.deploy); the other replicas stay")
     abandon.add_argument("deployment", metavar="DEPLOYMENT", help="a deployment, or one of its models")
     down = verbs.add_parser("down", help="end a running cluster and forget its state")
-    down.add_argument("plan", type=path, metavar="PLAN.toml", help="the cluster's plan, or serve-PID")
+    down.add_argument(
+        "there", type=path, nargs="?", metavar="PLAN.toml", help="the same as --plan; one of both is needed"
+    )
     for verb in (scale, drain, update):
         verb.add_argument("--no-wait", action="store_true", help="return at once, not when it is done")
-    for verb in (status, scale, drain, update, abandon):
+    for verb in (status, scale, drain, update, abandon, down):
         verb.add_argument(
             "--plan",
             type=path,

@@ -8,7 +8,7 @@ from serve.cluster.occupant import ORDINARY
 ROLES = CANARY, CONTROL = "canary", "control"
 # This many starts of one of the two that fail end the canary.
 MOST_FAILED = 2
-ABANDONED = "the canary is abandoned"
+ABANDONED = {CANARY: "the canary is abandoned", CONTROL: "its canary is abandoned"}
 
 
 @dataclass(kw_only=True)

@@ -8,11 +8,12 @@ import msgspec
 from serve.cluster import place, plan_file
 from serve.cluster.control import Abandon, Command, Down, Drain, Look, Scale, Update, ask
 from serve.cluster.place import Place
-from serve.cluster.status import DeploymentStatus, Status
+from serve.cluster.status import NOBODY, DeploymentStatus, Status
 from serve.cluster.status_table import print_status
-from triton_batching.terminal import Failure, terminal
+from triton_batching.terminal import Failure, Mistake, terminal
 
 POLL_S = 0.3
+LEAVING = ("draining", "stopping")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -27,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
             fresh=arguments.fresh,
         )
         return 0
-    where = place.chosen(arguments.plan)
+    where = _place(arguments)
     if arguments.verb == "down":
         _down(where)
     elif arguments.verb == "abandon":
@@ -37,6 +38,19 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         _change(where, arguments)
     return 0
+
+
+def _place(arguments: argparse.Namespace) -> Place:
+    """The cluster that is meant; says which one if no plan names it. `down` needs a name."""
+    if arguments.verb == "down":
+        if plan := arguments.plan or arguments.there:
+            return place.chosen(plan)
+        names = ", ".join(each.name for each in place.running()) or "none"
+        raise Mistake(f"down: name the cluster that is to end, with --plan. Running: {names}.")
+    where = place.chosen(arguments.plan)
+    if not arguments.plan and arguments.verb != "status":
+        terminal().print(f"{where.name}: the only cluster that runs (--plan names another)", markup=False)
+    return where
 
 
 def _status(where: Place, *, as_json: bool) -> None:
@@ -109,11 +123,13 @@ def _ended(command: Command, status: Status) -> str:
     if isinstance(command, Update):
         if deployment.updating:
             return ""
+        if any(replica.phase in LEAVING for replica in living):  # an old one answers its last requests
+            return ""
         if not deployment.update.startswith("done"):
             raise Failure(f"{deployment.name}: the update {deployment.update}")
         return f"{deployment.name}: update {deployment.update}."
     if deployment.ready == deployment.desired == len(living):
-        return f"{deployment.name} has {deployment.ready} replicas."
+        return f"{deployment.name} has {deployment.ready} replicas{'' if deployment.ready else f'; {NOBODY}'}."
     return ""
 
 

@@ -11,6 +11,7 @@ from serve.cluster.engine import Engine
 from serve.cluster.events import Events
 from serve.cluster.group import Group
 from serve.cluster.plan import Plan
+from serve.cluster.status import NOBODY
 from serve.front.door import Pool
 from triton_batching.terminal import Mistake
 
@@ -88,7 +89,7 @@ class Commands:
         self._engine.check([group.replica(number) for number in range(replicas - before)])
         self._events.add(name, f"scale {before} -> {replicas} by command")
         group.scale(replicas)
-        return f"{name}: {before} -> {replicas} replicas"
+        return f"{name}: {before} -> {replicas} replicas{'' if replicas else f'; {NOBODY}'}"
 
     def _update(self, group: Group, config_name: str | None) -> str:
         _check_idle(group)

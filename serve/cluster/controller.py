@@ -165,7 +165,7 @@ class Controller:
 
     def _keep(self) -> None:
         remembered = {name: group.remembered() for name, group in self.groups.items()}
-        targets_now = targets.text(self._occupants())
+        targets_now = targets.text(self._occupants(), self._plan.metrics_host, self._setup.metrics_port)
         try:
             if remembered != self._remembered:
                 self._remembered = remembered
@@ -210,6 +210,7 @@ class Controller:
             grpc_port=state.grpc_port,
             metrics_port=state.metrics_port,
             pid=state.pid,
+            server_pid=state.server_pid,
             age_s=time.monotonic() - occupant.started_at,
             in_flight=traffic.in_flight,
             requests=traffic.requests,

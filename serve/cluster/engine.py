@@ -43,7 +43,7 @@ class Replica:
 class ReplicaState:
     """What the engine knows of a replica; the ports are 0 until it is ready.
 
-    pid: the process of the server's guard on its node.
+    pid: the process of the server's guard on its node. server_pid: that of the tritonserver below it.
     problem: why it ended, "" if it was stopped; of one that is ready, why another should take its place, "" if none
         should.
     """
@@ -55,6 +55,7 @@ class ReplicaState:
     grpc_port: int = 0
     metrics_port: int = 0
     pid: int = 0
+    server_pid: int = 0
     problem: str = ""
 
 

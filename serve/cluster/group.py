@@ -70,6 +70,8 @@ class Group:
             elif occupant.hangs(self._limits.hung_s):
                 self._replace(occupant, f"hangs: not ready for {self._limits.hung_s:g} s")
                 occupant.done_at = time.monotonic()
+            elif news := occupant.news(self._limits.hung_s):
+                self._events.add(occupant.name, news)
         self._reconcile()
         self._keep_canary()
         self._finish_update()
@@ -111,7 +113,7 @@ class Group:
         canary, pair, self.canary = self.canary, self.pair(), None
         assert canary is not None
         pair[CANARY].role = ""
-        self._leave(pair[CONTROL], "the canary is promoted")
+        self._leave(pair[CONTROL], "its canary is promoted")
         self._begin_update(canary.generation, canary.config_name)
 
     def abandon(self) -> None:
@@ -119,7 +121,7 @@ class Group:
         self.canary = None
         for occupant in self.occupants.values():
             if occupant.role and not occupant.leaving:
-                self._leave(occupant, ABANDONED)
+                self._leave(occupant, ABANDONED[occupant.role])
 
     def pair(self) -> dict[str, Occupant]:
         """The canary and its control by role, those that serve and stay."""
@@ -253,7 +255,7 @@ class Group:
             return
         if not occupant.is_lost:  # else it was counted when it was given up
             self.deaths += bool(occupant.state.problem)
-            self.drained += not occupant.state.problem
+            self.drained += not (occupant.state.problem or occupant.role)
         self._events.add(occupant.name, occupant.farewell())
 
     def _mourn(self, occupant: Occupant) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 
+from serve import guard_process
 from serve.cluster.engine import DEVICES, Phase, Replica, ReplicaState
 from serve.launcher import Server, launch
 from serve.revival import reviving
@@ -168,6 +169,7 @@ class _Run:
             grpc_port=server.grpc_port,
             metrics_port=server.metrics_port,
             pid=server.pid,
+            server_pid=guard_process.server_pid(server.pid),
         )
         with reviving(server, report=lambda text: self._report(self.replica.name, text), noticed=self._note) as revival:
             while server.running() and revival.failure is None and not self.stopping.wait(POLL_S):

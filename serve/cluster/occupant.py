@@ -43,6 +43,7 @@ class Occupant:
     stopping: bool = False
     is_lost: bool = False
     probe: Probe | None = None
+    _unready_at: float | None = None
 
     @property
     def name(self) -> str:
@@ -121,6 +122,15 @@ class Occupant:
     def is_unready(self) -> bool:
         """Whether it served and has not said for a while that it is ready."""
         return self.probe is not None and not self.leaving and self.probe.unready_s() > UNREADY_S
+
+    def news(self, hung_s: float) -> str:
+        """A sentence if it is not ready any more, or ready again since the last call, else ""."""
+        if self.leaving or self.is_unready == (self._unready_at is not None):
+            return ""
+        since, self._unready_at = self._unready_at, time.monotonic() if self.is_unready else None
+        if since is not None:
+            return f"is ready again after {time.monotonic() - since + UNREADY_S:.1f} s"
+        return f"has not said for {UNREADY_S:g} s that it is ready; after {hung_s:g} s (hung_s) another takes its place"
 
     @property
     def phase(self) -> str:

@@ -49,7 +49,7 @@ class Place:
 
     @property
     def targets(self) -> Path:
-        """The replicas' metrics as Prometheus' file of targets; it is there while the cluster runs."""
+        """The metrics of cluster and replicas as Prometheus' file of targets; it stays only if that is killed."""
         return self.folder / "targets.json"
 
     @property

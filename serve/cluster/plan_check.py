@@ -13,10 +13,11 @@ from serve.cluster.plan import Deployment, Plan, TenantEntry
 from serve.front import checks
 from serve.front.door import FrontDoor, Pool, Tenant, Tls
 from serve.launcher import Settings, check_files
-from serve.resources import PortError, free_ports
+from serve.resources import FLAGS, PortError, free_ports
 from triton_batching.terminal import Mistake
 
 MIB = 1 << 20
+PORT_KEYS = ("http_port", "grpc_port", "metrics_port")
 
 
 def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
@@ -38,9 +39,12 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
             "the largest request could not be sent a second time. Raise the buffer."
         )
     tenants = tuple(_tenant(tenant, f"{where}: tenant {tenant.name}") for tenant in plan.tenant)
+    # The plan of `python -m serve --replicas` has no file (see place.py).
+    flags = where.startswith("serve-")
+    names, page = (FLAGS, FLAGS) if flags else (("host", *PORT_KEYS), ("metrics_host", *PORT_KEYS))
     try:
-        http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, max(plan.metrics_port, 0))
-        free_ports(plan.metrics_host, 0, 0, metrics)
+        http, grpc, metrics = free_ports(plan.host, plan.http_port, plan.grpc_port, max(plan.metrics_port, 0), names)
+        free_ports(plan.metrics_host, 0, 0, metrics, page)
     except PortError as error:
         raise Mistake(f"{where}: {error}") from error
     opening = FrontDoor(

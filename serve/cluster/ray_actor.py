@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import ray
 
-from serve import failure_log
+from serve import failure_log, guard_process
 from serve.cluster.engine import DEVICES
 from serve.cluster.ray_nodes import own_node
 from serve.launcher import Server, Settings, launch
@@ -30,12 +30,13 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Ports:
-    """A ready server: its ports, and the process of its guard."""
+    """A ready server: its ports, the process of its guard, and its own."""
 
     http: int
     grpc: int
     metrics: int
     pid: int
+    server_pid: int
 
 
 class _Stopped(Exception):  # noqa: N818 - no error
@@ -88,7 +89,13 @@ class ReplicaActor:
             raise _Stopped
 
     def _serve(self, server: Server) -> str:
-        self._ports = Ports(http=server.http_port, grpc=server.grpc_port, metrics=server.metrics_port, pid=server.pid)
+        self._ports = Ports(
+            http=server.http_port,
+            grpc=server.grpc_port,
+            metrics=server.metrics_port,
+            pid=server.pid,
+            server_pid=guard_process.server_pid(server.pid),
+        )
         self._is_decided.set()
         with reviving(server) as revival:
             while server.running() and revival.failure is None and not self._stopping.wait(POLL_S):

@@ -110,6 +110,7 @@ class RayRun:
                 grpc_port=ports.grpc,
                 metrics_port=ports.metrics,
                 pid=ports.pid,
+                server_pid=ports.server_pid,
             )
 
     def _ended(self, problem: str) -> None:

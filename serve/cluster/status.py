@@ -5,6 +5,8 @@ import msgspec
 from serve.cluster.events import Event
 
 VERSION = 1
+# What a deployment without replicas means.
+NOBODY = "its requests fail (503, UNAVAILABLE) until `scale` gives it one"
 
 
 class Frozen(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +17,7 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
     """A replica.
 
     phase: starting, ready, unready (it does not say that it is ready), draining or stopping.
+    pid: the process of the server's guard. server_pid: that of the tritonserver.
     in_flight, requests, failures: what the door counts for it.
     role: canary or control, "" of an ordinary replica.
     """
@@ -30,6 +33,7 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
     grpc_port: int
     metrics_port: int
     pid: int
+    server_pid: int = 0
     age_s: float
     in_flight: int
     requests: int
@@ -45,7 +49,7 @@ class DeploymentStatus(Frozen, frozen=True, kw_only=True):
     gave_up: why no more replicas are started, "" if they are. updating: whether replicas are being replaced by those of
     another configuration. update: how the last update ended, "" without one.
     canary: the file of the canary's configuration, None without a canary. canary_failed: why the cluster itself ended
-    the last canary, "" if it did not. The canary and its control are in none of the counts but `deaths` and `drained`.
+    the last canary, "" if it did not. The canary and its control are in none of the counts but `deaths`.
     """
 
     name: str

@@ -11,6 +11,8 @@ from serve.management.statistics import Counters
 from triton_batching.terminal import terminal
 
 COLUMNS = ("replica", "pid", "node", "phase", "configuration", "HTTP", "gRPC", "metrics")
+# What commands and `kill` take is not cut in a narrow terminal.
+WHOLE = ("replica", "pid")
 NUMBERS = ("in flight", "requests", "failures", "mean batch")
 READERS = 16
 
@@ -27,7 +29,9 @@ def print_status(status: Status) -> None:
         ready = f"{deployment.ready} of {deployment.desired} replicas ready"
         left = f"{deployment.deaths} died, {deployment.drained} drained"
         console.print(f"{deployment.name}: {ready}, {left}{more}", markup=False)
-    table = Table(*COLUMNS)
+    table = Table()
+    for heading in COLUMNS:
+        table.add_column(heading, no_wrap=heading in WHOLE)
     for heading in NUMBERS:
         table.add_column(heading, justify="right")
     with ThreadPoolExecutor(READERS) as readers:
@@ -36,7 +40,7 @@ def print_status(status: Status) -> None:
             ports = (replica.http_port, replica.grpc_port, replica.metrics_port)
             table.add_row(
                 f"{replica.name} ({replica.role})" if replica.role else replica.name,
-                str(replica.pid or ""),
+                str(replica.server_pid or ""),
                 replica.node,
                 replica.phase,
                 replica.config_name or "config.pbtxt",

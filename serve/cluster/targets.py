@@ -1,4 +1,4 @@
-"""The metrics of a cluster's replicas as Prometheus' file of targets (file_sd), for `python -m serve.observe`."""
+"""The metrics of a cluster and its replicas as Prometheus' file of targets (file_sd), for `python -m serve.observe`."""
 
 import json
 from collections.abc import Iterable
@@ -7,9 +7,13 @@ from serve.cluster.engine import Phase
 from serve.cluster.occupant import Occupant
 from serve.cluster.probe import address
 
+# Addresses to listen on that are none to connect to.
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
-def text(occupants: Iterable[Occupant]) -> str:
-    """The content of the file: a group for each replica that serves."""
+
+def text(occupants: Iterable[Occupant], host: str, port: int | None) -> str:
+    """The content of the file: the cluster's own page on `port` (None if it has none), and each replica that serves."""
+    own = [] if port is None else [{"targets": [address(ANYWHERE.get(host, host), port)]}]
     groups = [
         {
             "targets": [address(occupant.state.host, occupant.state.metrics_port)],
@@ -18,4 +22,4 @@ def text(occupants: Iterable[Occupant]) -> str:
         for occupant in occupants
         if occupant.state.phase is Phase.READY and not occupant.stopping
     ]
-    return json.dumps(groups, indent=1) + "\n"
+    return json.dumps([*own, *groups], indent=1) + "\n"

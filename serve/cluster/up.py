@@ -17,6 +17,7 @@ from serve.cluster.place import Place
 from serve.cluster.plan import Plan
 from serve.cluster.probe import address
 from serve.cluster.state import Remembered
+from serve.cluster.status import NOBODY
 from serve.exporter.endpoint import serving
 from serve.front.opening import open_door
 from serve.front.proxy import Proxy
@@ -98,7 +99,10 @@ def _announce(setup: Setup, tell: Callable[[str], None]) -> None:
     door = setup.door
     metrics = "" if setup.metrics_port is None else f", metrics {address(setup.plan.metrics_host, setup.metrics_port)}"
     http, grpc = address(door.host, door.http_port), address(door.host, door.grpc_port)
-    tell(f"ready: HTTP {http}, gRPC {grpc}{metrics}. Ctrl-C stops the cluster.")
+    empty = [name for name, start in setup.starts.items() if not start.replicas]
+    tell(f"{'open, but not ready' if empty else 'ready'}: HTTP {http}, gRPC {grpc}{metrics}. Ctrl-C stops the cluster.")
+    for name in empty:
+        tell(f"{name} has 0 replicas; {NOBODY}: python -m serve.cluster scale {name} 1")
 
 
 @contextlib.contextmanager

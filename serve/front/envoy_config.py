@@ -8,6 +8,7 @@ from serve.front.door import FrontDoor, Tenant, Tls
 from serve.front.envoy_clusters import clusters, socket_address
 from serve.front.envoy_routes import EVERYONE, FILTERS, MODELS, TENANT_HEADER, cluster, longest_s, routes, seconds
 
+READY = "/v2/health/ready"
 ADMIN_SOCKET, SECRET_FILE = "admin.sock", "certificate.json"
 MOST_HEADERS, MOST_HEADER_KIB = 100, 32
 MOST_STREAMS = 1024
@@ -157,11 +158,14 @@ def _own_answers() -> dict[str, Any]:
     json = {"json_format": {"error": "%LOCAL_REPLY_BODY%"}}
     models = {"header_filter": {"header": {"name": ":path", "string_match": {"prefix": MODELS}}}}
     unknown = {"and_filter": {"filters": [models, _status("EQ", 404)]}}
+    ready = {"header_filter": {"header": {"name": ":path", "string_match": {"exact": READY}}}}
+    nobody = {"json_format": {"error": "a deployment has no replica that is ready"}}
     named = {"json_format": {"error": "%LOCAL_REPLY_BODY% %REQ(:PATH)%"}}
     return {
         "mappers": [
             {"filter": too_large, "headers_to_add": [{"header": header}], "body_format_override": text},
             {"filter": grpc, "body_format_override": text},
+            {"filter": {"and_filter": {"filters": [ready, _status("EQ", 503)]}}, "body_format_override": nobody},
             {"filter": unknown, "body_format_override": named},
             {"filter": _status("GE", 400), "body_format_override": json},
         ]
@@ -190,7 +194,7 @@ def _filters(door: FrontDoor) -> list[dict[str, Any]]:
 
 def _ready(door: FrontDoor) -> dict[str, Any]:
     """The door is ready when each pool has a healthy replica; who asks needs no token."""
-    paths = [{"name": ":path", "string_match": {"exact": "/v2/health/ready"}}]
+    paths = [{"name": ":path", "string_match": {"exact": READY}}]
     least = {cluster(pool, protocol): {"value": 1.0} for pool in door.pools for protocol in ("http", "grpc")}
     return _typed(
         "envoy.filters.http.health_check",

@@ -31,7 +31,8 @@ class ProxyError(Failure):
 class Process:
     """A proxy under a guard (serve.guard), which ends it when this program dies.
 
-    command: with absolute paths. is_up: whether the proxy listens. report: gets a sentence about each end.
+    command: with absolute paths. is_up: whether the proxy listens. report: gets a sentence about each end, and
+    when the proxy listens again.
     """
 
     def __init__(
@@ -103,14 +104,19 @@ class Process:
         return process
 
     def _keep(self) -> None:
-        wait_s = 0.0
+        wait_s = away_at = 0.0
         started = time.monotonic()
         while not self._closing.wait(POLL_S):
             if self._guard.poll() is None:
+                if away_at and self._is_up():
+                    self._report(f"the front door is open again, after {time.monotonic() - away_at:.1f} s")
+                    away_at = 0.0
                 continue
+            away_at = away_at or time.monotonic()
             # One that served for a while is started again at once.
             wait_s = 0.0 if time.monotonic() - started > MOST_WAIT_S else min(max(2 * wait_s, 0.25), MOST_WAIT_S)
-            self._report(f"the front door's {self.name} ended; it is started again. {self.log_tail()}".rstrip())
+            how = guard_process.end(self._guard, self.name)
+            self._report(f"the front door is closed: {how}; it is started again. {self.log_tail()}".rstrip())
             if self._closing.wait(wait_s):
                 return
             self._end_proxy()

@@ -1,7 +1,7 @@
 """Start Prometheus and Alertmanager with the rules of docker/observe for running servers, until Ctrl-C.
 
-Without options these are the server or the cluster at localhost:8002, and the replicas of every cluster of this user.
-Both listen on this machine only. What they stored is removed at the end.
+Without options these are every cluster of this user with its replicas, whatever its ports, and a server at
+localhost:8002. Both listen on this machine only. What they stored is removed at the end.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics",
         action="append",
         metavar="HOST:PORT",
-        help=f"metrics of a server; repeatable (default {METRICS_URL}, and each replica of the clusters that run here)",
+        help=f"scrape these alone; repeatable (default: the clusters that run here, their replicas, and {METRICS_URL})",
     )
     source.add_argument(
         "--targets",

@@ -8,13 +8,12 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-from serve.cluster import place
 from serve.management.metrics import Metrics, MetricsError
 from serve.observe import programs
 from serve.observe.__main__ import METRICS_URL
+from serve.observe.following import Following, Group
 from serve.observe.programs import Program
 from serve.resources import LOOPBACK
 from triton_batching import whole_file
@@ -36,9 +35,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Observe until Ctrl-C; raises `Mistake` if a program or a file is missing, `Failure` if a program died."""
     prometheus = programs.find("prometheus")
     alertmanager = programs.find("prometheus-alertmanager", "alertmanager")
-    follows = arguments.metrics is None and arguments.targets is None
-    urls = [] if arguments.targets else arguments.metrics or [METRICS_URL]
-    targets = _targets(arguments.targets) if arguments.targets else _groups(urls, follows=follows)
+    following = None if arguments.metrics or arguments.targets else Following()
+    urls = arguments.metrics or []
+    groups = following.groups() if following else [{"targets": urls}]
+    targets = _targets(arguments.targets) if arguments.targets else json.dumps(groups)
     port = programs.free_port(arguments.port, taken=[arguments.alerts_port])
     addresses = [f"{LOOPBACK}:{port}", f"{LOOPBACK}:{programs.free_port(arguments.alerts_port, taken=[port])}"]
     with tempfile.TemporaryDirectory(prefix="triton-batching-observe-") as name, contextlib.ExitStack() as stack:
@@ -52,30 +52,14 @@ def run(arguments: argparse.Namespace) -> None:
             )
         ]
         _wait_until_ready(started)
-        _tell(addresses, urls, follows=follows)
+        _tell(addresses, urls, groups if following else None)
         while True:
             for program in started:
                 program.check()
-            if follows and (now := _groups(urls, follows=True)) != targets:
+            if following and (now := json.dumps(following.groups())) != targets:
                 targets = now
                 whole_file.write(folder / TARGETS, now)
             time.sleep(POLL_S)
-
-
-def _groups(urls: Sequence[str], *, follows: bool) -> str:
-    """The content of Prometheus' file of targets: these servers, and the replicas of the clusters that run here."""
-    return json.dumps([{"targets": list(urls)}, *(clusters() if follows else ())])
-
-
-def clusters() -> list[dict[str, Any]]:
-    """The groups of targets of the clusters of this user that run on this machine."""
-    groups: list[dict[str, Any]] = []
-    # Without a folder for clusters there are none; one that ends takes its file away.
-    with contextlib.suppress(Mistake):
-        for running in place.running():
-            with contextlib.suppress(OSError, ValueError):
-                groups.extend(json.loads(running.targets.read_text()))
-    return groups
 
 
 def _targets(file: Path) -> Path:
@@ -110,10 +94,16 @@ def _wait_until_ready(started: Sequence[Program]) -> None:
             time.sleep(POLL_S)
 
 
-def _tell(addresses: Sequence[str], urls: Sequence[str], *, follows: bool) -> None:
+def _tell(addresses: Sequence[str], urls: Sequence[str], followed: Sequence[Group] | None) -> None:
+    """Print the addresses; `followed` are the targets that come and go, None if they do not."""
     console = terminal()
-    if follows:
-        console.print(f"observes {METRICS_URL} and the replicas of clusters that come and go ({len(clusters())} now)")
+    if followed is not None:
+        console.print(f"follows a server at {METRICS_URL} and every cluster of this user; it scrapes now:")
+        for group in followed:
+            labels = group.get("labels", {})
+            console.print(f"  {', '.join(group['targets'])} {labels.get('replica', '')}".rstrip(), markup=False)
+        if not followed:
+            console.print("  nothing: no server and no cluster runs. It finds one that starts.")
     for url in urls:
         try:
             Metrics.read(url)

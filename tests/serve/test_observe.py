@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.parse
@@ -22,9 +23,12 @@ from scrapes import scrape
 from sleepers import PLAIN
 from tiny_models import parameters, ragged_padded
 
+from serve.cluster import place
+from serve.exporter.endpoint import serving
 from serve.launcher import Server, Settings, launch
-from serve.observe import dashboard, programs
+from serve.observe import dashboard, following, programs
 from serve.observe.__main__ import main
+from serve.observe.following import Following
 from triton_batching.terminal import Mistake
 
 ROOT = Path(__file__).parents[2]
@@ -151,6 +155,36 @@ def test_prometheus_observes_a_server_until_ctrl_c(observed: Server, tmp_path: P
     assert folders
     assert not alive(below)
     assert not any(folder.exists() for folder in folders)
+
+
+def test_a_server_is_a_target_from_its_first_answer_on_and_a_cluster_until_it_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, "_base", lambda: tmp_path)
+    monkeypatch.setattr(following, "LOOK_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    url, own = f"localhost:{port}", f"127.0.0.1:{port}"
+    watched = Following(url)
+    assert watched.groups() == []
+    here = place.of_plan(tmp_path / "plan.toml")
+    with place.taken(here), serving("127.0.0.1", port, lambda: "up 1\n"):
+        here.targets.write_text(json.dumps([{"targets": [own]}]))
+        assert watched.groups() == [{"targets": [own]}]
+        here.targets.write_text(json.dumps([{"targets": ["127.0.0.1:9"]}]))
+        both = [{"targets": [url]}, {"targets": ["127.0.0.1:9"]}]
+        assert watched.groups() == both
+    assert watched.groups() == [{"targets": [url]}]
+    # As a cluster that was killed leaves it.
+    with place.taken(here):
+        watched.groups()
+        here.targets.write_text(json.dumps([{"targets": [own]}]))
+        kept = here.targets.rename(tmp_path / "kept")
+    here.folder.mkdir(mode=0o700, exist_ok=True)
+    kept.rename(here.targets)
+    assert not place.is_taken(here)
+    assert watched.groups() == [{"targets": [own]}]
+    assert Following(url).groups() == []
 
 
 def commands(pids: set[int]) -> str:

@@ -1,5 +1,6 @@
 """Canaries of a real cluster of two replicas, under a steady load of which every answer is checked."""
 
+import re
 import shutil
 import signal
 import subprocess
@@ -132,6 +133,14 @@ def test_good_canary_is_promoted_and_nothing_fails(cluster: Cluster, load: Load,
     canary = pair(cluster)["canary"].name
     code, printed = deploying.ended()
     assert code == 0, printed
+    lines = printed.splitlines()
+    assert lines[0] == "accelerator: the canary and its control start"
+    assert lines[1].startswith("accelerator: both are ready")
+    assert re.fullmatch(
+        r"accelerator: window 5 of 6: canary \d+ requests, control \d+ requests; "
+        r"simulated_accelerator takes 0\.\d+ \(.*\) times as long so far",
+        lines[2],
+    )
     assert "good.pbtxt: not worse: " in printed
     assert "accelerator: 2 replicas with good.pbtxt." in printed
     assert deploying.record().verdict.outcome == NOT_WORSE

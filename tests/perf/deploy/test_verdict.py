@@ -61,6 +61,13 @@ CASES = [
     ("no request", windows([0.0] * 10, requests=0), STEADY, CANNOT_TELL, "too few requests to compare, 0 and 1,000"),
     ("99 requests", windows([20.0] * 9, requests=11), windows([20.0] * 9), CANNOT_TELL, "too few requests"),
     ("100 requests", windows([20.0] * 10, requests=10), STEADY, NOT_WORSE, "takes 1.000"),
+    (
+        "the load ends",
+        windows([20.0] * 10) + windows([0.0] * 4, requests=0),
+        windows([20.0] * 11) + windows([0.0] * 3, requests=0),
+        NOT_WORSE,
+        "the same within 5%; 4 of 14 windows are left out, without a request of one or both",
+    ),
     ("four windows", STEADY[:4], STEADY[:4], CANNOT_TELL, "too few requests"),
     # The chance that all of k failures are on one of two equal sides is 1 / 2 ** k: 0.8 % of seven, 0.4 % of eight.
     ("seven failures", windows([20.0] * 10, failures=[7]), STEADY, NOT_WORSE, "takes 1.000"),

@@ -70,7 +70,11 @@ def test_abandoned_canary_leaves_the_others_as_they_are(bench: Bench) -> None:
     bench.settle()
     assert bench.configurations() == {"a-1": "dynamic", "a-2": "dynamic"}
     status = bench.group.status()
-    assert (status.canary, status.canary_failed, status.deaths, status.drained) == (None, "", 0, 2)
+    assert (status.canary, status.canary_failed, status.deaths, status.drained) == (None, "", 0, 0)
+    assert [line[10:] for line in bench.lines[-2:]] == [
+        "a-3: stopped (the canary is abandoned)",
+        "a-4: stopped (its canary is abandoned)",
+    ]
 
 
 def died(role: str) -> Callable[[Bench], None]:

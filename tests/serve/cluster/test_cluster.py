@@ -9,9 +9,10 @@ from collections.abc import Iterator
 import pytest
 from cluster_load import Load
 from cluster_program import PLAN, Cluster, server
+from processes import wait_until
 
 from serve.cluster.status import Status
-from serve.observe.command import clusters as observed
+from serve.observe.following import Following
 
 pytestmark = pytest.mark.server
 REQUESTS = 150
@@ -40,7 +41,10 @@ def deaths(status: Status) -> int:
 def test_killed_replica_is_replaced_and_no_request_fails(cluster: Cluster, load: Load) -> None:
     load.wait_for(REQUESTS)
     before, killed = cluster.status(), cluster.ready()[0]
-    os.kill(server(killed), signal.SIGKILL)
+    assert killed.server_pid == server(killed)
+    [row] = [line for line in cluster.do("status").splitlines() if f" {killed.name} " in line]
+    assert f" {killed.server_pid} " in row
+    os.kill(killed.server_pid, signal.SIGKILL)
     cluster.wait_for(lambda status: deaths(status) == deaths(before) + 1 and cluster.has(3)(status))
     load.wait_for(REQUESTS)
     load.assert_clean()
@@ -84,6 +88,7 @@ def test_drained_replica_answers_its_requests_and_is_replaced(cluster: Cluster, 
 def test_update_replaces_every_replica_and_loses_nothing(cluster: Cluster, load: Load) -> None:
     before = {replica.name for replica in cluster.ready()}
     assert "update done: 3 replicas with baseline" in cluster.do("update", "accelerator", "--config-name", "baseline")
+    assert cluster.has(3)(cluster.status()), "the old ones have stopped"
     cluster.wait_for(cluster.has(3))
     load.wait_for(REQUESTS)
     load.assert_clean()
@@ -104,6 +109,8 @@ def test_stopped_replica_is_left_out_until_it_goes_on(cluster: Cluster, load: Lo
     finally:
         os.kill(server(stopped), signal.SIGCONT)
     cluster.wait_for(cluster.has(3))
+    assert f"{stopped.name}: has not said for 3 s that it is ready; after 30 s (hung_s)" in cluster.printed()
+    assert wait_until(lambda: f"{stopped.name}: is ready again after " in cluster.printed(), seconds=10)
     load.wait_for(REQUESTS)
     load.assert_clean()
     assert stopped.name in {replica.name for replica in cluster.ready()}
@@ -118,9 +125,11 @@ def test_metrics_of_the_cluster_and_its_door(cluster: Cluster, load: Load) -> No
     assert f"triton_batching_cluster_replicas_ready{of} 3.0" in page
     assert f"triton_batching_cluster_deaths_total{of} {deaths(status)}.0" in page
     assert "envoy_cluster_upstream_rq_total" in page
+    observed = Following().groups()
+    assert {"targets": [f"127.0.0.1:{status.metrics_port}"]} in observed
     for replica in status.replicas:
         labels = {"deployment": "accelerator", "replica": replica.name}
-        assert {"targets": [f"{replica.host}:{replica.metrics_port}"], "labels": labels} in observed()
+        assert {"targets": [f"{replica.host}:{replica.metrics_port}"], "labels": labels} in observed
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ import pytest
 from cluster_bench import ENTRY, NEW, Bench, benched
 
 from export.repository import REPOSITORY
-from serve.cluster import pace, place, plan_check, state
+from perf.deploy.__main__ import main as deploy
+from serve.cluster import occupant, pace, place, plan_check, state
+from serve.cluster.__main__ import main
 from serve.cluster.commands import Commands
 from serve.cluster.control import Command, Drain, Scale, Update
-from serve.cluster.plan import Deployment, Plan, ScalingTable
+from serve.cluster.plan import Deployment, Limits, Plan, ScalingTable
 from serve.cluster.state import Remembered
 from serve.cluster.up import up
 from triton_batching.terminal import Mistake
@@ -82,7 +84,9 @@ def test_scale_looks_at_the_configuration_that_runs(models: Path) -> None:
     with told(COUNTER, UPDATED, models) as running:
         with pytest.raises(Mistake, match="a: counter keeps state between the requests of a sequence"):
             running.do(Scale(deployment="a", replicas=3))
-        assert running.do(Scale(deployment="a", replicas=0)) == "a: 1 -> 0 replicas"
+        assert running.do(Scale(deployment="a", replicas=0)) == (
+            "a: 1 -> 0 replicas; its requests fail (503, UNAVAILABLE) until `scale` gives it one"
+        )
 
 
 def test_up_looks_at_the_configuration_that_it_continues_with(
@@ -141,6 +145,42 @@ def test_each_replica_counts_as_dead_or_as_drained() -> None:
         assert counts() == (2, 1)
         bench.settle()
         assert (counts(), bench.engine.kept) == ((2, 1), ["a-3"])
+
+
+def test_down_needs_the_name_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = tmp_path / "plan.toml"
+    assert main(["down"]) == 2
+    assert capsys.readouterr().err.startswith("down: name the cluster that is to end, with --plan. Running: ")
+    for arguments in ([str(plan)], ["--plan", str(plan)]):
+        assert main(["down", *arguments]) == 0
+        assert capsys.readouterr().out == f"{plan}: its cluster did not run.\n"
+
+
+def test_command_without_a_plan_says_which_cluster_it_is_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = place.of_plan(tmp_path / "plan.toml")
+    monkeypatch.setattr(place, "running", lambda: [here])
+    for arguments, says in ((["scale", "a", "1"], True), (["scale", "a", "1", "--plan", here.name], False)):
+        assert main(arguments) == 2  # it does not run
+        assert capsys.readouterr().out.startswith(f"{here.name}: the only cluster that runs") == says
+    assert deploy(["a", f"--results={tmp_path}"]) == 2
+    assert capsys.readouterr().out.startswith(f"{here.name}: the only cluster that runs")
+
+
+def test_replica_that_hangs_is_told_once_and_when_it_is_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(occupant, "UNREADY_S", 60.0)
+    with benched() as bench:
+        bench.group._limits = Limits(hung_s=90.0)
+        probe, started = bench.group.occupants["a-1"].probe, len(bench.lines)
+        assert probe is not None
+        for unready_s in (20.0, 61.0, 62.0, 0.0, 0.0):
+            monkeypatch.setattr(probe, "unready_s", lambda unready_s=unready_s: unready_s)
+            bench.tick()
+        assert [line[10:] for line in bench.lines[started:]] == [
+            "a-1: has not said for 60 s that it is ready; after 90 s (hung_s) another takes its place",
+            "a-1: is ready again after 60.0 s",
+        ]
 
 
 def test_deployment_that_gave_up_names_the_command_that_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cluster_load import Load
 from cluster_program import PLAN, Cluster, Remains
+from processes import wait_until
 from serving_program import end, printed, program
 
 from export.repository import REPOSITORY
@@ -106,7 +107,11 @@ def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) 
         assert "this variant is broken" in done.stderr
         cluster.wait_for(cluster.has(1))
         assert cluster.ready()[0].name == served[0].name
-        assert "has 0 replicas" in cluster.do("scale", "identity", "0")
+        assert "own has 0 replicas; its requests fail" in cluster.do("scale", "identity", "0")
+        cluster.end(signal.SIGTERM)
+        cluster.begin()
+        assert wait_until(lambda: "python -m serve.cluster scale own 1" in cluster.printed(), seconds=60)
+        assert "\nopen, but not ready: HTTP 127.0.0.2:" in cluster.printed()
     with ended(Cluster(tmp_path / "plan.toml", OWN + 'config_name = "broken"')) as cluster:
         cluster.begin()
         assert cluster.ended() == 1

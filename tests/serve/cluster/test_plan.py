@@ -12,7 +12,7 @@ from serve.__main__ import main as serve
 from serve.cluster import local_engine, plan_file
 from serve.cluster.engine import Replica
 from serve.cluster.local_engine import LocalEngine
-from serve.cluster.plan import Plan
+from serve.cluster.plan import Deployment, Plan
 from serve.cluster.plan_check import check, replica
 from serve.front.door import FrontDoor
 from serve.launcher import Settings
@@ -70,7 +70,10 @@ def read(folder: Path, text: str) -> FrontDoor:
             "tenant web: ",
         ),
         (HEAD.replace("http_port = 0", "http_port = 70000") + DEPLOYMENT, "http_port must be <= 65535"),
-        ("http_port = 7999\ngrpc_port = 7999\n" + DEPLOYMENT, "port 7999 is given twice"),
+        (
+            "http_port = 7999\ngrpc_port = 7999\n" + DEPLOYMENT,
+            "port 7999 is given twice, with http_port and grpc_port;",
+        ),
         (HEAD + "host = '0.0.0.0'\n" + DEPLOYMENT, "--host 0.0.0.0 lets everybody"),
     ],
 )
@@ -85,8 +88,17 @@ def test_mistake_is_one_line(tmp_path: Path, text: str, words: str) -> None:
 def test_port_in_use_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Mistake, match=rf"plan\.toml: port {port} on 127\.0\.0\.1 cannot be used"):
+        keys = "or choose others with http_port, grpc_port and metrics_port"
+        with pytest.raises(Mistake, match=rf"plan\.toml: port {port} on 127\.0\.0\.1 cannot be used .* {keys}\.$"):
             read(tmp_path, f"http_port = {port}\ngrpc_port = 0\nmetrics_port = 0\n{DEPLOYMENT}")
+
+
+def test_port_in_use_names_the_flags_of_a_plan_without_a_file() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        plan = Plan(deployment=(Deployment(name="a", models=("simulated_accelerator",)),), http_port=port)
+        with pytest.raises(Mistake, match="choose others with --http-port, --grpc-port and --metrics-port"):
+            check(plan, "serve-123")
 
 
 def test_token_comes_from_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ def test_replicas_are_spread_with_their_gpus_and_leave_nothing(engine: RayEngine
     states = ready(engine, "it-1", "it-2", "gpu-1")
     assert [state.node for state in states] == ["a", "b", "c"]
     servers = [tritonserver(state.pid) for state in states]
+    assert [state.server_pid for state in states] == servers
     assert [environment(server)["CUDA_VISIBLE_DEVICES"] for server in servers] == ["", "", "0"]
     assert "OMP_NUM_THREADS" not in environment(servers[0])
     # The guard stops its server with SIGINT.

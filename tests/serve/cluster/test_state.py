@@ -18,7 +18,7 @@ from serve.cluster.place import Place, RunningError
 from serve.cluster.plan import Deployment, Plan, ScalingTable
 from serve.cluster.state import Remembered
 from serve.launcher import Settings
-from serve.observe.command import clusters as observed
+from serve.observe.following import Following
 from triton_batching.terminal import Mistake
 
 
@@ -74,7 +74,7 @@ def test_place_is_private_and_taken_by_one(here: Place) -> None:
             pass
         assert place.is_taken(here)
         here.targets.write_text('[{"targets": ["127.0.0.1:9"], "labels": {"replica": "a-1"}}]')
-        assert {"targets": ["127.0.0.1:9"], "labels": {"replica": "a-1"}} in observed()
+        assert {"targets": ["127.0.0.1:9"], "labels": {"replica": "a-1"}} in Following().groups()
         (here.folder / ".state.json.draft").write_text("half")
     assert not place.is_taken(here)
     assert not here.folder.exists()
@@ -98,9 +98,10 @@ def test_targets_are_the_replicas_that_serve() -> None:
         return Occupant(replica=replica, number=1, generation=0, state=state, stopping=stopping)
 
     there = [occupant("a-1", Phase.STARTING), occupant("a-2", Phase.READY), occupant("a-3", Phase.READY, stopping=True)]
-    assert json.loads(targets.text(there)) == [
-        {"targets": ["[::1]:8002"], "labels": {"deployment": "a", "replica": "a-2"}}
-    ]
+    replica = {"targets": ["[::1]:8002"], "labels": {"deployment": "a", "replica": "a-2"}}
+    assert json.loads(targets.text(there, "127.0.0.1", None)) == [replica]
+    assert json.loads(targets.text(there, "127.0.0.2", 9002)) == [{"targets": ["127.0.0.2:9002"]}, replica]
+    assert json.loads(targets.text([], "0.0.0.0", 9002)) == [{"targets": ["127.0.0.1:9002"]}]
 
 
 def test_place_of_a_plan_that_is_gone_is_forgotten(here: Place, tmp_path: Path) -> None:

@@ -164,7 +164,8 @@ def test_a_proxy_that_hung_takes_what_it_was_told_meanwhile(
 def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
     with opened(front, kind=kind) as proxy, Caller(front) as caller:
-        assert caller.http("GET", "/v2/health/ready").code == "503"
+        unready = caller.http("GET", "/v2/health/ready")
+        assert (unready.code, b"no replica" in unready.body) == ("503", True)
         assert caller.infer(GRPC, SIMULATED).code == "UNAVAILABLE"
         assert caller.infer(HTTP, SIMULATED).code == "503"
         proxy.route({SIMULATED: endpoints(replicas[:1])})

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,3 +35,15 @@ def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path, mon
         os.kill(guard, signal.SIGKILL)
         assert wait_until(lambda: any("cannot be started" in text for text in told), seconds=20)
         assert wait_until(lambda: bool(set(proxy.pids()) - {guard}), seconds=20)
+
+
+def test_each_end_is_told_with_its_reason_and_when_it_listens_again(tmp_path: Path) -> None:
+    sleep, told = shutil.which("sleep"), list[str]()
+    with process.running(
+        lambda _: [str(sleep), "60"], tmp_path / "log", is_up=lambda _: True, report=told.append
+    ) as proxy:
+        assert wait_until(lambda: len(proxy.pids()) == 2, seconds=20)
+        os.kill(proxy.pids()[1], signal.SIGKILL)
+        assert wait_until(lambda: len(told) == 2, seconds=20)
+    assert told[0].startswith("the front door is closed: sleep was killed by SIGKILL; it is started again.")
+    assert re.fullmatch(r"the front door is open again, after \d+\.\d s", told[1])
