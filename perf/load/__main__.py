@@ -76,9 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     load.add_argument("--seed", type=int, default=0)
     load.add_argument("--transport", choices=("auto", "shared_memory", "grpc", "http"), default="auto")
-    target = parser.add_argument_group(
-        "the target", "a run ends as soon as it certainly fails, or passes after 30 s"
-    )
+    target = parser.add_argument_group("the target", "a run ends as soon as it certainly fails, or passes after 30 s")
     target.add_argument(
         "--p99-ms",
         type=number(above=0, most=1000 * MOST_S),

@@ -33,6 +33,14 @@ class Reading:
     gpus: tuple[Device, ...] = ()
     silence: str = ""
 
+    def fell(self, earlier: "Reading") -> bool:
+        """Whether a version that both have counted less than in the earlier one."""
+        return any(
+            (counters - earlier.counters[version]).fell
+            for version, counters in self.counters.items()
+            if version in earlier.counters
+        )
+
 
 class Source:
     """A server at `url` (gRPC) with its metrics at `metrics_url`, both host:port; call `close` at the end.
