@@ -206,9 +206,9 @@ def _source(profile: Profile) -> str:
     noisiest = max(profile.ramps, key=lambda ramp: ramp.noise[SLOW])
     return (
         f"service times: of {min(ramp.started_at for ramp in profile.ramps)}; one execution in twenty took at least "
-        f"{noisiest.noise[SLOW]:.2f} x the mean of its size. Beside other work they are too long, and so is the count of "
-        f"replicas: then repeat triton-batching profile {noisiest.model} --results NEW on an idle machine, and give "
-        "--records NEW."
+        f"{noisiest.noise[SLOW]:.2f} x the mean of its size. Measured beside other work they are too long, and the "
+        f"replicas too many: then repeat triton-batching profile {noisiest.model} --results NEW on an idle machine, and "
+        "give --records NEW."
     )
 
 

@@ -74,13 +74,13 @@ def _target(record: ScaleRecord, found: float) -> Iterator[str]:
         share = _share([run for run in ours if run.is_published])
         side = "above" if found > curve.target_pending else "below"
         yield (
-            f"It is {side} the {curve.target_pending:.2f} in flight at a replica's capacity, since that has {share:.2%} in "
-            f"time on these days and the goal is {record.share:.2%}."
+            f"It is {side} the {curve.target_pending:.2f} in flight at a replica's capacity, since that has "
+            f"{share:.2%} in time on these days and the goal is {record.share:.2%}."
         )
     if most >= record.most:
         yield (
-            "The replicas are all that it may use (max of the plan, or --max), so it might use more. A larger --max shows how "
-            "many."
+            "The replicas are all that it may use (max of the plan, or --max), so it might use more. A larger --max "
+            "shows how many."
         )
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clients.connection import checked
 from clients.endpoint import HERE
-from clients.errors import NotReadyError, ServerUnreachableError
+from clients.errors import NotReadyError, ServerUnreachableError, behind_proxy
 from perf.measure import gpu_use
 from serve.management.api import ServerError
 from serve.management.metrics import Device, Metrics, MetricsError
@@ -91,7 +91,8 @@ class Source:
             versions = self._statistics.versions(timeout_s=TIMEOUT_S)
         except ServerError as error:
             raise ServerUnreachableError(
-                f"{self.url}: no gRPC server answers there ({error}). Start one (make serve "
+                behind_proxy(str(error), self.url, ", ".join(self._models) or "any model")
+                or f"{self.url}: no gRPC server answers there ({error}). Start one (make serve "
                 "MODEL=...), or name another's gRPC address with --url.",
                 url=self.url,
             ) from error
