@@ -207,8 +207,8 @@ def _source(profile: Profile) -> str:
     return (
         f"service times: of {min(ramp.started_at for ramp in profile.ramps)}; one execution in twenty took at least "
         f"{noisiest.noise[SLOW]:.2f} x the mean of its size. Measured beside other work they are too long, and the "
-        f"replicas too many: then repeat triton-batching profile {noisiest.model} --results NEW on an idle machine, and "
-        "give --records NEW."
+        f"replicas too many: then repeat triton-batching profile {noisiest.model} --results NEW on an idle machine, "
+        "and give --records NEW."
     )
 
 
