@@ -120,6 +120,10 @@ class ServerFailureError(RequestFailedError):
     """The model or the server failed on this request."""
 
 
+# What Envoy and HAProxy answer while no server behind them is ready. The request reached no server.
+_NO_REPLICA = ("no healthy upstream", "No server is available to handle")
+# What a proxy answers if a server behind it may have had the request: Envoy's words, and gRPC's for another's page.
+_BROKE_OFF = ("upstream connect error", "Received http2 header with status: 50")
 # UNAVAILABLE has several meanings. With none of these texts it is gRPC's own: no server is there.
 _UNAVAILABLE: dict[str, type[ClientError]] = {
     "Exceeds maximum queue size": RejectedError,
@@ -132,6 +136,7 @@ _UNAVAILABLE: dict[str, type[ClientError]] = {
     "is not ready": NotReadyError,
     "Server is stopping": NotReadyError,
     "scheduler has stopped accepting": NotReadyError,
+    **dict.fromkeys(_NO_REPLICA, NotReadyError),
 }
 _STATUS: dict[str, type[ClientError]] = {
     "INVALID_ARGUMENT": InvalidInputError,
@@ -155,22 +160,38 @@ def kind(status: str, text: str) -> type[ClientError]:
     return _STATUS.get(status, ServerFailureError)
 
 
-def explained(status: str, text: str, url: str, model: str, *, sent: bool = True) -> ClientError:
+def behind_proxy(text: str, url: str, model: str) -> str:
+    """The message for an answer of a proxy whose servers do not answer; "" if `text` is not a proxy's."""
+    if any(words in text for words in _NO_REPLICA):
+        found = f"a proxy answers there and has no ready server for '{model}'"
+    elif any(words in text for words in _BROKE_OFF):
+        found = f"a proxy answers there, and no server behind it for '{model}'"
+    else:
+        return ""
+    return (
+        f"{url}: {found} ({' '.join(text.split())}). Try again when one is ready; triton-batching cluster status lists "
+        "the replicas of a cluster."
+    )
+
+
+def explained(status: str, text: str, url: str, model: str, *, sent: bool = True, http: bool = False) -> ClientError:
     """The error for a call about `model` that ended with this gRPC status; its message says what to do.
 
-    `sent` is whether the request may have reached a server; it decides `retryable` if the connection broke.
+    `sent` is whether the request may have reached a server; it decides `retryable` if the connection broke. `http`: the
+    call went over HTTP.
     """
     error = kind(status, text)
     retryable = error.retryable
     if error is ServerUnreachableError:
         retryable = not sent
-        message = (
-            f"{url}: no gRPC server answers there ({text}). Start one: make serve MODEL={model}; "
-            "its gRPC port is not its HTTP port."
+        message = behind_proxy(text, url, model) or (
+            f"{url}: no {'HTTP' if http else 'gRPC'} server answers there ({text}). Start one: make serve "
+            f"MODEL={model} (a cluster: triton-batching cluster up PLAN.toml); its gRPC port is not its HTTP port"
+            f"{', and TLS wants https://' if http else ''}."
         )
     elif error is NotReadyError:
         reason = "" if text == "is not ready" else f" ({text})"
-        message = (
+        message = behind_proxy(text, url, model) or (
             f"{url}: the server runs but '{model}' is not ready there{reason}. Serve it: make serve MODEL={model}."
         )
     elif error is AccessError:

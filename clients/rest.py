@@ -19,7 +19,7 @@ from google.protobuf import json_format
 
 from . import protocol as pb
 from .endpoint import Endpoint
-from .errors import ClientError, ServerFailureError, ServerUnreachableError, TlsError, explained, kind, timed_out
+from .errors import ClientError, ServerFailureError, TlsError, explained, timed_out
 from .in_flight import InFlight
 from .steps import Step, deadline_after
 
@@ -85,7 +85,7 @@ class BlockingRestConnection:
                     continue
                 if isinstance(error, ssl.SSLError) and not closed:
                     raise _no_tls(error, self.url, model) from error
-                raise _unreachable(str(error), self.url, model, sent=sent) from error
+                raise explained("UNAVAILABLE", str(error), self.url, model, sent=sent, http=True) from error
             self._idle.append(connection)
             if self._closed:
                 self.close()
@@ -270,21 +270,7 @@ def _refused(status: int, body: bytes, url: str, model: str) -> ClientError:
     except (ValueError, KeyError, TypeError, RecursionError):
         text = body[:EXCERPT].decode(errors="replace") or f"HTTP status {status}"
     name = STATUS.get(status, "INTERNAL")
-    if kind(name, text) is ServerUnreachableError:
-        return _unreachable(text, url, model, sent=True)
-    return explained(name, text, url, model)
-
-
-def _unreachable(text: str, url: str, model: str, *, sent: bool) -> ServerUnreachableError:
-    return ServerUnreachableError(
-        f"{url}: no HTTP server answers there ({text}). Start one: make serve MODEL={model}; its HTTP port is not its "
-        "gRPC port, and TLS wants https://.",
-        status="UNAVAILABLE",
-        text=text,
-        model=model,
-        url=url,
-        retryable=not sent,
-    )
+    return explained(name, text, url, model, http=True)
 
 
 def _no_tls(error: ssl.SSLError, url: str, model: str) -> TlsError:

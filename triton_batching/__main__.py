@@ -39,7 +39,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "tune": ("perf.tune", "find the configuration that meets a latency target"),
         "watch": ("perf.watch", "watch a running server"),
         "deploy": ("perf.deploy", "deploy a configuration to a running cluster, to a canary first"),
-        "scale": ("perf.scale", "say how many replicas a day needs, and what they cost"),
+        "scale": ("perf.scale", "say how many replicas and replica hours a day needs"),
         "pack": ("perf.pack", "pack models onto devices under their latency targets"),
         "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
     },

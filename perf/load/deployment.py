@@ -11,9 +11,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
-from clients.errors import NotReadyError, ServerUnreachableError
+from clients.errors import NotReadyError, ServerUnreachableError, explained
 from clients.transport import Transport
 from export.repository import REPOSITORY, model_folder
+from perf.load import door
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server, Settings, launch
 from serve.management import traces
@@ -47,7 +48,8 @@ class Running:
     """A server that is ready: its gRPC address and the address for the requests.
 
     `server`, `trace_file` and `revival` are None if it was not started here. With a `trace_file` it traces every
-    `trace_rate`-th request of a run.
+    `trace_rate`-th request of a run. `several` says why the counters at `url` are not those of one server, "" if they
+    are.
     """
 
     url: str
@@ -57,6 +59,7 @@ class Running:
     trace_file: Path | None = None
     trace_rate: int = 1
     revival: Revival | None = None
+    several: str = ""
 
 
 @contextlib.contextmanager
@@ -66,7 +69,9 @@ def running(deployment: Deployment, progress: Callable[[str], None]) -> Iterator
         request_url = deployment.http_url if deployment.transport == "http" else deployment.url
         if request_url is None:
             raise Mistake(f"--transport http needs the HTTP address of the server at {deployment.url}: --http-url.")
-        yield Running(url=deployment.url, request_url=request_url, config=_loaded(deployment.url, deployment.model))
+        config = _loaded(deployment.url, deployment.model)
+        several = door.several(deployment.url, deployment.model)
+        yield Running(url=deployment.url, request_url=request_url, config=config, several=several)
         return
     config = deployment.overrides.apply(read(deployment.model, deployment.config_name, deployment.repository))
     with started(deployment, config, progress) as server:
@@ -109,9 +114,4 @@ def _loaded(url: str, model: str) -> ModelConfig:
                 )
             return client.get_model_config(model).config
     except InferenceServerException as error:
-        raise ServerUnreachableError(
-            f"{url}: no gRPC server answers there ({error}). Start one: make serve MODEL={model}, or leave out --url.",
-            text=error.message(),
-            model=model,
-            url=url,
-        ) from error
+        raise explained((error.status() or "").removeprefix("StatusCode."), error.message(), url, model) from error

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clients import Model
 from clients.errors import RejectedError
 from export.repository import batch_policy
-from perf.load import pool
+from perf.load import door, pool
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
 from perf.load.deployment import Deployment, Running
@@ -92,12 +92,18 @@ def run(
     timings = in_window(reported, window.first_ns, window.last_ns)
     requests = sample(timings, window.first_ns)
     answered = timings[(timings["outcome"] == RIGHT) | (timings["outcome"] == WRONG)]
+    outcome = summary(reported, load, window.first_ns, window.last_ns)
+    uncounted = server.several
+    if server.server is None and not uncounted:
+        in_time = outcome.requests_per_s * outcome.window_s
+        uncounted = door.misfit(server.url, deployment.model, window.counted, in_time)
     return LoadResult(
         load=load,
-        outcome=summary(reported, load, window.first_ns, window.last_ns),
-        stages=stages(answered, window.counted, traced_requests),
+        outcome=outcome,
+        stages=stages(answered, None if uncounted else window.counted, traced_requests),
         traced_us=traced(answered, traced_requests),
-        counted=window.counted,
+        counted=Counters.none() if uncounted else window.counted,
+        uncounted=uncounted,
         busy=window.busy,
         errors=errors,
         memory_bytes=memory,
@@ -221,7 +227,8 @@ def _measure(
     if counting:
         timings = members.timings
         first, last = (int(timings["due"].min()), int(timings["done"].max())) if len(timings) else (start, last)
-        after = _settled(server, deployment.model, before, int(np.sum(timings["outcome"] != NOT_SENT)))
+        if not server.several:
+            after = _settled(server, deployment.model, before, int(np.sum(timings["outcome"] != NOT_SENT)))
     return Window(
         first_ns=first,
         last_ns=last,

@@ -8,6 +8,7 @@ requests are in the counters, or if time passes that no stage covers.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,23 +31,32 @@ _INSIDE = {
     "run": ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"),
     "split": ("COMPUTE_OUTPUT_START", "INFER_RESPONSE_COMPLETE"),
 }
+# Where the server's counters are missing.
+BETWEEN = "network and server"
 CLIENT, COUNTERS, TRACES = "client clock", "server counters", "server traces"
 
 
-def stages(timings: Timings, counted: Counters, traces: Sequence[Trace]) -> Stages:
-    """The stages of the answered requests of a window; without traces the network is the remainder of the others."""
+def stages(timings: Timings, counted: Counters | None, traces: Sequence[Trace]) -> Stages:
+    """The stages of the answered requests of a window.
+
+    Without traces the network is the remainder of the others, and without `counted` it is one stage with the server.
+    """
     answered = len(timings)
     latency_us = _mean_us(timings["done"] - timings["due"])
 
     def client(name: str, first: str, last: str) -> Stage:
         return Stage(name=name, mean_us=_mean_us(timings[last] - timings[first]), source=CLIENT, sample=answered)
 
-    def server(name: str, total_ns: int) -> Stage:
-        return Stage(name=name, mean_us=counted.per_request_us(total_ns), source=COUNTERS, sample=counted.requests)
-
     late = client("late send", "due", "called")
     before = [late] if late.mean_us else []
     write, copy_back = client("client write", "called", "written"), client("copy back", "received", "done")
+    if counted is None:
+        between = replace(client(BETWEEN, "written", "received"), source=REMAINDER)
+        return Stages(parts=(*before, write, between, copy_back), latency_us=latency_us)
+
+    def server(name: str, total_ns: int) -> Stage:
+        return Stage(name=name, mean_us=counted.per_request_us(total_ns), source=COUNTERS, sample=counted.requests)
+
     measured = [
         server("queue", counted.queue_ns),
         server("batch gather", counted.compute_input_ns),

@@ -17,7 +17,9 @@ BAR = 40
 
 def show(result: LoadResult, console: Console) -> None:
     """Print the tables, the remarks, the verdict on the target, and last the faults of the run."""
-    console.print(figures(result), batches(result), stage_table(result.stages))
+    console.print(figures(result), *([] if result.uncounted else [batches(result)]), stage_table(result.stages))
+    if result.uncounted:
+        console.print(f"the server's counters are left out. {result.uncounted}.", style="yellow", markup=False)
     for line in remarks(result):
         console.print(line, markup=False)
     if result.judgement is not None:
@@ -62,7 +64,7 @@ def figures(result: LoadResult) -> Table:
         "p99": f"{outcome.percentiles_us[99] / 1e3:.2f}",
         "req/s": f"{outcome.requests_per_s:.1f}",
         "rows/s": f"{outcome.rows_per_s:.1f}",
-        "rows/exec": f"{result.counted.rows_per_execution:.2f}",
+        "rows/exec": "-" if result.uncounted else f"{result.counted.rows_per_execution:.2f}",
         "Little": "-" if result.little is None else f"{result.little:+.1%}",
     }
     for name in cells:
@@ -120,7 +122,7 @@ def remarks(result: LoadResult) -> Iterator[str]:
             f"answered; {outcome.late_sends} were sent more than 1 ms late, {outcome.not_sent} not sent because "
             f"{result.load.in_flight_limit} were in flight. Latency counts from when a request was due."
         )
-    if any(part.source == REMAINDER for part in result.stages.parts):
+    if not result.uncounted and any(part.source == REMAINDER for part in result.stages.parts):
         yield "the sum of the stages was not checked: without traces the network is the remainder of the others."
     if result.little is not None and result.little_limit > LITTLE:
         each = outcome.answered / result.load.clients

@@ -149,7 +149,8 @@ class LoadResult:
 
     `traced_us` maps each stage to microseconds, one value per traced request, all in the same order. `checked`: the
     replies could be checked. `partial`: the run was stopped. `lost` is the number of processes that died. `reloads_s`
-    are the seconds that each reload of the model took.
+    are the seconds that each reload of the model took. `uncounted` says why `counted` and the stages lack the server's
+    counters, "" if they do not.
     """
 
     load: Load
@@ -166,6 +167,7 @@ class LoadResult:
     judgement: Judgement | None = None
     sample: Sample = Sample()
     traced_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    uncounted: str = ""
 
     @property
     def p99(self) -> Quantile | None:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 
 from perf.load.variant import read as read_config
-from perf.measure.service_profile import Profile, ServiceTimes, load
+from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load
 from perf.records import file
 from perf.records.study import LatencyTarget
-from perf.scale import day, objects, planned, table
+from perf.scale import day, objects, planned, progress, table
 from perf.scale.comparison import compare, recommended
 from perf.scale.curve import ReplicaCurve, Values, measure, simulations
 from perf.scale.fleet import Conditions
@@ -25,6 +24,7 @@ from triton_batching.terminal import Mistake, terminal
 
 # A week of seconds takes minutes.
 MOST_STEPS = 7 * DAY_S
+SLOW = SHARES.index(0.95)
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -36,7 +36,9 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
     file.check_folder(arguments.out)
     records = []
     for deployment in _deployments(arguments, plan, days):
-        record = _simulated(arguments, plan, deployment, days[deployment.name], command)
+        profile = Profile(ramps=tuple(_measured(arguments, deployment.models[0])))
+        console.print(_source(profile), markup=False)
+        record = _simulated(arguments, plan, deployment, profile, days[deployment.name], command)
         records.append(record)
         table.show(record, console)
         path = file.write(record, arguments.out / f"{deployment.name}.{record.curve.model}.{file.digest(command)}.json")
@@ -127,7 +129,12 @@ def _deployments(arguments: argparse.Namespace, plan: Plan, days: Mapping[str, o
 
 
 def _simulated(
-    arguments: argparse.Namespace, plan: Plan, deployment: Deployment, days: Sequence[Values], command: tuple[str, ...]
+    arguments: argparse.Namespace,
+    plan: Plan,
+    deployment: Deployment,
+    profile: Profile,
+    days: Sequence[Values],
+    command: tuple[str, ...],
 ) -> ScaleRecord:
     scaling = deployment.scaling
     least = arguments.min or (scaling.min if scaling else 1)
@@ -141,12 +148,10 @@ def _simulated(
         sync_s=arguments.decide_s,
     )
     steps = round(len(days[0]) * arguments.step_s / arguments.decide_s)
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        curve_task = progress.add_task(f"{deployment.name}: one replica", total=simulations())
-        curve = _curve(arguments, plan, deployment, tick=lambda: progress.advance(curve_task))
-        if days[0].max() <= 0:
-            raise Mistake(f"{deployment.name}: its rate is 0 all day. Give a trace with requests.")
-        days_task = progress.add_task(f"{deployment.name}: days", total=steps)
+    if days[0].max() <= 0:
+        raise Mistake(f"{deployment.name}: its rate is 0 all day. Give a trace with requests.")
+    with progress.shown() as begin:
+        curve = _curve(arguments, plan, deployment, profile, begin(f"{deployment.name}: one replica", simulations()))
         tried = compare(
             curve,
             days,
@@ -155,7 +160,7 @@ def _simulated(
             most=most,
             step_s=arguments.step_s,
             seed=arguments.seed,
-            tick=lambda: progress.advance(days_task),
+            tick=begin(f"{deployment.name}: the day under each rule", steps),
         )
     return ScaleRecord(
         command=command,
@@ -168,25 +173,43 @@ def _simulated(
         share=arguments.share,
         conditions=conditions,
         curve=curve,
+        peak_per_s=float(max(rates.max() for rates in days)),
         tried=tuple(tried),
         target_pending=recommended(tried, arguments.share, len(days)),
     )
 
 
-def _curve(arguments: argparse.Namespace, plan: Plan, deployment: Deployment, tick: Callable[[], None]) -> ReplicaCurve:
+def _curve(
+    arguments: argparse.Namespace, plan: Plan, deployment: Deployment, profile: Profile, tick: Callable[[], None]
+) -> ReplicaCurve:
     """The curve of one replica, from the service times on record."""
-    model = deployment.models[0]
-    config = read_config(model, deployment.config_name, plan.repository)
+    config = read_config(deployment.models[0], deployment.config_name, plan.repository)
+    assert deployment.p99_ms is not None
+    target = LatencyTarget(latency_ms=deployment.p99_ms)
+    name = deployment.config_name or "default"
+    curve = measure(config, profile, target, config_name=name, tick=tick)
+    return curve if arguments.capacity is None else curve.faster(arguments.capacity / curve.capacity.rate_per_s)
+
+
+def _measured(arguments: argparse.Namespace, model: str) -> list[ServiceTimes]:
+    """The service times to use, those of `--service-time` or the model's on record."""
     ramps = [load(arguments.service_time)] if arguments.service_time else _ramps(model, arguments.records)
     if ramps[0].model != model:
         raise Mistake(
             f"{arguments.service_time}: service times of {ramps[0].model}, not of {model}. Name another record."
         )
-    assert deployment.p99_ms is not None
-    target = LatencyTarget(latency_ms=deployment.p99_ms)
-    name = deployment.config_name or "default"
-    curve = measure(config, Profile(ramps=tuple(ramps)), target, config_name=name, tick=tick)
-    return curve if arguments.capacity is None else curve.faster(arguments.capacity / curve.capacity.rate_per_s)
+    return ramps
+
+
+def _source(profile: Profile) -> str:
+    """A sentence on when the service times were measured, and how steady they were."""
+    noisiest = max(profile.ramps, key=lambda ramp: ramp.noise[SLOW])
+    return (
+        f"service times: of {min(ramp.started_at for ramp in profile.ramps)}; one execution in twenty took at least "
+        f"{noisiest.noise[SLOW]:.2f} x the mean of its size. Measured beside other work they are too long, and the "
+        f"replicas too many: then repeat triton-batching profile {noisiest.model} --results NEW on an idle machine, "
+        "and give --records NEW."
+    )
 
 
 def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
@@ -199,8 +222,8 @@ def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
             ramps[times.instances, times.threads] = times
     if not ramps:
         raise Mistake(
-            f"{folder}: has no service times of {model}. Measure them: python -m perf.measure.service_time {model}. Or "
-            "name a record: --service-time FILE."
+            f"{folder}: has no service times of {model}. Measure them: triton-batching profile {model} "
+            f"(or python -m perf.measure.service_time {model}). Or name a record: --service-time FILE."
         )
     return list(ramps.values())
 

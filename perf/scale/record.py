@@ -13,6 +13,7 @@ class ScaleRecord:
     """Days of one deployment.
 
     trace: where the rates come from. days: how many. share: the goal of the requests in time.
+    peak_per_s: the highest rate of the days, 0 in older records.
     target_pending: the target of our rule that reaches the goal on every day; None if none does.
     """
 
@@ -30,3 +31,4 @@ class ScaleRecord:
     curve: ReplicaCurve
     tried: tuple[Tried, ...]
     target_pending: float | None
+    peak_per_s: float = 0.0

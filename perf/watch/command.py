@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.live import Live
 
 from clients.errors import ServerUnreachableError
+from perf.load import door
 from perf.watch.history import History
 from perf.watch.page import write
 from perf.watch.reading import Source
@@ -19,7 +20,7 @@ from perf.watch.screen import screen
 def watch(arguments: argparse.Namespace, console: Console) -> None:
     """Read, show and write until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
     source = Source(arguments.url, arguments.metrics, tuple(arguments.model))
-    history = History()
+    history = History(door=_door(source.url))
     with contextlib.closing(source), contextlib.suppress(KeyboardInterrupt):
         source.check()
         history.add(source.read())
@@ -33,6 +34,21 @@ def watch(arguments: argparse.Namespace, console: Console) -> None:
     if arguments.html and history.began_s is not None:
         write(history, source.url, arguments.html, refresh_s=None)
         console.print(f"page: {arguments.html}", markup=False)
+
+
+def _door(url: str) -> str:
+    """A sentence that names the replicas behind `url`, if it is the door of several."""
+    behind = door.replicas(url)
+    if len(behind) < 2:
+        return ""
+    addresses = "; ".join(
+        f"{replica.name}: --url {replica.host}:{replica.grpc_port} --metrics {replica.host}:{replica.metrics_port}"
+        for replica in behind
+    )
+    return (
+        f"{url} is the door of {len(behind)} replicas. Each reading is of another one, so the rates are wrong. Watch "
+        f"one ({addresses}), or all of them with make observe."
+    )
 
 
 @contextlib.contextmanager

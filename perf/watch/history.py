@@ -87,7 +87,8 @@ class History:
     """The readings of one server.
 
     `down_since_s` is the time of the first missed reading, None while the server answers. `silence` is the reason for
-    missing metrics.
+    missing metrics. `door` says that the address is one of several servers, "" if that is not known. `fell_s` are the
+    times, in the last minute, of readings in which a total was lower than before.
     """
 
     tracks: dict[str, Track] = field(default_factory=dict)
@@ -96,6 +97,8 @@ class History:
     now_s: float = 0.0
     down_since_s: float | None = None
     silence: str = ""
+    door: str = ""
+    fell_s: deque[float] = field(default_factory=deque)
     _last: Reading | None = None
 
     def add(self, reading: Reading) -> None:
@@ -105,6 +108,8 @@ class History:
         if self.states and self.states[-1].at_s // COARSE_S == reading.at_s // COARSE_S:
             self.states.pop()
         self.states.append(State.of(reading))
+        if self._last is not None and reading.fell(self._last):
+            self.fell_s.append(reading.at_s)
         loaded = {model for model, _ in reading.counters}
         for model in sorted(loaded):
             track = self.tracks.setdefault(model, Track())
@@ -127,6 +132,8 @@ class History:
     def _forget(self, loaded: set[str]) -> None:
         """Drop values older than an hour, and models that were not loaded within the hour."""
         oldest = self.now_s - SPAN_S
+        while self.fell_s and self.fell_s[0] < self.now_s - FINE_SPAN_S:
+            self.fell_s.popleft()
         _drop(self.states, oldest)
         for model, track in list(self.tracks.items()):
             track.loaded = model in loaded

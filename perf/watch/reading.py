@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from clients.connection import checked
 from clients.endpoint import HERE
-from clients.errors import NotReadyError, ServerUnreachableError
+from clients.errors import NotReadyError, ServerUnreachableError, behind_proxy
 from perf.measure import gpu_use
 from serve.management.api import ServerError
 from serve.management.metrics import Device, Metrics, MetricsError
@@ -32,6 +32,14 @@ class Reading:
     metrics: Metrics | None
     gpus: tuple[Device, ...] = ()
     silence: str = ""
+
+    def fell(self, earlier: "Reading") -> bool:
+        """Whether a version that both have counted less than in the earlier one."""
+        return any(
+            (counters - earlier.counters[version]).fell
+            for version, counters in self.counters.items()
+            if version in earlier.counters
+        )
 
 
 class Source:
@@ -83,7 +91,8 @@ class Source:
             versions = self._statistics.versions(timeout_s=TIMEOUT_S)
         except ServerError as error:
             raise ServerUnreachableError(
-                f"{self.url}: no gRPC server answers there ({error}). Start one (make serve "
+                behind_proxy(str(error), self.url, ", ".join(self._models) or "any model")
+                or f"{self.url}: no gRPC server answers there ({error}). Start one (make serve "
                 "MODEL=...), or name another's gRPC address with --url.",
                 url=self.url,
             ) from error

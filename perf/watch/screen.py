@@ -13,6 +13,8 @@ from perf.watch.sample import Sample
 
 RECENT_S, BATCHES_S = 5.0, 60.0
 BAR, BARS = 24, 8
+# A server that has restarted counts less than before, once.
+SEVERAL = 2
 GIB = 2**30
 
 
@@ -30,6 +32,13 @@ def screen(history: History, url: str) -> RenderableType:
 def notes(history: History) -> list[str]:
     """Sentences on missing values, and how to get them."""
     texts = []
+    if history.door:
+        texts.append(history.door)
+    elif len(history.fell_s) >= SEVERAL:
+        texts.append(
+            f"The counters fell in {len(history.fell_s)} readings of the last minute: several servers answer at this "
+            "address, so the rates are wrong. Name one server with --url and --metrics."
+        )
     if history.silence:
         texts.append(f"{history.silence}: no CPU, memory, percentiles and reasons of failures. Name it with --metrics.")
     elif history.tracks and not any(_quantiles(track) for track in history.tracks.values()):

@@ -95,8 +95,13 @@ class Counters:
         if earlier is None:
             return self
         counted = self - earlier
-        parts = [[value] if isinstance(value, int) else value.values() for value in vars(counted).values()]
-        return self if min(itertools.chain(*parts)) < 0 else counted
+        return self if counted.fell else counted
+
+    @property
+    def fell(self) -> bool:
+        """Whether this is a difference in which a total is lower than before."""
+        parts = [[value] if isinstance(value, int) else value.values() for value in vars(self).values()]
+        return any(value < 0 for value in itertools.chain(*parts))
 
     def __add__(self, other: Self) -> Self:
         return self._combine(other, 1)

@@ -119,6 +119,12 @@ def test_without_traces_the_sum_is_not_checked() -> None:
     assert (parts.error, parts.holds) == (None, None)
 
 
+def test_without_the_servers_counters_the_network_and_the_server_are_one_stage() -> None:
+    parts = stages(timings(), None, [])
+    assert stage_ms(parts) == pytest.approx({"client write": 1, "network and server": 50, "copy back": 2})
+    assert (parts.error, parts.holds) == (None, None)
+
+
 def test_latency_counts_from_when_a_request_was_due() -> None:
     late = timings()
     late["due"] -= 20 * MS

@@ -1,9 +1,11 @@
 """`python -m perf.scale`: its record, what it writes for the cluster and for Kubernetes, and mistakes."""
 
+import math
 import re
 import shutil
 import subprocess
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import kubernetes_validate  # type: ignore[import-untyped]
@@ -11,10 +13,11 @@ import pytest
 import yaml
 
 from perf.records import file
-from perf.scale import day, make_trace, planned
+from perf.scale import day, make_trace, planned, progress
 from perf.scale.__main__ import main
 from perf.scale.comparison import matched
 from perf.scale.record import ScaleRecord
+from perf.scale.table import findings
 from perf.studies.archive import RESULTS
 from serve.cluster import plan_check, plan_file
 from serve.cluster.autoscaler import rules
@@ -47,6 +50,15 @@ tolerance = 0.2
 drain_s = 30
 """
 RAMP = RESULTS / "grid" / "simulated_accelerator.default.b32.k1.json"
+
+
+def test_a_file_is_told_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.shown() as begin:
+        tick = begin("days", 10)
+        for _ in range(10):
+            tick()
+    lines = ["days: begins", "days: 30%", "days: 50%", "days: 80%", "days: 100%"]
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 def call(folder: Path, *more: str) -> int:
@@ -99,6 +111,27 @@ def test_the_plan_is_the_same_but_for_what_was_found(simulated: Path, record: Sc
     scaling = plan_file.read(new).deployment[1].scaling  # the cluster's own reader
     assert scaling is not None
     assert (rules(scaling).target, rules(scaling).steepness) == tuple(found.values())
+
+
+def test_the_limit_and_a_target_that_is_not_the_capacitys_are_explained(record: ScaleRecord) -> None:
+    peak = max(day.diurnal(2000.0, seed=1, length_s=3600.0).rates_per_s)
+    assert record.peak_per_s == pytest.approx(peak, abs=0.01)
+    capacity, target = record.curve.capacity, record.target_pending
+    assert target is not None
+    first, found, *others = findings(record)
+    assert f"{peak:,.1f} requests/s" in first
+    assert f": {math.ceil(peak / capacity.rate_per_s)} replicas" in first
+    below = [each for each in record.tried if each.rule == "pending" and each.target <= target]
+    tried = max(below, key=lambda each: each.target)
+    assert f"with at most {tried.outcome.most_replicas} replicas at once" in found
+    (published,) = (each for each in record.tried if each.rule == "pending" and each.is_published)
+    side = "above" if published.outcome.share > 0.99 else "below"
+    assert others == [
+        f"It is {side} the {capacity.pending:.2f} in flight at a replica's capacity, since that has "
+        f"{published.outcome.share:.2%} in time on these days and the goal is 99.00%."
+    ]
+    # With fewer replicas allowed than were used, the limit is named.
+    assert "all that it may use" in [*findings(replace(record, most=tried.outcome.most_replicas))][-1]
 
 
 @pytest.mark.usefixtures("ranker")

@@ -16,7 +16,7 @@ from perf.watch.history import COARSE_S, FINE_S, FINE_SPAN_S, SPAN_S, History, T
 from perf.watch.page import page, write
 from perf.watch.reading import Reading
 from perf.watch.sample import Sample
-from perf.watch.screen import screen, sizes
+from perf.watch.screen import notes, screen, sizes
 from serve.management.statistics import Counters
 
 
@@ -48,6 +48,18 @@ BATCHES = st.lists(st.integers(1, 8), max_size=12)
 @given(BATCHES, BATCHES)
 def test_the_difference_of_two_readings_counts_the_executions_between_them(before: list[int], after: list[int]) -> None:
     assert counted(before + after).since(counted(before)) == counted(after)
+
+
+def test_counters_that_fall_again_and_again_are_of_several_servers() -> None:
+    history = History()
+    for at_s, batches in enumerate([[4], [4, 4], [1], [1, 1]]):  # one restart
+        history.add(reading(at_s, *batches))
+    assert not any("several servers" in note for note in notes(history))
+    for at_s, batches in enumerate([[4, 4, 4], [1, 1, 1]], 4):
+        history.add(reading(at_s, *batches))
+    assert "The counters fell in 3 readings of the last minute: several servers" in notes(history)[0]
+    history.add(reading(90, 4, 4, 4))
+    assert not any("several servers" in note for note in notes(history))
 
 
 @given(BATCHES, BATCHES)

@@ -1,0 +1,32 @@
+"""What a watch and the load generator say of the door of a cluster."""
+
+from pathlib import Path
+
+import pytest
+from cluster_program import PLAN, Cluster
+
+from perf.load import door
+from perf.watch.__main__ import main
+
+pytestmark = pytest.mark.server
+
+
+def test_the_door_of_a_cluster_is_named_with_its_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = Cluster(tmp_path / "plan.toml", PLAN.format(replicas=2))
+    cluster.up()
+    try:
+        url = f"localhost:{cluster.status().grpc_port}"
+        replicas = cluster.ready()
+        assert main(["--url", url, "--metrics", f"127.0.0.1:{replicas[0].metrics_port}", "--seconds", "1"]) == 0
+        printed = capsys.readouterr().out
+        reason = door.several(url, "simulated_accelerator")
+        assert door.replicas(url, "ranker") == door.replicas("localhost:1") == []
+    finally:
+        cluster.do("down")
+        assert cluster.ended() == 0
+    assert f"{url} is the door of 2 replicas." in printed
+    for replica in replicas:
+        assert (
+            f"{replica.name}: --url 127.0.0.1:{replica.grpc_port} --metrics 127.0.0.1:{replica.metrics_port}" in printed
+        )
+        assert f"127.0.0.1:{replica.grpc_port}" in reason
