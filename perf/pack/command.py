@@ -91,7 +91,7 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
     console.print(
         f"{len(placement.nodes)} devices by {placement.algorithm}, at least {placement.bound} are needed; planned for "
         f"{1 + placement.headroom:g} x the rates. p99 and share late (95 %) are from {CONFIRMING} replays with "
-        f"{workload.arrivals} arrivals that did not choose the plan; in at most {most} of these more than 1 % of "
+        f"{workload.arrivals} arrivals that confirmed the plan; in at most {most} of these more than 1 % of "
         "one model's were late",
         markup=False,
     )

@@ -59,6 +59,8 @@ def verdict(
     well, and more rounds do not remove it: the interval is widened by that ratio.
     """
     if noise is not None and differs(noise, margin=margin):
+        if not (0 < noise.value < math.inf):
+            return Verdict(word=CANNOT_TELL, margin=margin)
         widened = verdict(interval.widened(noise.value), more_is_better=more_is_better, margin=margin)
         return replace(widened, more_rounds=None)
     if interval.low >= 1 / (1 + margin) and interval.high <= 1 + margin:

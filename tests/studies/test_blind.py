@@ -13,7 +13,7 @@ from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.simulate.uncertainty import Bounds
 from perf.studies.prediction.__main__ import main
-from perf.studies.prediction.blind import BlindComparison, Figure, summary
+from perf.studies.prediction.blind import BlindComparison, Figure, passed, summary
 from perf.studies.prediction.blind_bench import MOST_CLIENTS, BlindBench, BlindCase
 from perf.studies.prediction.blind_client import calibrated, send, together
 from perf.studies.prediction.blind_models import KINDS, write
@@ -71,6 +71,16 @@ def test_the_summary_counts_points_figures_and_single_measurements() -> None:
     assert p50.startswith("p50: 1 of 2 within 10%, median error +1.0%")
     assert p95.startswith("p95: 2 of 2 within 20%")
     assert summary([right] * 22 + [wrong] * 2)[0] == "22 of 24 within all limits; the gate of 22 is held"
+
+
+def test_the_gate_asks_for_points_and_for_intervals() -> None:
+    """22 of 24 points, and nine tenths of the measurements in the intervals: 90 of three rounds is below 95."""
+    right = comparison(dict.fromkeys(("throughput", "p50", "p95"), 0.0), measured=(100.0, 96.0, 110.0))
+    wrong = comparison({"throughput": 0.0, "p50": 0.11, "p95": 0.0}, measured=(100.0, 96.0, 110.0))
+    narrow = comparison(dict.fromkeys(("throughput", "p50", "p95"), 0.0))
+    assert passed([right] * 22 + [wrong] * 2)
+    assert not passed([right] * 21 + [wrong] * 3)
+    assert not passed([narrow] * 24)
 
 
 def test_the_ways_of_several_rounds_are_their_medians() -> None:

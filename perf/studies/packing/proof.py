@@ -19,7 +19,7 @@ class ModelResult:
     `late_sends` counts requests that the client sent more than 1 ms late. A percentile is None if it is of requests
     without an answer. `exec_ms` and `batch_rows` are means over executions by the server's counters, `planned_ms` the
     planned time of that many rows, and `replayed_*` the values of the simulation at the same rates. The requests are
-    worth `requests` / `design_effect` independent ones; records of before it was estimated have 1.
+    worth `requests` / `design_effect` independent ones; older records have 1.
     """
 
     model: str

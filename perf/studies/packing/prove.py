@@ -93,7 +93,7 @@ def _round(
         },
         lambda text: progress(f"{scale:g} x the planned rates: {text}"),
     )
-    replays = replay(workload, placement, scale=scale, seed=seed, numbers=range(CHOOSING))
+    replays = replay(workload, placement, scale=scale, seed=seed, numbers=range(CHOOSING, 2 * CHOOSING))
     expected = {replayed.model: replayed for replayed in replays}
     models = tuple(_result(workload, results[name], name, expected[name], scale) for name in placement.nodes[0].models)
     window = max(result.outcome.window_s for result in results.values())

@@ -167,6 +167,13 @@ def show(comparisons: Sequence[BlindComparison], console: Console) -> None:
         console.print(line, markup=False)
 
 
+def passed(comparisons: Sequence[BlindComparison]) -> bool:
+    """Whether enough points are within the limits, and the intervals hold as many measurements as they say."""
+    figures = [figure for each in comparisons for figure in each.figures.values()]
+    held, count = sum(figure.held for figure in figures), sum(len(figure.measured) for figure in figures)
+    return sum(each.within for each in comparisons) >= round(GATE * len(comparisons)) and held >= LEVEL * count
+
+
 def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
     """How many points are within the limits, how many of each figure, and the share that the intervals hold."""
     total, within = len(comparisons), sum(each.within for each in comparisons)
@@ -191,7 +198,7 @@ def _cell(figure: Figure) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measure what has no record, predict, print and record; exit code 2 for a mistake, 1 for a failed measurement."""
+    """Measure what has no record, predict, print and record; exit code 2 for a mistake, 1 if the gate is missed."""
     parser = program_parser("python -m perf.studies.prediction blind", __doc__, example="--seed 7 --rounds 1")
     parser.add_argument("models", nargs="*", help=f"default: {' '.join(blind_models.KINDS)}")
     parser.add_argument("--seed", type=int, help="of models and cases (default: a new one, which is printed)")
@@ -205,7 +212,7 @@ def main(argv: Sequence[str]) -> int:
     seed = secrets.randbelow(10**6) if arguments.seed is None else arguments.seed
     folder, models = arguments.results / f"seed_{seed}", arguments.models or list(blind_models.KINDS)
 
-    def run() -> None:
+    def run() -> int:
         if unknown := set(models) - set(blind_models.KINDS):
             raise Mistake(f"{', '.join(sorted(unknown))}: no blind model. Name one of {', '.join(blind_models.KINDS)}.")
         if min(arguments.rounds, arguments.cases) < 1 or arguments.seconds <= 0 or seed < 0:
@@ -235,5 +242,6 @@ def main(argv: Sequence[str]) -> int:
             comparisons = [each for bench in benches for each in compared(bench, arguments.rounds)]
         show(comparisons, console)
         file.write(BlindRecord(seed=seed, points=tuple(comparisons)), folder / FILE)
+        return 0 if passed(comparisons) else 1
 
     return guarded(run, on_interrupt=f"stopped; go on with: --seed {seed}. Finished measurements are in {folder}.")

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import tritonclient.grpc.aio as triton
 
+from triton_batching.terminal import program_parser
+
 # Time at the end for answers that are still under way.
 DRAIN_S = 30.0
 
@@ -95,7 +97,9 @@ async def _inputs(client: triton.InferenceServerClient, model: str, rows: int, s
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Send a load and print what came of it."""
-    parser = argparse.ArgumentParser(prog="python -m perf.studies.prediction.lean_client", description=__doc__)
+    parser = program_parser(
+        "python -m perf.studies.prediction.lean_client", __doc__, example="localhost:8001 ranker --load poisson:200"
+    )
     parser.add_argument("url", help="host:port of the gRPC endpoint")
     parser.add_argument("model", help="its inputs are FP32")
     parser.add_argument("--load", required=True, help="closed:16 (clients) or poisson:200 (requests per second)")

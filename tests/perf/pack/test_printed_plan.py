@@ -22,7 +22,7 @@ def test_a_plan_says_how_many_are_late_and_in_how_many_replays(
     share = found.share
     assert f"{100 * share.value:.2f} ({100 * share.low:.2f} to {100 * share.high:.2f})" in said
     assert f"1 devices by improved, at least 1 are needed; planned for {1 + placement.headroom:g} x the rates" in said
-    assert f"from {CONFIRMING} replays with poisson arrivals that did not choose" in said
+    assert f"from {CONFIRMING} replays with poisson arrivals that confirmed" in said
     # The old placement has too little headroom for more requests, although it fits.
     (tmp_path / "plan.toml").write_text(text.replace("rate_per_s = 100", "rate_per_s = 250"))
     assert main([*arguments, "--from", str(tmp_path / "out" / "placement.json")]) == 1

@@ -34,7 +34,7 @@ def test_a_trial_holds_what_makes_it_the_same_trial(tmp_path: Path) -> None:
     first = replace(original.trials[0], planned_s=5.0, warm_up_s=1.0, load_sha256="ab" * 32)
     path = replace(original, trials=(first,)).write(tmp_path / "study.json")
     assert Study.read(path).trials == (first,)
-    # Records of before have none of it, and read nevertheless.
+    # Older records have none of it, and read nevertheless.
     text = path.read_text()
     for name in ("planned_s", "warm_up_s", "load_sha256"):
         text, count = re.subn(rf',?\s*"{name}": [^,}}\n]+', "", text)
