@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -66,7 +67,8 @@ def config_file(folder: Path, variant: str | None) -> Path:
     if variant is None:
         return folder / "config.pbtxt"
     path = folder / "configs" / f"{variant}.pbtxt"
-    if not path.is_file():
+    # Unlike Path.is_file(), this is False for a name that is too long.
+    if not os.path.isfile(path):  # noqa: PTH113
         raise RepositoryError(
             f"{path}: no such file, and tritonserver would silently load config.pbtxt instead. "
             f"'{folder.name}' has: {', '.join(variants(folder)) or 'no variants'}."

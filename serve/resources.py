@@ -88,9 +88,10 @@ def _claim(host: str, port: int, sockets: contextlib.ExitStack, others: str = ""
     try:
         listener.bind((host, port))
         listener.listen()
-    except OSError as error:
+    except (OSError, TypeError, UnicodeError) as error:  # the latter two for a host that cannot be a name
+        reason = getattr(error, "strerror", error)
         raise PortError(
-            f"port {port} on {host} cannot be used ({error.strerror}), so the server would not start. Stop the program "
+            f"port {port} on {host} cannot be used ({reason}), so the server would not start. Stop the program "
             f"that uses it, or choose others with {others}."
         ) from error
     return int(listener.getsockname()[1])

@@ -5,6 +5,7 @@ import os
 import queue
 import socket
 import socketserver
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -13,13 +14,15 @@ import msgspec
 from msgspec import Meta
 
 from serve.bounded_http import answering
-from serve.cluster.place import Place
+from serve.cluster.place import Place, is_taken
 from serve.cluster.status import Status
 from triton_batching.terminal import Failure, Mistake
 
 VERSION = 1
 TIMEOUT_S = 30.0
 LARGEST_REQUEST = 1 << 16
+# A cluster that starts has no socket yet.
+STARTING_S, POLL_S = 10.0, 0.1
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -147,16 +150,29 @@ def _answered(line: bytes, calls: "queue.SimpleQueue[Call]") -> Answer:
     return call.wait()
 
 
+def _connect(connection: socket.socket, place: Place) -> None:
+    until = time.monotonic() + STARTING_S
+    while True:
+        try:
+            return connection.connect(str(place.socket))
+        except (FileNotFoundError, ConnectionError):
+            if not is_taken(place) or time.monotonic() > until:
+                raise
+        time.sleep(POLL_S)
+
+
 def ask(place: Place, command: Command) -> Answer:
     """The cluster's answer; raises `Mistake` if it refuses or does not run, and `Failure` if it does not answer."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(TIMEOUT_S)
-            connection.connect(str(place.socket))
+            _connect(connection, place)
             connection.sendall(msgspec.json.encode(command) + b"\n")
             with connection.makefile("rb") as file:
                 answer = msgspec.json.decode(file.read(), type=Answer)
     except (FileNotFoundError, ConnectionError) as error:
+        if is_taken(place):
+            raise Failure(f"{place.name}: its cluster is starting or ending. Try again in a moment.") from error
         raise Mistake(
             f"{place.name}: its cluster does not run. Start it: python -m serve.cluster up PLAN.toml"
         ) from error

@@ -27,6 +27,9 @@ Name = Annotated[str, Meta(pattern=NAME, max_length=63)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Replicas = Annotated[int, Meta(ge=0, le=MOST_REPLICAS)]
 Positive = Annotated[float, Meta(gt=0.0, le=1e9)]
+Milliseconds = Annotated[float, Meta(ge=0.1, le=1e9)]
+# Envoy counts the bytes of a request in 32 bits.
+Mebibytes = Annotated[float, Meta(gt=0.0, lt=4096.0)]
 NotNegative = Annotated[float, Meta(ge=0.0, le=1e6)]
 Count = Annotated[int, Meta(ge=1, le=1 << 24)]
 
@@ -70,8 +73,8 @@ class Deployment(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     replicas: Replicas = 1
     cpus: NotNegative = 0.0
     gpus: NotNegative = 0.0
-    p99_ms: Positive | None = None
-    slowest_ms: Positive | None = None
+    p99_ms: Milliseconds | None = None
+    slowest_ms: Milliseconds | None = None
     idempotent: bool = True
     most_in_flight: Count = 1024
     arguments: tuple[str, ...] = ()
@@ -101,15 +104,15 @@ class Limits(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     hung_s: a replica that is not ready for that long is replaced.
     """
 
-    largest_request_mib: Positive | None = None
-    retry_buffer_mib: Positive | None = None
+    largest_request_mib: Mebibytes | None = None
+    retry_buffer_mib: Mebibytes | None = None
     most_depth: Annotated[int, Meta(ge=1, le=1000)] = 64
     most_connections: Count = 4096
     idle_s: Positive = 300.0
     headers_s: Positive = 10.0
     request_s: Positive = 60.0
     drain_s: Positive = 60.0
-    hung_s: Positive = 30.0
+    hung_s: Annotated[float, Meta(ge=1.0, le=1e9)] = 30.0
 
 
 class TlsFiles(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):

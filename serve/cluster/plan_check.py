@@ -28,6 +28,13 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
     for kind, names in _names(plan).items():
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise Mistake(f"{where}: {kind} {twice[0]} is there twice. Rename or merge them.")
+    for deployment in plan.deployment:
+        for other in plan.deployment:
+            if other is not deployment and deployment.name in other.models:
+                raise Mistake(
+                    f"{where}: deployment {deployment.name} has the name of a model of deployment {other.name}, so "
+                    "commands could mean either. Rename it."
+                )
     pools = tuple(
         pool(deployment, plan.repository, f"{where}: deployment {deployment.name}") for deployment in plan.deployment
     )
@@ -124,6 +131,14 @@ def _faults(deployment: Deployment, configs: Mapping[str, ModelConfig]) -> Itera
         yield (
             f"slowest_ms {slowest_ms:g} is below p99_ms {p99_ms:g}, so honest requests would be sent twice. Raise it."
         )
+    for key, texts in (
+        ("arguments", deployment.arguments),
+        ("environment", (f"{name}={value}" for name, value in deployment.environment.items())),
+    ):
+        if wrong := [text for text in texts if "\0" in text or not text]:
+            yield f"{key}: {wrong[0]!a} is empty or has a NUL, which no program can be given. Correct it."
+    if wrong := [name for name in deployment.environment if "=" in name or not name]:
+        yield f"environment: {wrong[0]!a} is no name of a variable. Correct it."
     if scaling and scaling.min > scaling.max:
         yield f"scaling: min {scaling.min} is above max {scaling.max}. Swap them."
     if deployment.most_replicas > 1 and (models := _sequences(configs)):

@@ -78,7 +78,7 @@ def _refuse_unknown(content: Any, kind: type[Table], where: str) -> None:
 
 def _path(kind: type[Path], value: object) -> Path:
     """The path that a text names: the only type here that msgspec does not know."""
-    if not isinstance(value, str) or not value:
+    if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError("must be a path")
     return kind(value)
 

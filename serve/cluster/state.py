@@ -3,10 +3,12 @@
 import contextlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
-from serve.cluster.plan import Deployment, Plan
+from serve.cluster.plan import Deployment, Plan, Replicas
 from triton_batching import whole_file
 
 VERSION = 1
@@ -18,11 +20,11 @@ class Remembered(msgspec.Struct, frozen=True, kw_only=True):
     number: that of the youngest replica; no replica after it has a number as low.
     """
 
-    replicas: int
+    replicas: Replicas
     config_name: str | None
     planned_replicas: int
     planned_config_name: str | None
-    number: int
+    number: Annotated[int, Meta(ge=0)]
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +36,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: Path) -> Mapping[str, Remembered]:
     """The deployments of the file; none if there is no file, or none that this version can read."""
-    with contextlib.suppress(OSError, msgspec.DecodeError):
+    with contextlib.suppress(OSError, msgspec.DecodeError, RecursionError):
         state = msgspec.json.decode(path.read_bytes(), type=State)
         if state.version == VERSION:
             return state.deployments

@@ -121,12 +121,13 @@ def run(
             envoy.drain()
 
 
-def ask(folder: Path, path: str, *, method: str = "GET") -> str | None:
+def ask(folder: Path, path: str, *, method: str = "GET", timeout_s: float | None = None) -> str | None:
     """The answer of Envoy's admin interface; None while it is away, or if the answer is no success."""
-    connection = http.client.HTTPConnection("envoy", timeout=ADMIN_TIMEOUT_S)
+    timeout_s = timeout_s or ADMIN_TIMEOUT_S
+    connection = http.client.HTTPConnection("envoy", timeout=timeout_s)
     try:
         connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.settimeout(ADMIN_TIMEOUT_S)
+        connection.sock.settimeout(timeout_s)
         connection.sock.connect(str(folder / ADMIN_SOCKET))
         connection.request(method, path)
         answer = connection.getresponse()
@@ -139,7 +140,7 @@ def ask(folder: Path, path: str, *, method: str = "GET") -> str | None:
 
 
 def _is_up(folder: Path) -> bool:
-    return ask(folder, "/ready") is not None
+    return ask(folder, "/ready", timeout_s=process.ASK_S) is not None
 
 
 def _expected(endpoint: Endpoint, protocol: str) -> Host:

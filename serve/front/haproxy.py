@@ -147,7 +147,7 @@ def run(
         return [str(binary), "-db", "-f", str(config)]
 
     def is_up(folder: ServerFolder) -> bool:
-        return tell(folder.path, "show info") is not None
+        return tell(folder.path, "show info", timeout_s=process.ASK_S) is not None
 
     with process.running(command, log, is_up=is_up, report=report) as running:
         haproxy = HAProxy(door, places[0], running, workers)
@@ -157,19 +157,19 @@ def run(
             haproxy.drain()
 
 
-def tell(folder: Path, command: str) -> str | None:
+def tell(folder: Path, command: str, *, timeout_s: float | None = None) -> str | None:
     """HAProxy's answer to a command; None while it is away."""
     try:
-        with _connected(folder / haproxy_config.CONTROL_SOCKET) as connection:
+        with _connected(folder / haproxy_config.CONTROL_SOCKET, timeout_s) as connection:
             connection.sendall(f"{command}\n".encode())
             return b"".join(iter(lambda: connection.recv(65_536), b"")).decode(errors="replace")
     except OSError:
         return None
 
 
-def _connected(path: Path) -> socket.socket:
+def _connected(path: Path, timeout_s: float | None = None) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX)
-    connection.settimeout(TIMEOUT_S)
+    connection.settimeout(timeout_s or TIMEOUT_S)
     try:
         connection.connect(str(path))
     except OSError:

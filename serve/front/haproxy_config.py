@@ -31,12 +31,14 @@ HEALTH = "health_checks"
 SERVER = "s"
 CHECK_EVERY_MS = 500
 MOST_HEADERS = 100
-# HAProxy's own overhead in a buffer; a body of the largest size needs more than its bytes.
-BUFFER_SLACK = 16_384
+MOST_HEADER_BYTES, MOST_URL_BYTES = 32_768, 8192
+# The buffer holds headers and body together, and HAProxy's own overhead. What does not fit is not examined, so headers
+# and URL must leave room for the largest body.
+BUFFER_SLACK = 65_536
 # Buffers take at most this much.
 MEMORY = 1 << 30
 # gRPC's numbers of a status, by the HTTP status that the door gives to others.
-GRPC_STATUS = {400: 3, 401: 16, 404: 12, 413: 8, 415: 12, 429: 8, 500: 13, 503: 14}
+GRPC_STATUS = {400: 3, 401: 16, 404: 12, 413: 8, 415: 12, 429: 8, 431: 8, 500: 13, 503: 14}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +164,10 @@ def _front(door: FrontDoor, folder: Path) -> Iterator[str]:
     ready = f"{{ path /v2/health/ready }} METH_GET {{ nbsrv({pool.name}.http) gt 0 }}"
     yield f"    http-request return status 200 if {ready}"
     yield from _refuse(503, "no replica is ready", "if { path /v2/health/ready }")
+    # A fetch that fails is refused, too.
+    small = (f"{{ req.hdrs,length le {MOST_HEADER_BYTES} }}", f"{{ url,length le {MOST_URL_BYTES} }}")
+    for each in small:
+        yield from _refuse(431, "Request Header Fields Too Large", f"if !{each}")
     yield from _tenants(door, folder)
     for packed in ("{ req.hdr(content-encoding) -m found }", "{ req.hdr(grpc-encoding) -m found } !plain"):
         yield from _refuse(415, "the front door takes no compressed requests", f"if {packed}")

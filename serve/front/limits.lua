@@ -1,5 +1,6 @@
 -- Refuses JSON requests that end a bare tritonserver: nested too deep, or with a shape of more values than the request
--- can hold. Only the JSON part is read: `Inference-Header-Content-Length` says how long it is before binary tensors.
+-- can hold. Only the JSON part is read: for `infer`, `Inference-Header-Content-Length` says how long it is before binary
+-- tensors. For `generate` Triton ignores that header, and the whole body is JSON.
 -- For every valid JSON text this reads the same strings and brackets as Triton's parser; it leaves wrong JSON to Triton.
 
 local QUOTE, BACKSLASH, COLON, COMMA = 34, 92, 58, 44
@@ -82,17 +83,18 @@ local function problem(text, most_depth, binary)
 end
 
 -- How many bytes of a body are JSON, by the header that says so; nil and a reason if the header is wrong.
-local function json_length(stated, length)
-  if not stated then return length end
+local function json_length(path, stated, length)
+  local is_infer = string.match(string.match(path, "^[^?#]*"), "/infer$")
+  if not is_infer or not stated then return length end
   if not string.match(stated, "^%d+$") or tonumber(stated) > length then
     return nil, "Inference-Header-Content-Length is not a length within the body"
   end
   return tonumber(stated)
 end
 
--- What is wrong with a body; nil if nothing is. HAProxy calls this.
-function problem_of(body, stated, most_depth)
-  local json, reason = json_length(stated, #body)
+-- What is wrong with a body; nil if nothing is. HAProxy calls this. `stated` is nil without the header.
+function problem_of(path, body, stated, most_depth)
+  local json, reason = json_length(path, stated, #body)
   if not json then return reason end
   return problem(string.sub(body, 1, json), most_depth, #body - json)
 end
@@ -100,8 +102,9 @@ end
 -- The same with Envoy's buffer, of which only the JSON is copied.
 local function examine(handle)
   local body = handle:body(true)
-  local length = body:length()
-  local json, reason = json_length(handle:headers():get("inference-header-content-length"), length)
+  local length, headers = body:length(), handle:headers()
+  -- Several headers of the name are one text here, with commas, which is no length.
+  local json, reason = json_length(headers:get(":path"), headers:get("inference-header-content-length"), length)
   if not json or json == 0 then return reason end
   return problem(body:getBytes(0, json), handle:filterContext():get("most_depth"), length - json)
 end

@@ -17,6 +17,9 @@ from triton_batching.terminal import Failure
 
 POLL_S = 0.05
 START_S = 30.0
+# How often a proxy is asked whether it answers, and how long it has for that. One that does not so often hangs.
+ASK_S = 1.0
+MOST_SILENT, MOST_SILENT_AT_START = 5, 30
 # A proxy whose start fails again and again waits this long in between.
 MOST_WAIT_S = 5.0
 TAIL_LINES = 5
@@ -31,8 +34,8 @@ class ProxyError(Failure):
 class Process:
     """A proxy under a guard (serve.guard), which ends it when this program dies.
 
-    command: with absolute paths. is_up: whether the proxy listens. report: gets a sentence about each end, and
-    when the proxy listens again.
+    command: with absolute paths. is_up: whether the proxy answers; takes `ASK_S` at most. report: gets a sentence about
+        each end, and when the proxy answers again.
     """
 
     def __init__(
@@ -48,6 +51,7 @@ class Process:
         self._command, self._folder, self._log = command, folder, log
         self._is_up, self._report = is_up, report
         self._closing = threading.Event()
+        self._asks_at, self._silent, self._most_silent = 0.0, 0, MOST_SILENT
         self._guard = self._started()
         self._keeper = threading.Thread(target=self._keep, name="front door", daemon=True)
 
@@ -111,6 +115,7 @@ class Process:
                 if away_at and self._is_up():
                     self._report(f"the front door is open again, after {time.monotonic() - away_at:.1f} s")
                     away_at = 0.0
+                self._end_if_hung()
                 continue
             away_at = away_at or time.monotonic()
             # One that served for a while is started again at once.
@@ -124,17 +129,34 @@ class Process:
             with contextlib.suppress(OSError):
                 self._log.replace(self._log.with_suffix(f".old{self._log.suffix}"))
             started = time.monotonic()
+            self._silent, self._most_silent = 0, MOST_SILENT_AT_START
             try:
                 self._guard = self._started()
             except OSError as error:  # the machine has no memory or no process left
                 self._report(f"the front door's {self.name} cannot be started ({error}); it is tried again")
+
+    def _end_if_hung(self) -> None:
+        """Ask the proxy whether it answers, and kill one that hangs; then its guard ends, too."""
+        if time.monotonic() < self._asks_at:
+            return
+        self._asks_at = time.monotonic() + ASK_S
+        if self._is_up():
+            self._silent, self._most_silent = 0, MOST_SILENT
+            return
+        self._silent += 1
+        if self._silent == self._most_silent:
+            self._report(f"the front door's {self.name} has not answered for {self._silent * ASK_S:g} s; it is killed")
+            self._kill(self._proxies())
 
     def _end_proxy(self) -> None:
         """Wait for the end of a proxy whose guard was killed; the kernel has sent it SIGTERM."""
         end = time.monotonic() + guard_process.END_S
         while (left := self._proxies()) and time.monotonic() < end:
             time.sleep(POLL_S)
-        for pid in left:
+        self._kill(left)
+
+    def _kill(self, pids: Sequence[int]) -> None:
+        for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
 

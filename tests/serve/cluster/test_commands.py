@@ -69,6 +69,8 @@ def test_update_to_sequences_needs_one_replica_and_a_door_that_sends_nothing_twi
     with told(msgspec.structs.replace(COUNTER, replicas=3), repository=models) as three:
         with pytest.raises(Mistake, match="a: counter keeps state between the requests of a sequence"):
             three.do(Update(deployment="a", config_name="sequences"))
+        with pytest.raises(Mistake, match="no such file"):
+            three.do(Update(deployment="a", config_name="x" * 5000))
         assert three.do(Update(deployment="a", config_name="other")) == "a: the update to other begins"
     with told(COUNTER, repository=models) as one:
         with pytest.raises(Mistake, match="and sequences, one has sequence_batching and one has not"):

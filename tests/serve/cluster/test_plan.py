@@ -43,7 +43,7 @@ def read(folder: Path, text: str) -> FrontDoor:
         (HEAD + DEPLOYMENT + "replicas = -1", "deployment a: replicas must be >= 0"),
         (HEAD + DEPLOYMENT + "replicas = 'two'", "deployment a: replicas must be a whole number, and is a text"),
         (HEAD + DEPLOYMENT + "replicas = true", "deployment a: replicas must be a whole number, and is true or false"),
-        (HEAD + DEPLOYMENT + "p99_ms = 0", "deployment a: p99_ms must be > 0.0"),
+        (HEAD + DEPLOYMENT + "p99_ms = 0", "deployment a: p99_ms must be >= 0.1"),
         (HEAD + DEPLOYMENT.replace('"a"', '"A b"'), "deployment A b: name must be a name of a-z, 0-9, - and _"),
         (HEAD + DEPLOYMENT.replace('["simulated_accelerator"]', "[]"), "deployment a: models must name one at least"),
         (
@@ -75,6 +75,23 @@ def read(folder: Path, text: str) -> FrontDoor:
             "port 7999 is given twice, with http_port and grpc_port;",
         ),
         (HEAD + "host = '0.0.0.0'\n" + DEPLOYMENT, "--host 0.0.0.0 lets everybody"),
+        (HEAD + 'host = "a\\u0000"\n' + DEPLOYMENT, "cannot be used"),
+        (HEAD + 'metrics_host = "ä..ö"\n' + DEPLOYMENT, "ä..ö cannot be used"),
+        (
+            HEAD
+            + DEPLOYMENT.replace('"a"', '"ranker"').replace("simulated_accelerator", "text_recognition")
+            # A second deployment whose model has the name of the first.
+            + DEPLOYMENT.replace('"a"', '"x"').replace("simulated_accelerator", "ranker"),
+            "deployment ranker has the name of a model of deployment x",
+        ),
+        (HEAD + DEPLOYMENT + f"config_name = '{'x' * 5000}'", "x.pbtxt: no such file"),
+        (HEAD + DEPLOYMENT + 'arguments = [""]', "arguments: '' is empty"),
+        (HEAD + DEPLOYMENT + 'arguments = ["--x=\\u0000"]', "has a NUL"),
+        (HEAD + DEPLOYMENT + 'environment = { A = "\\u0000" }', "has a NUL"),
+        (HEAD + DEPLOYMENT + 'environment = { "A=B" = "x" }', "environment: 'A=B' is no name"),
+        (HEAD + DEPLOYMENT + "[limits]\nlargest_request_mib = 5000\nretry_buffer_mib = 6000", "must be < 4096.0"),
+        (HEAD + DEPLOYMENT + "[limits]\nhung_s = 1e-9", "[limits]: hung_s must be >= 1.0"),
+        (HEAD + DEPLOYMENT + '[tls]\ncertificate = "\\u0000"\nkey = "k"', "must be a path"),
     ],
 )
 def test_mistake_is_one_line(tmp_path: Path, text: str, words: str) -> None:

@@ -1,5 +1,6 @@
 """What a cluster remembers, where it keeps it, and who may talk to it."""
 
+import contextlib
 import fcntl
 import json
 import queue
@@ -8,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from serve.cluster import place, state, targets
@@ -60,8 +62,10 @@ def test_state_is_read_as_it_was_written(here: Place) -> None:
     assert state.read(here.state) == {"a": FOUND}
     here.state.write_text('{"version": 99, "deployments": {}}')
     assert state.read(here.state) == {}
-    here.state.write_text("{")
-    assert state.read(here.state) == {}
+    negative = msgspec.json.encode(msgspec.structs.replace(FOUND, number=-7)).decode()
+    for damaged in ("{", "[" * 100_000, f'{{"version": 1, "deployments": {{"a": {negative}}}}}'):
+        here.state.write_text(damaged)
+        assert state.read(here.state) == {}
 
 
 def test_place_is_private_and_taken_by_one(here: Place) -> None:
@@ -138,6 +142,14 @@ def test_requests_are_answered_over_a_socket_of_the_user_alone(here: Place) -> N
         thread.join()
         with pytest.raises(Mistake, match=r"speaks version 1, this request is of version 2"):
             ask(here, Look(version=2))
+    # A cluster that starts is taken before it listens.
+    with place.taken(here):
+        thread = threading.Thread(target=lambda: calls.get(timeout=10).answer(Answer(text="begun")))
+        thread.start()
+        with contextlib.ExitStack() as stack:
+            threading.Timer(0.3, lambda: stack.enter_context(listening(here.socket, calls))).start()
+            assert ask(here, Look()).text == "begun"
+        thread.join()
     assert commands == [Scale(deployment="a", replicas=3), Drain(replica="a-9")]
     with pytest.raises(Mistake, match="its cluster does not run"):
         ask(here, Look())

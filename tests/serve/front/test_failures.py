@@ -230,14 +230,18 @@ def test_an_answer_is_final_even_if_it_is_unavailable(kind: Kind, crowded: Seque
             assert sum(replica.requests for replica in proxy.traffic().values()) == 32 * number
 
 
-@pytest.mark.parametrize("victim", ["the proxy", "its parent"])
-def test_a_killed_proxy_comes_back_with_its_endpoints(kind: Kind, replicas: Sequence[Server], victim: str) -> None:
+@pytest.mark.parametrize(
+    ("victim", "end"), [("the proxy", signal.SIGKILL), ("its parent", signal.SIGKILL), ("the proxy", signal.SIGSTOP)]
+)
+def test_a_proxy_that_dies_or_hangs_comes_back_with_its_endpoints(
+    kind: Kind, replicas: Sequence[Server], victim: str, end: signal.Signals
+) -> None:
     front = door(SIMULATED)
     with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:2])) as proxy, Caller(front) as caller:
         assert isinstance(proxy, Envoy | HAProxy)
         assert caller.infer(HTTP, SIMULATED).ok
         parent, process = proxy.pids()
-        os.kill(process if victim == "the proxy" else parent, signal.SIGKILL)
+        os.kill(process if victim == "the proxy" else parent, end)
         assert wait_until(lambda: proxy.restarts == 1, seconds=20)
         for protocol in (HTTP, GRPC):
             assert wait_until(lambda: caller.infer(protocol, SIMULATED).ok, seconds=20)  # noqa: B023

@@ -80,6 +80,37 @@ def test_json_that_triton_must_not_parse_is_refused(front: FrontDoor, body: str,
             assert (answer.code, reason in answer.body.decode()) == ("400", True), answer
 
 
+@pytest.mark.parametrize(
+    ("path", "lengths", "reason"),
+    [
+        # Triton ignores the header here and reads all of the body.
+        ("generate", "0", "deeper"),
+        ("generate", "10", "deeper"),
+        ("generate?/infer", "10", "deeper"),
+        # Triton reads the first of several.
+        ("infer", "70,10", "not a length"),
+    ],
+)
+def test_the_header_hides_no_json_from_the_door(front: FrontDoor, path: str, lengths: str, reason: str) -> None:
+    url, header = INFER.replace("infer", path), {"Inference_Header_Content_Length": lengths}
+    with Caller(front) as caller:
+        answer = caller.http("POST", url, b"[" * 70, **header)
+        assert (answer.code, reason in answer.body.decode()) == ("400", True), answer
+
+
+def test_the_largest_body_is_examined_whatever_its_headers(kind: Kind, replicas: Sequence[Server]) -> None:
+    front = door(RANKER, largest_request_bytes=LARGEST, retry_buffer_bytes=LARGEST + 1)
+    body = b" " * (LARGEST - 70) + b"[" * 70
+    with (
+        opened(front, kind=kind, ranker=[endpoint(replicas[3], "ranker-0")]),
+        Caller(front, {f"x-{number}": "x" * 300 for number in range(95)}) as caller,
+    ):
+        answer = caller.http("POST", f"{INFER}?{'x' * 2000}", body)
+        assert (answer.code, b"deeper" in answer.body) == ("400", True), answer
+        # The client may not see the answer before the connection is closed.
+        assert caller.http("POST", INFER, body, x_more="x" * 8000).code in ("431", "ConnectionResetError")
+
+
 def test_what_looks_like_brackets_is_let_through(front: FrontDoor, kind: Kind, replicas: Sequence[Server]) -> None:
     body, headers = binary(RANKER)
     text = body.replace(b'{"inputs"', b'{"id":"' + b"[{" * 100 + b'\\"\\\\","inputs"')
