@@ -1,9 +1,12 @@
 """What a server takes from this machine, checked before it starts: three ports, and enough file descriptors."""
 
 import contextlib
+import random
 import resource
 import socket
+from collections import deque
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from triton_batching.terminal import Mistake
 
@@ -12,6 +15,13 @@ from triton_batching.terminal import Mistake
 SERVER_DESCRIPTORS = 128
 CONNECTIONS = 64
 LOOPBACK = "127.0.0.1"
+# A free port is chosen outside of the range from which Linux gives ports to connections: a connection that was made
+# before the server listened took its port in one of some hundred starts.
+EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+LOWEST, TRIES = 10_000, 100
+# What holds the ports that this process has chosen last, so that no other process chooses one before a server listens.
+_CLAIMS: deque[socket.socket] = deque()
+MOST_CLAIMS = 64
 
 
 # What names the host and the ports: flags, or the keys of a plan.
@@ -34,7 +44,8 @@ def free_ports(host: str, http: int, grpc: int, metrics: int, names: Sequence[st
     _refuse_twice(dict(zip(ports, (http, grpc, metrics), strict=True)))
     others = f"{ports[0]}, {ports[1]} and {ports[2]}"
     with contextlib.ExitStack() as sockets:
-        found = [_claim(host, port, sockets, others) for port in (http, grpc, metrics)]
+        chosen = [_claim(host, port, sockets, others) if port else 0 for port in (http, grpc, metrics)]
+        found = [port or _free(host, sockets, others) for port in chosen]
     return found[0], found[1], found[2]
 
 
@@ -42,7 +53,7 @@ def loopback_port(taken: Collection[int]) -> int:
     """A free port of this machine's own address that is none of `taken`, which a server is about to take."""
     while True:
         with contextlib.ExitStack() as sockets:
-            if (port := _claim(LOOPBACK, 0, sockets)) not in taken:
+            if (port := _free(LOOPBACK, sockets)) not in taken:
                 return port
 
 
@@ -77,6 +88,31 @@ def _refuse_twice(ports: Mapping[str, int]) -> None:
                 f"port {port} is given twice, with {' and '.join(flags)}; each endpoint needs one of its own. "
                 "Choose another for one of them; 0 takes any free one."
             )
+
+
+def _free(host: str, sockets: contextlib.ExitStack, others: str = "") -> int:
+    """A free port for a server that is about to start; raises `PortError` if the host is wrong."""
+    ephemeral = _claim(host, 0, sockets, others)  # which also tells whether the host is one
+    first, last = map(int, EPHEMERAL.read_text().split())
+    ports = [*range(LOWEST, first), *range(last + 1, 65_536)]
+    for port in random.SystemRandom().sample(ports, min(TRIES, len(ports))):
+        with contextlib.suppress(PortError, OSError):
+            _hold(port)
+            return _claim(host, port, sockets, others)
+    return ephemeral
+
+
+def _hold(port: int) -> None:
+    """Choose a port for this process; raises `OSError` if another one has just chosen it."""
+    claim = socket.socket(socket.AF_UNIX)
+    try:
+        claim.bind(f"\0triton-batching-port-{port}")  # a name in memory, which ends with its socket
+    except OSError:
+        claim.close()
+        raise
+    _CLAIMS.append(claim)
+    while len(_CLAIMS) > MOST_CLAIMS:
+        _CLAIMS.popleft().close()
 
 
 def _claim(host: str, port: int, sockets: contextlib.ExitStack, others: str = "") -> int:
