@@ -52,21 +52,37 @@ def record_profile(repository: Path, results: Path) -> None:
     write(replace(plan, levels=times.levels, sizes=times.sizes, noise=times.noise, alone_us=times.alone_us), results)
 
 
+def tuned_once(repository: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[list[str], str]:
+    """Tune until a configuration is written, three times at most: the command that did it, and what it printed.
+
+    On a busy machine a tuning may rightly keep the current configuration, and says so.
+    """
+    for attempt in range(3):
+        results = folder / str(attempt)
+        results.mkdir()
+        record_profile(repository, results)
+        command = [
+            *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
+            *("--repository", str(repository), "--results", str(results)),
+            *("--seconds", "25", "--points", "9", "--rounds", "12"),
+        ]
+        assert main(command) == 0
+        output = capsys.readouterr().out
+        if "in place of" in output:
+            return command, output
+        assert "keep the current configuration" in output or "no configuration met" in output, output
+    raise AssertionError(f"no configuration was written in three tunings; the last one says:\n{output}")
+
+
 @pytest.mark.server
 def test_a_model_is_tuned_from_the_command_line(
     repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Budget, "LIMITS_S", (0.5, 0.5))
     monkeypatch.setattr(tuning, "Screen", partial(Screen, coarse=400, fine=800))
-    record_profile(repository, tmp_path)
-    command = [
-        *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
-        *("--repository", str(repository), "--results", str(tmp_path)),
-        *("--seconds", "25", "--points", "9", "--rounds", "12"),
-    ]
-    assert main(command) == 0
-    output = capsys.readouterr().out
-    assert f"as a page: make report RESULTS={tmp_path}" in " ".join(output.split())
+    command, output = tuned_once(repository, tmp_path, capsys)
+    results = Path(command[command.index("--results") + 1])
+    assert f"as a page: make report RESULTS={results}" in " ".join(output.split())
 
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
@@ -80,7 +96,7 @@ def test_a_model_is_tuned_from_the_command_line(
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
 
-    study = Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))
+    study = Study.read(next(results.glob(f"{MODEL}.closed-4.*.json")))
     assert study.chosen == tuned
     assert study.after_pbtxt == path.read_text()
     final = [trial for trial in study.trials if trial.stage == FINAL]
@@ -97,7 +113,7 @@ def test_a_model_is_tuned_from_the_command_line(
             if earlier.candidate == trial.candidate
         ]
         assert any(share == pytest.approx(1 / rate, rel=0.4) for rate in rates)
-    measured = parts(Evidence.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))).data
+    measured = parts(Evidence.read(next(results.glob(f"{MODEL}.closed-4.*.json")))).data
     assert {"mean", "p50"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
     assert main([*command, "--points", "8"]) == 2
@@ -111,9 +127,9 @@ def test_a_model_is_tuned_from_the_command_line(
     again = " ".join(capsys.readouterr().out.split())
     assert ", 0 of them now" in again
     assert "in place of: max 3, 0 ms, 1 instance, by another command; kept as " in again
-    assert [path.read_text() for path in tmp_path.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
+    assert [path.read_text() for path in results.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
     assert path.read_text() == study.after_pbtxt
-    assert len(Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
+    assert len(Study.read(next(results.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
 
 
 @pytest.mark.server
