@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perf.stats.dependence import autocovariances, cut_off, flat_top, longest
-from perf.stats.interval import LEVEL, Interval
+from perf.stats.interval import LEVEL, Interval, exponential
 
 Values = NDArray[np.float64]
 # (..., n) -> (...): a statistic of the last axis.
@@ -87,21 +87,13 @@ def _blocks(values: Values, statistic: Statistic, rng: np.random.Generator) -> V
     )
 
 
-def _exp(value: float) -> float:
-    """The exponential, infinite if it is too large for a float."""
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
-
-
 def _interval(value: float, ratios: Values, outer: float, level: float, count: int, method: str) -> Interval:
     bounded = np.all(np.isfinite(ratios))
     low, high = np.quantile(ratios, [outer, 1 - outer]) if bounded else (-math.inf, math.inf)
     return Interval(
-        value=_exp(value) if math.isfinite(value) else math.nan,
-        low=_exp(low),
-        high=_exp(high),
+        value=exponential(value) if math.isfinite(value) else math.nan,
+        low=exponential(low),
+        high=exponential(high),
         level=level,
         count=count,
         method=method,

@@ -40,5 +40,13 @@ class Interval:
         return f"{self.value:.3f} ({ends})"
 
 
+def exponential(value: float) -> float:
+    """The exponential of the logarithm of a ratio, infinite if it is too large for a float."""
+    try:
+        return math.exp(value)
+    except OverflowError:
+        return math.inf
+
+
 def _text(value: float) -> str:
     return f"{value:.3f}" if value < 1000 else f"{value:.3g}"

@@ -24,6 +24,6 @@ def percentile(values: "Sequence[float] | NDArray[np.float64]", percent: float) 
     return np.asarray(np.partition(values, rank - 1, axis=-1)[..., rank - 1])
 
 
-def percentile_ms(latencies_us: Sequence[float], percent: float) -> float:
+def percentile_ms(latencies_us: "Sequence[float] | NDArray[np.float64]", percent: float) -> float:
     """The percentile in milliseconds; infinite for no latencies, and if the request at its rank got no answer."""
     return float(percentile(latencies_us, percent)) / 1e3

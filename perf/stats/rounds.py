@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import scipy  # its `special` is loaded at the first interval
 
-from perf.stats.interval import LEVEL, Interval
+from perf.stats.interval import LEVEL, Interval, exponential
 
 
 def paired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL) -> Interval:
@@ -43,15 +43,9 @@ def mean(values: Sequence[float], *, level: float = LEVEL) -> Interval:
 
 def _interval(value: float, error: float, freedom: float, count: int, level: float, method: str) -> Interval:
     if not math.isfinite(error):
-        return Interval(value=_exp(value), low=0.0, high=math.inf, level=level, count=count, method="no interval")
+        return Interval(
+            value=exponential(value), low=0.0, high=math.inf, level=level, count=count, method="no interval"
+        )
     half = float(scipy.special.stdtrit(freedom, (1 + level) / 2)) * error
-    low, high = _exp(value - half), _exp(value + half)
-    return Interval(value=_exp(value), low=low, high=high, level=level, count=count, method=method)
-
-
-def _exp(value: float) -> float:
-    """The exponential, infinite if it is too large for a float."""
-    try:
-        return math.exp(value)
-    except OverflowError:
-        return math.inf
+    low, high = exponential(value - half), exponential(value + half)
+    return Interval(value=exponential(value), low=low, high=high, level=level, count=count, method=method)

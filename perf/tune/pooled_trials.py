@@ -11,12 +11,12 @@ from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
 from perf.records.traffic import Traffic
 from perf.stats.dependence import design_effect
 from perf.stats.latency_target import glance
-from perf.stats.percentile import percentile
+from perf.stats.percentile import percentile_ms
 
 
 def p99_ms(trial: Trial) -> float:
     """Return the 99th percentile latency of one trial, in milliseconds."""
-    return float(percentile(trial.latencies_us, 99)) / 1e3
+    return percentile_ms(trial.latencies_us, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class PooledTrials:
             trials=tuple(trials),
             throughput_rows_per_s=sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds,
             offered_rows_per_s=len(latencies) * rows / seconds if traffic.open else None,
-            p99_ms=float(percentile(latencies, 99)) / 1e3,
+            p99_ms=percentile_ms(latencies, 99),
             requests=len(latencies),
             late=late,
             design_effect=effect,
