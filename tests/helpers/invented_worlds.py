@@ -10,18 +10,18 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from simulated_bench import CONFIG, OUTSIDE_US
+from simulated_bench import CONFIG, OUTSIDE_US, new_study
 
 from perf.records.candidate import Candidate
-from perf.records.study import LatencyTarget, Prediction, Study, Trial
+from perf.records.study import LatencyTarget, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal
 from perf.tune.screening import Screen
 from perf.tune.search import Search
 from perf.tune.simulator import Correction
-from perf.tune.space import Parallelism, space, tried_values
+from perf.tune.space import Parallelism, space
 from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
-from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
+from tests.perf.report.sweep.test_summary import NOTHING
 
 SIZES = (1, 2, 4, 8, 16, 32)
 
@@ -113,27 +113,7 @@ class InventedWorld:
         """A search in this world with its record at `path`."""
         proposed = candidates(self.believed)
         load = f"closed:{self.true.clients}"
-        study = Study(
-            model=CONFIG.name,
-            config_name="default",
-            load=load,
-            sla=self.target,
-            objective="throughput",
-            machine=MACHINE,
-            versions={},
-            started_at="2026-01-01T00:00:00+00:00",
-            command=(),
-            default=proposed[0],
-            chosen=None,
-            space=tried_values(proposed),
-            profiles=(),
-            predictions=(),
-            trials=(),
-            steps=(),
-            limit="",
-            before_pbtxt="",
-            after_pbtxt="",
-        )
+        study = new_study(proposed, load, self.target, "throughput")
         return Search(
             candidates=proposed,
             screen=Screen(simulator=FormulaSimulator(self.believed), traffic=Traffic.parse(load), goal=self.goal),

@@ -3,7 +3,7 @@
 `InventedSimulator` gives the search's predictions, `SimulatedBench` its measurements; a test may let them differ.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import takewhile
@@ -201,22 +201,9 @@ class SimulatedBench:
         self.retired.append(candidate)
 
 
-def searching(
-    path: Path,
-    load: str,
-    p99_ms: float,
-    *,
-    believed: Service = accelerator,
-    true: Service | None = None,
-    objective: str = "throughput",
-    sizes: tuple[int, ...] = (1, 2, 4, 8, 16),
-    stop_after: int | None = None,
-) -> Search:
-    """A search over these maximum batch sizes, five delays and one or two instances, with its record at `path`."""
-    target, traffic = LatencyTarget(latency_ms=p99_ms), Traffic.parse(load)
-    searched = replace(space(CONFIG, largest=16, cores=2, gpu=False), sizes=sizes)
-    candidates = searched.candidates(believed)
-    study = Study(
+def new_study(candidates: Sequence[Candidate], load: str, target: LatencyTarget, objective: str) -> Study:
+    """A study of `CONFIG` in which nothing was measured; the first candidate is the default."""
+    return Study(
         model=CONFIG.name,
         config_name="default",
         load=load,
@@ -237,6 +224,24 @@ def searching(
         before_pbtxt="",
         after_pbtxt="",
     )
+
+
+def searching(
+    path: Path,
+    load: str,
+    p99_ms: float,
+    *,
+    believed: Service = accelerator,
+    true: Service | None = None,
+    objective: str = "throughput",
+    sizes: tuple[int, ...] = (1, 2, 4, 8, 16),
+    stop_after: int | None = None,
+) -> Search:
+    """A search over these maximum batch sizes, five delays and one or two instances, with its record at `path`."""
+    target, traffic = LatencyTarget(latency_ms=p99_ms), Traffic.parse(load)
+    searched = replace(space(CONFIG, largest=16, cores=2, gpu=False), sizes=sizes)
+    candidates = searched.candidates(believed)
+    study = new_study(candidates, load, target, objective)
     bench = SimulatedBench(service=true or believed, target=target, stop_after=stop_after)
     screen = Screen(
         simulator=InventedSimulator(service=believed),
