@@ -157,6 +157,15 @@ def test_a_record_of_another_machine_is_measured_again_from_the_start(writer: Pa
     assert file.read(writer / "one.json", Replication).machine == old.machine
 
 
+def test_claims_of_a_group_keep_the_records_that_the_first_of_them_measured_anew(writer: Path) -> None:
+    both = [claim(), dataclasses.replace(claim(), name="two")]
+    for old in replicate.replicate(both, writer)[0]:
+        dataclasses.replace(old, machine=dataclasses.replace(old.machine, cores=99)).write(writer)
+    replicate.replicate(both, writer)
+    # The command of either claim adds one letter.
+    assert (writer / "records" / "one" / "runs").read_text() == "xx"
+
+
 def test_a_missed_gate_of_the_command_is_a_measurement_and_a_failure_is_none(writer: Path) -> None:
     found, failed = replicate.replicate([claim("gate", code=1), claim("broken", code=2), claim()], writer)
     assert [each.claim for each in found] == ["gate", "one"]

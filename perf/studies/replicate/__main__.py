@@ -38,6 +38,7 @@ STOP_S = 30.0
 def replicate(claims: Sequence[Claim], folder: Path) -> tuple[list[Replication], list[str]]:
     """Measure the claims that lack a record; returns all records, and a line for each command that failed."""
     file.check_folder(folder)
+    drop_stale(claims, folder)
     found: list[Replication] = []
     failed: list[str] = []
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -53,17 +54,30 @@ def replicate(claims: Sequence[Claim], folder: Path) -> tuple[list[Replication],
     return found, failed
 
 
+def drop_stale(claims: Sequence[Claim], folder: Path) -> None:
+    """Remove the records of another command, machine or versions, before the first claim of a group is measured.
+
+    Those of the claim's command are not of this machine either, and some commands would use them.
+    """
+    for claim in claims:
+        where = replication.path(folder, claim.name)
+        if not where.is_file():
+            continue
+        try:
+            old, made_on = file.read(where, Replication), origin(_command(claim, folder))
+        except RecordError:
+            continue  # `recorded` names it
+        if any(getattr(old, name) != made_on[name] for name in ("command", "machine", "versions")):
+            shutil.rmtree(_records(claim, folder), ignore_errors=True)
+            where.unlink()
+
+
 def recorded(claim: Claim, folder: Path) -> Replication | None:
-    """The record of a claim with the figure that is printed now; None if there is none of this command and machine."""
+    """The record of a claim with the figure that is printed now; None if there is none."""
     where = replication.path(folder, claim.name)
     if not where.is_file():
         return None
-    old, made_on = file.read(where, Replication), origin(_command(claim, folder))
-    if any(getattr(old, name) != made_on[name] for name in ("command", "machine", "versions")):
-        # The records of the command are not of this machine either, and some commands would use them.
-        shutil.rmtree(_records(claim, folder), ignore_errors=True)
-        return None
-    new = replace(old, printed=claim.printed())
+    new = replace(file.read(where, Replication), printed=claim.printed())
     new.write(folder)
     return new
 
