@@ -34,6 +34,8 @@ from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 GRID = "grid"
 INCOMPLETE = 3
+# So many servers start at a time, which is faster than one by one.
+SIDE_BY_SIDE = 4
 # A target that no request misses; the targets of the studies are applied later.
 NO_TARGET = LatencyTarget(latency_ms=60_000)
 
@@ -67,11 +69,13 @@ def measure(
     order = list(candidates)
     random.Random(grid.seed).shuffle(order)
     traffic = Traffic.parse(grid.load, rows=grid.rows)
-    for candidate in order:
-        if grid.of(candidate) is not None:
-            continue
+    missing = [candidate for candidate in order if grid.of(candidate) is None]
+    for number, candidate in enumerate(missing):
         if time.monotonic() >= until:
             break
+        if number % SIDE_BY_SIDE == 0:
+            for started in missing[number : number + SIDE_BY_SIDE]:
+                bench.prepare(started)
         progress(f"{len(grid.points) + 1} of {len(order)}: {candidate}")
         trial = bench.measure(candidate, traffic, stage=GRID, round=1, seconds=seconds)
         bench.retire(candidate)

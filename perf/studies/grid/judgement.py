@@ -5,7 +5,7 @@ are measured again in rounds, and the ratio is that of these rounds.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -25,9 +25,9 @@ from perf.stats.verdict import Verdict, verdict
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench
 
-TUNED, BEST = "tuned", "best of the grid"
+TUNED, BEST, CURRENT = "tuned", "best of the grid", "current"
 # Numbers of rounds after which a judgement ends if it is certain, and the seconds of a trial.
-LOOKS, SECONDS = (5, 10), 3.0
+LOOKS, SECONDS = (5, 10, 20), 3.0
 # The share of the grid's best that a choice must surely reach.
 SHARE = 0.97
 # What its search may cost: trials, seconds of load, and seconds after the ramps with everything that is not load.
@@ -41,7 +41,8 @@ class GridJudgement:
     `live_points` and `live_s` count the trials of the study and the ramps of its profile. `wall_s` is how long the
     search took after the ramps. `looks` are the planned numbers of rounds; older records have neither, and were planned
     with the rounds that they have. If the tuner and the grid chose the same configuration, it is measured as `TUNED`
-    only, and the ratio is 1.
+    only, and the ratio is 1. The study's current configuration is measured too if that was asked for and it is neither
+    of the two.
     """
 
     KIND: ClassVar[str] = "judgement"
@@ -76,6 +77,13 @@ class GridJudgement:
         return verdict(self.ratio, more_is_better=True, margin=1 / SHARE - 1)
 
     @property
+    def finished(self) -> bool:
+        """Whether it is certain at a planned look, or at its last one; older records are."""
+        count = len(self.of(TUNED))
+        certain = count in self.looks and (self.verdict.certain or self.ratio.low >= SHARE)
+        return not self.looks or certain or count >= self.looks[-1]
+
+    @property
     def misses(self) -> bool:
         """Whether the choice surely misses the target, by the requests of all its rounds."""
         trials = self.of(TUNED)
@@ -96,8 +104,13 @@ class GridJudgement:
         return self.ratio.low >= SHARE and not self.misses and cheap
 
 
-def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, progress: Callable[[str], None]) -> GridJudgement:
-    """Measure the study's choice and the best of the grid again; a judgement on disk is returned as it is."""
+def judge(
+    study: Study, grid: Grid, folder: Path, bench: Bench, *, current: bool = False, progress: Callable[[str], None]
+) -> GridJudgement:
+    """Measure the study's choice and the best of the grid again; the rounds on disk are not repeated.
+
+    With `current` the configuration that the study was to improve on is measured beside them.
+    """
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:
         which = "the study chose no configuration" if study.chosen is None else "the grid has no configuration"
@@ -107,10 +120,23 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, progress: Cal
         )
     name = f"{grid.model}.{grid.load.replace(':', '-')}.p99-{study.sla.latency_ms:g}ms.judged.json"
     path = folder / name
-    if path.exists():
-        return file.read(path, GridJudgement)
+    judged = file.read(path, GridJudgement) if path.exists() else _empty(study, best, folder)
+    traffic = Traffic.parse(study.load, rows=grid.rows)
+    sides: dict[Candidate, str] = {}
+    for stage, candidate in ((TUNED, judged.tuned), (BEST, judged.best), (CURRENT, study.default)):
+        if current or stage != CURRENT:
+            sides.setdefault(candidate, stage)
+    while not judged.finished:
+        judged = _with_round(judged, sides, bench, traffic, progress)
+        file.write(judged, path)
+    return judged
+
+
+def _empty(study: Study, best: GridTrial, folder: Path) -> GridJudgement:
+    """The judgement without rounds."""
+    assert study.chosen is not None
     profile_points, profile_s = _profile_cost(study, folder)
-    judged = GridJudgement(
+    return GridJudgement(
         study=f"{study.model} {study.load}, {study.objective}",
         model=study.model,
         load=study.load,
@@ -124,22 +150,18 @@ def judge(study: Study, grid: Grid, folder: Path, bench: Bench, *, progress: Cal
         wall_s=study.steps[-1].at_s if study.steps else None,
         looks=LOOKS,
     )
-    traffic = Traffic.parse(study.load, rows=grid.rows)
-    for number in range(1, LOOKS[-1] + 1):
-        judged = _with_round(judged, bench, traffic, number, progress)
-        if number in LOOKS and (judged.verdict.certain or judged.ratio.low >= SHARE):
-            break
-    file.write(judged, path)
-    return judged
 
 
 def _with_round(
-    judged: GridJudgement, bench: Bench, traffic: Traffic, number: int, progress: Callable[[str], None]
+    judged: GridJudgement,
+    sides: Mapping[Candidate, str],
+    bench: Bench,
+    traffic: Traffic,
+    progress: Callable[[str], None],
 ) -> GridJudgement:
-    """The judgement with one more round; the order alternates, so that neither side always comes first."""
-    sides = [(TUNED, judged.tuned), (BEST, judged.best)][: 1 if judged.tuned == judged.best else 2]
-    measured = []
-    for stage, candidate in sides if number % 2 else sides[::-1]:
+    """The judgement with one more round; the order alternates, so that no side always comes first."""
+    number, measured = len(judged.of(TUNED)) + 1, []
+    for candidate, stage in list(sides.items())[:: 1 if number % 2 else -1]:
         progress(f"round {number} of at most {LOOKS[-1]}, {stage}: {candidate}")
         trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
         measured.append(GridTrial.of(_with_late(trial, judged.sla)))
