@@ -104,7 +104,7 @@ class BlindQuestion:
         """The file of the result."""
         return self.folder / f"{self.model}.json"
 
-    def answer(self, progress: Callable[[str], None], console: Console) -> BlindTuning:
+    def answer(self, progress: Callable[[str], None]) -> BlindTuning:
         """Measure the grid, tune, and judge; what is on disk is not repeated."""
         if self.path.exists():
             return file.read(self.path, BlindTuning)
@@ -115,7 +115,7 @@ class BlindQuestion:
         grid = self._grid(traffic, progress)
         p99s = [trial.p99_ms for trial in grid.points]
         p99_ms = float(f"{np.percentile(p99s, rng.uniform(*PERCENTILES)):.3g}")
-        study = self._tuned(traffic, p99_ms, progress, console)
+        study = self._tuned(traffic, p99_ms, progress)
         judged = None
         if study.chosen is not None:
             with self._bench() as bench:
@@ -159,16 +159,15 @@ class BlindQuestion:
                 grid, planned, path, bench, seconds=TRIAL_S, until=time.monotonic() + 3600, progress=progress
             )
 
-    def _tuned(self, traffic: Traffic, p99_ms: float, progress: Callable[[str], None], console: Console) -> Study:
-        """Run `perf.tune` in a process of its own; returns its study."""
+    def _tuned(self, traffic: Traffic, p99_ms: float, progress: Callable[[str], None]) -> Study:
+        """Run `perf.tune` in a process of its own, and keep what it prints; returns its study."""
         progress(f"{self.model}: perf.tune --load {traffic} --p99-ms {p99_ms:g}")
         command = [sys.executable, "-m", "perf.tune", self.model, "--load", str(traffic), "--p99-ms", f"{p99_ms:g}"]
         command += ["--repository", str(self.repository), "--results", str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode not in (0, NO_CHOICE):
             raise Mistake(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip() or done.stdout}")
-        for line in done.stdout.splitlines():
-            console.print(f"  | {line}", markup=False, highlight=False, soft_wrap=True)
+        (self.folder / f"{self.model}.tune.txt").write_text(done.stdout)
         question = Question(
             model=self.model, target=LatencyTarget(latency_ms=p99_ms), traffic=traffic, results=self.folder
         )
@@ -225,7 +224,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
                 model=model, seed=seed, repository=Path(repository), folder=folder, command=command
             )
             with progress_line(model) as progress:
-                result = question.answer(progress, console)
+                result = question.answer(progress)
             for line in lines(result):
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
             passed &= result.passed
