@@ -123,8 +123,9 @@ def judge_trials(
 
     The design effect is estimated within each trial, because the last request of one and the first of the next are not
     neighbours. Its mean is weighted by requests, since the variances of the numbers of late requests add up. If the
-    trials differ from each other by more than that, the effect is how much they differ. The verdict is for conditions
-    like those of these trials: what one trial in twenty would meet is not known after three.
+    trials differ from each other by more than that, the effect is how much they differ. Likeness over more than a tenth
+    of a trial is underestimated. The verdict is for conditions like those of these trials: what one trial in twenty
+    would meet is not known after three.
     """
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
     effect = max(_within(trials), _between(trials)) if requests else 1.0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from perf.stats.latency_target import LatencyTarget, TrialCount, judge_trials
 from tests.perf.stats.series import latencies, true_percentile
 
-KINDS = ["independent", "alike 0.8", "alike 0.95", "batches 8", "batches 32"]
+KINDS = ["independent", "alike 0.8", "alike 0.95", "batches 8", "batches 32", "batches 64"]
 RUNS, TRIALS, REQUESTS = 400, 4, 600
 SLA = LatencyTarget(latency_ms=true_percentile(99))
 
