@@ -41,10 +41,17 @@ def verdict(judged: Judgement, *, late_sends: int) -> str:
     if judged.passed is False and late_sends > judged.target.share * judged.requests:
         text += f" ({late_sends} were sent more than 1 ms late: perhaps the clients were slow, not the server)"
     if judged.passed is not None:
-        looked = " after any number of looks, so the run ended early" if judged.early else ""
+        looked = " after any number of looks" if judged.looked or judged.early else ""
+        looked += ", so the run ended early" if judged.early else ""
         return f"{text}: certain at {judged.confidence:.1%}{looked}."
     such = " such" if judged.design_effect > 1 else ""
-    needed = least(judged.late, judged.target.share, judged.confidence, design_effect=judged.design_effect)
+    needed = least(
+        judged.late,
+        judged.target.share,
+        judged.confidence,
+        design_effect=judged.design_effect,
+        looked=judged.looked,
+    )
     return (
         f"{text}. With {judged.late:,} late, a pass takes {needed:,}{such} requests to be certain at "
         f"{judged.confidence:.1%}. Use a longer --duration."

@@ -1,20 +1,23 @@
-"""Whether a latency target is met: MLPerf's exact binomial rule for the end of a run, and a rule for looks during it.
+"""Whether a latency target is met: the one rule on the requests of one trial or of several, `judge_trials`.
 
-Requests of one batch are late together, so both rules count as many requests as they are worth: n / design effect (see
-`perf.stats.dependence`).
+It asks MLPerf's exact binomial rule if the trials were planned, and a rule for any number of looks if what they showed
+decided when they end. Requests of one batch are late together, so both count as many requests as they are worth: n /
+design effect (see `perf.stats.dependence`).
 """
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import scipy  # its `special` is loaded at the first verdict
+from numpy.typing import NDArray
 
+from perf.stats.dependence import design_effect, inflation
 from triton_batching.terminal import Mistake
 
 CONFIDENCE = 0.99
-# Share of the allowed error (1 - confidence) that the looks during a run may use; the verdict at its end has the rest.
-LOOKS = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +50,12 @@ class LatencyTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """The verdict on a window in which `late` of `requests` were late.
+    """The verdict on the trials in which `late` of `requests` were late.
 
     `passed` is None if the requests are too few to tell. `early`: the run ended as soon as the verdict was certain.
-    `confidence` is that of this verdict: what the looks during the run used up is taken off. `design_effect` is that of
-    the requests; it is 1 in records that were judged as if requests were independent.
+    `looked`: the verdict is by the rule for any number of looks, `glance`. Older records do not say so, and have a
+    `confidence` for the looks and another for the end. `design_effect` is that of the requests; it is 1 in records that
+    were judged as if requests were independent.
     """
 
     sla: LatencyTarget
@@ -61,6 +65,7 @@ class Judgement:
     early: bool
     confidence: float
     design_effect: float = 1.0
+    looked: bool = False
 
     @property
     def target(self) -> LatencyTarget:
@@ -76,6 +81,79 @@ class Judgement:
     def word(self) -> str:
         """The verdict as a word."""
         return {True: "pass", False: "fail", None: "cannot tell"}[self.passed]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialCount:
+    """What one trial tells of a latency target: its requests, the late ones, and their design effect."""
+
+    requests: int
+    late: int
+    design_effect: float
+
+    @classmethod
+    def of(cls, latencies_us: "Sequence[float] | NDArray[np.float64]", target: LatencyTarget) -> "TrialCount":
+        """Count all requests of a trial, in order of time; a latency is infinite without an answer.
+
+        The design effect is that of the late requests or of the slowest, if it is larger. All late ones count as
+        equally slow, since a look during the trial does not know how late those in flight will be.
+        """
+        latencies = np.asarray(latencies_us, dtype=np.float64)
+        late = latencies > target.latency_ms * 1e3
+        slowest = design_effect(np.where(late, np.inf, latencies), target.share)
+        effect = max(slowest, inflation(late.astype(np.float64)))
+        return cls(requests=len(latencies), late=int(np.sum(late)), design_effect=effect)
+
+    @classmethod
+    def without_latencies(cls, requests: int, late: int) -> "TrialCount":
+        """Count a trial of which the record does not have every latency, so that no design effect can be estimated.
+
+        It is taken as the largest possible one, the number of requests: the whole trial tells as much as one request.
+        So only many such trials pass, and two fail if nearly all of their requests were late.
+        """
+        return cls(requests=requests, late=late, design_effect=float(max(requests, 1)))
+
+
+def judge_trials(
+    trials: Sequence[TrialCount], target: LatencyTarget, *, looked: bool, confidence: float = CONFIDENCE
+) -> Judgement:
+    """The verdict on all trials of one configuration under one load; None if there are too few requests to tell.
+
+    `looked`: what the trials showed decided on their number or length. The rule is then `glance`, else `judge`.
+
+    The design effect is estimated within each trial, because the last request of one and the first of the next are not
+    neighbours. Its mean is weighted by requests, since the variances of the numbers of late requests add up. If the
+    trials differ from each other by more than that, the effect is how much they differ. Likeness over more than a tenth
+    of a trial is underestimated. The verdict is for conditions like those of these trials: what one trial in twenty
+    would meet is not known after three.
+    """
+    requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
+    effect = max(_within(trials), _between(trials)) if requests else 1.0
+    rule = glance if looked else judge
+    return Judgement(
+        sla=target,
+        requests=requests,
+        late=late,
+        passed=rule(requests, late, target.share, confidence, design_effect=effect) if requests else None,
+        early=False,
+        confidence=confidence,
+        design_effect=effect,
+        looked=looked,
+    )
+
+
+def _within(trials: Sequence[TrialCount]) -> float:
+    return sum(trial.requests * trial.design_effect for trial in trials) / sum(trial.requests for trial in trials)
+
+
+def _between(trials: Sequence[TrialCount]) -> float:
+    """Pearson's chi-squared of the numbers of late requests over its degrees of freedom (McCullagh and Nelder, 4.5)."""
+    counted = [trial for trial in trials if trial.requests]
+    share = sum(trial.late for trial in counted) / sum(trial.requests for trial in counted)
+    if len(counted) < 2 or not 0 < share < 1:
+        return 1.0
+    squares = ((trial.late - trial.requests * share) ** 2 / trial.requests for trial in counted)
+    return sum(squares) / (share * (1 - share)) / (len(counted) - 1)
 
 
 def judge(
@@ -118,11 +196,14 @@ def glance(
 
 
 @functools.cache
-def least(late: int, share: float, confidence: float = CONFIDENCE, *, design_effect: float = 1.0) -> int:
-    """The smallest number of requests with which `judge` passes if `late` of them were late."""
+def least(
+    late: int, share: float, confidence: float = CONFIDENCE, *, design_effect: float = 1.0, looked: bool = False
+) -> int:
+    """The smallest number of requests with which `judge` passes, or `glance` if `looked`, if `late` were late."""
+    rule = glance if looked else judge
 
     def passes(requests: int) -> bool:
-        return judge(requests, late, share, confidence, design_effect=design_effect) is True
+        return rule(requests, late, share, confidence, design_effect=design_effect) is True
 
     low, high = late, 1
     while not passes(high):

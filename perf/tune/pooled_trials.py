@@ -1,6 +1,5 @@
 """Trials of a study put together: all requests of one configuration, and the rounds of the last comparison."""
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,9 +7,8 @@ import numpy as np
 
 from perf.records.candidate import Candidate
 from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
+from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
-from perf.stats.dependence import design_effect
-from perf.stats.latency_target import glance
 from perf.stats.percentile import percentile_ms
 
 
@@ -23,9 +21,8 @@ def p99_ms(trial: Trial) -> float:
 class PooledTrials:
     """All trials of one configuration under one load, as one.
 
-    `passed` is the binomial rule's verdict on them: whether the target is met, None if they are too few to be sure. The
-    rule is the one for repeated looks, because what the trials showed decided how many there are. The requests are
-    worth `requests` / `design_effect` independent ones.
+    `passed` is the verdict of `perf.records.target_verdict` on them: whether the target is met, None if they cannot
+    tell. The requests are worth `requests` / `design_effect` independent ones.
     """
 
     candidate: Candidate
@@ -44,34 +41,25 @@ class PooledTrials:
         if len({trial.candidate for trial in trials}) != 1:
             raise ValueError("trials of one configuration are needed")
         latencies = np.concatenate([np.asarray(trial.latencies_us, dtype=np.float64) for trial in trials])
-        late = int(np.sum(latencies > target.latency_ms * 1e3))
-        effects = [_design_effect(trial.latencies_us, target.share) for trial in trials]
-        # A trial without requests has no weight.
-        effect = float(np.average(effects, weights=[max(trial.requests, 1e-9) for trial in trials]))
+        judged = of_trials(trials, target)
         seconds = sum(trial.seconds for trial in trials)
         traffic = Traffic.parse(trials[0].load)
         return cls(
             candidate=trials[0].candidate,
             trials=tuple(trials),
             throughput_rows_per_s=sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds,
-            offered_rows_per_s=len(latencies) * rows / seconds if traffic.open else None,
+            offered_rows_per_s=judged.requests * rows / seconds if traffic.open else None,
             p99_ms=percentile_ms(latencies, 99),
-            requests=len(latencies),
-            late=late,
-            design_effect=effect,
-            passed=glance(len(latencies), late, target.share, design_effect=effect) if len(latencies) else None,
+            requests=judged.requests,
+            late=judged.late,
+            design_effect=judged.design_effect,
+            passed=judged.passed,
         )
 
     @property
     def worst_p99_ms(self) -> float:
         """99th percentile of the worst trial."""
         return max(p99_ms(trial) for trial in self.trials)
-
-
-@functools.lru_cache(maxsize=256)
-def _design_effect(latencies_us: tuple[float, ...], share: float) -> float:
-    """The design effect of one trial, which a search asks for again after each further trial."""
-    return design_effect(latencies_us, share)
 
 
 def last_rounds(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial], list[tuple[Trial, Trial]]]:

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 
 from perf.records.candidate import Candidate
 from perf.records.study import TUNED, Trial
-from perf.records.traffic import Traffic
+from perf.records.target_verdict import of_trials
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
+from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
 from perf.stats import rounds
-from perf.stats.dependence import design_effect
-from perf.stats.latency_target import glance, judge
 from perf.stats.percentile import percentile_ms
 from perf.stats.quantile import quantile
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
@@ -84,57 +83,29 @@ def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
 
 
 def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
-    """Whether a candidate meets the target, by the binomial rule on all its windows; None if they cannot tell.
-
-    The requests count as the independent ones that they are worth. A single window of planned length has the rule for
-    one look. The number of several windows depends on their results, and so does the length of one that was stopped
-    early because it was sure; the rule for any number of looks is then used.
-    """
-    trials = evidence.of(candidate)
-    requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
-    if not requests:
-        return None
-    share = evidence.study.target.share
-    rule = glance if len(trials) > 1 or trials[0].early else judge
-    return rule(requests, late, share, design_effect=design_effect(pooled(trials), share))
+    """Whether a candidate meets the target, by all its windows together; None if they cannot tell."""
+    return of_trials(evidence.of(candidate), evidence.study.target).passed
 
 
 def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
-    requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
+    judged = of_trials(trials, evidence.study.target)
     result = {
         True: "the target is met, at 99 % confidence",
         False: "the target is missed, at 99 % confidence",
         None: "too few requests to tell",
-    }[passes(evidence, evidence.shown)]
-    share, allowed = percent(late / max(requests, 1)), percent(evidence.study.target.share)
-    return (
-        f"{evidence.label(evidence.shown)} under {evidence.loads[evidence.shown]}: {late:,} of {requests:,} requests "
-        f"late ({share}, allowed {allowed}) in {count(len(trials), 'window')}: {result}."
+    }[judged.passed]
+    share, allowed = percent(judged.late / max(judged.requests, 1)), percent(judged.target.share)
+    thinned = sum(len(trial.latencies_us) != trial.requests for trial in trials)
+    one = (
+        f"; {count(thinned, 'window')} without the latency of every request on record, and so as good as one each"
+        if thinned
+        else ""
     )
-
-
-def sustained(evidence: Evidence) -> str:
-    """Open loop: a sentence on the highest rate that passes, below the lowest rate that fails."""
-    rates: dict[float, list[Trial]] = {}
-    for trial in evidence.trials:
-        if trial.candidate == evidence.shown and trial.offered_per_s:
-            rates.setdefault(_rate_of(trial), []).append(trial)
-    failing = [offered for offered, trials in rates.items() if any(trial.passed is False for trial in trials)]
-    limit = min(failing, default=math.inf)
-    passing = [offered for offered, trials in rates.items() if offered < limit and any(t.passed for t in trials)]
-    if not passing:
-        return "No measured rate surely meets the target." if rates else ""
-    top = max(passing)
-    n = sum(trial.requests for trial in rates[top])
-    end = f"and fails at {number(limit)}" if failing else "the highest measured rate"
-    return f"Sustains {number(top)} requests/s within the target (n = {n:,} requests), {end}."
-
-
-def _rate_of(trial: Trial) -> float:
-    """The rate of the trial's load, which is the same in all its windows; else the offered rate."""
-    traffic = Traffic.parse(trial.load)
-    constant = traffic.rate_per_s and not traffic.rate_to_per_s
-    return traffic.rate_per_s if constant else trial.offered_per_s or 0.0
+    return (
+        f"{evidence.label(evidence.shown)} under {evidence.loads[evidence.shown]}: {judged.late:,} of "
+        f"{judged.requests:,} requests late ({share}, allowed {allowed}) in {count(len(trials), 'window')}, worth "
+        f"{judged.worth:,.0f} independent requests{one}: {result}."
+    )
 
 
 def throughput(trials: Sequence[Trial]) -> str:

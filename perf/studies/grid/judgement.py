@@ -13,13 +13,13 @@ from typing import ClassVar
 import numpy as np
 
 from perf.measure import service_profile
-from perf.records import file
+from perf.records import file, target_verdict
 from perf.records.candidate import Candidate
 from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats import rounds
 from perf.stats.interval import LEVEL, Interval
-from perf.stats.latency_target import LatencyTarget, glance
+from perf.stats.latency_target import LatencyTarget, TrialCount, judge_trials
 from perf.stats.looks import Looks
 from perf.stats.verdict import Verdict, verdict
 from perf.studies.grid.record import Grid, GridError, GridTrial
@@ -86,11 +86,11 @@ class GridJudgement:
     @property
     def misses(self) -> bool:
         """Whether the choice surely misses the target, by the requests of all its rounds."""
-        trials = self.of(TUNED)
-        requests = sum(trial.requests for trial in trials)
-        effect = float(np.average([trial.design_effect for trial in trials], weights=[t.requests for t in trials]))
-        late = sum(trial.late for trial in trials)
-        return glance(requests, late, self.sla.share, design_effect=effect) is False
+        counts = [
+            TrialCount(requests=trial.requests, late=trial.late, design_effect=trial.design_effect)
+            for trial in self.of(TUNED)
+        ]
+        return judge_trials(counts, self.sla, looked=True).passed is False
 
     @property
     def violations(self) -> int:
@@ -164,7 +164,7 @@ def _with_round(
     for candidate, stage in list(sides.items())[:: 1 if number % 2 else -1]:
         progress(f"round {number} of at most {LOOKS[-1]}, {stage}: {candidate}")
         trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
-        measured.append(GridTrial.of(_with_late(trial, judged.sla)))
+        measured.append(counted(trial, judged.sla))
     return dataclasses.replace(judged, points=(*judged.points, *measured))
 
 
@@ -193,10 +193,10 @@ def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:
     return len(ramps), sum(level.seconds for ramp in ramps for level in ramp.levels)
 
 
-def _with_late(trial: Trial, sla: LatencyTarget) -> Trial:
-    """The trial with its late requests counted by the study's target."""
-    late = int(np.sum(np.asarray(trial.latencies_us) > sla.latency_ms * 1e3))
-    return dataclasses.replace(trial, late=late)
+def counted(trial: Trial, target: LatencyTarget) -> GridTrial:
+    """The trial with the late requests and the design effect for the study's target."""
+    count = target_verdict.count(trial, target)
+    return dataclasses.replace(GridTrial.of(trial), late=count.late, design_effect=count.design_effect)
 
 
 def _mean(trials: list[GridTrial]) -> float:

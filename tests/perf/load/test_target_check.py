@@ -1,7 +1,7 @@
-"""The verdict of whole trials whose requests depend on each other, with the looks during them and their end.
+"""The verdict of whole trials whose requests depend on each other, with the looks during them and at their end.
 
-Every verdict on a system at its target is wrong. The looks and the end together may pass, or fail, 1 % of such trials;
-1 % more is allowed, since the dependence is estimated from the same requests.
+Every verdict on a system at its target is wrong. All looks together may pass, or fail, 1 % of such trials; 1 % more is
+allowed, since the dependence is estimated from the same requests.
 """
 
 import math
@@ -96,7 +96,7 @@ def test_trials_at_their_target_are_passed_and_failed_as_rarely_as_promised(kind
         assert sum(each.passed is passed for each in judged) <= WRONG * RUNS
     # As independent requests the same windows give wrong verdicts far more often, even if nobody looks.
     late = np.sum(values > limit, axis=1)
-    as_independent = [judge(REQUESTS, int(number), 0.01, check.at_end) for number in late]
+    as_independent = [judge(REQUESTS, int(number), 0.01) for number in late]
     assert max(as_independent.count(True), as_independent.count(False)) > 0.05 * RUNS
 
 
@@ -128,7 +128,7 @@ def test_a_pass_takes_longer_than_the_time_between_two_stalls() -> None:
     """Requests that are all fast for 29 s pass at every look, but a stall may come each half minute."""
     check = TargetCheck(target=LatencyTarget(latency_ms=50.0))
     timings = finished(np.full(8000, 5.0))
-    assert glance(1800, 0, 0.01, check.at_looks) is True
+    assert glance(1800, 0, 0.01) is True
 
     def ends(after_s: float) -> bool:
         until_ns = round(after_s * 1e9)

@@ -11,7 +11,7 @@ from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.gain import Gain, gains
 from perf.report.study.noise import noise
-from perf.report.study.verdict import sustained, verdict
+from perf.report.study.verdict import verdict
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
@@ -37,7 +37,8 @@ def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_tar
     assert section.title == (
         f"Use {CHOSEN}, because it meets 99 % of requests within 40 ms and the current configuration does not"
     )
-    assert "0 of 2,800 requests late (0.0 %, allowed 1.0 %) in 4 windows: the target is met" in section.sentences[0]
+    assert "0 of 2,800 requests late (0.0 %, allowed 1.0 %) in 4 windows, worth 655 " in section.sentences[0]
+    assert "the target is met, at 99 % confidence" in section.sentences[0]
     assert section.data["passes"] is True
     assert section.data["current_passes"] is False
 
@@ -231,25 +232,6 @@ def test_the_current_configuration_can_be_the_best() -> None:
     section = verdict(evidence(replace(study(), chosen=DEFAULT)))
     assert section.title.startswith("Keep max 4, 0 ms, 1 instance: no better configuration")
     assert section.missing == ()
-
-
-def test_the_sustained_rate_lies_below_the_lowest_that_fails() -> None:
-    # final windows at 190, 304, 456, 608 and 836 requests per second; only the last one fails
-    failed = {trial.load for trial in study().trials if trial.candidate == CHOSEN and trial.passed is False}
-    assert failed == {"poisson:836"}
-    assert sustained(evidence(study())).startswith(
-        "Sustains 608 requests/s within the target (n = 700 requests), and fails at"
-    )
-    early = tuple(replace(trial, passed=False) if trial.load == "poisson:456" else trial for trial in study().trials)
-    assert "Sustains 380 requests/s" in sustained(evidence(replace(study(), trials=early)))
-    none = tuple(replace(trial, passed=None) for trial in study().trials)
-    assert "No measured rate surely" in sustained(evidence(replace(study(), trials=none)))
-
-
-def test_a_load_of_rising_rate_sustains_what_it_offered_on_the_mean() -> None:
-    rising = replace(study().trials[2], load="ramp:100:400", offered_per_s=250.0, passed=True)
-    sentence = sustained(evidence(replace(study(), load="ramp:100:400", trials=(rising,))))
-    assert sentence.startswith("Sustains 250 requests/s")
 
 
 def test_a_study_that_was_interrupted_says_nothing_of_other_targets() -> None:
