@@ -1,13 +1,14 @@
 """A study sorted for its report: trials by candidate and load, and pairs of trials from the same round."""
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import LastComparison, last_comparison
 from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.traffic import Traffic
@@ -97,23 +98,19 @@ class Evidence:
         return tuple(trial for trial in trials if trial.stage in COMPARISON) or trials
 
     @cached_property
+    def comparison(self) -> LastComparison:
+        """The last comparison of the study, which may be of another candidate than the shown one."""
+        return last_comparison(self.study)
+
+    @property
     def pairs(self) -> tuple[tuple[Trial, Trial], ...]:
-        """Pairs of trials of the shown candidate and the default, interleaved in the last comparison.
+        """Pairs of trials of the shown candidate and the default in the last comparison; empty if it is of another."""
+        return self.comparison.pairs if self.comparison.candidate == self.shown else ()
 
-        The default has one trial in each round, or one more in turn with all trials of the shown candidate.
-        """
-        if self.shown == self.study.default:
-            return ()
-        shown, rounds = self._compared(self.shown), self._compared(self.study.default, (FINAL, AGAINST))
-        return tuple(
-            zip(shown, rounds if len(rounds) >= len(shown) else self._compared(self.study.default), strict=False)
-        )
-
-    @cached_property
+    @property
     def twins(self) -> tuple[tuple[Trial, Trial], ...]:
-        """A/A pairs: the trials of the default that repeat it for the noise, each with another of the default."""
-        again, first = (self._compared(self.study.default, stages) for stages in ((NOISE,), (FINAL, AGAINST)))
-        return tuple(zip(again, first, strict=False))
+        """A/A pairs of trials of the default in the last comparison."""
+        return self.comparison.twins
 
     @cached_property
     def predicted(self) -> Mapping[Candidate, Prediction]:
@@ -141,9 +138,6 @@ class Evidence:
 
     def _percentile_ms(self, candidate: Candidate) -> float:
         return percentile_ms(pooled(self.of(candidate)), self.study.target.percent)
-
-    def _compared(self, candidate: Candidate, stages: Sequence[str] = COMPARISON) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.of(candidate) if trial.stage in stages)
 
 
 def late(trials: Iterable[Trial]) -> float:

@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import Gain
 from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
-from perf.report.study.gain import Gain, gains
+from perf.report.study.gain import claim, gains, sentence
 from perf.report.study.section import Grid, Section
 from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
@@ -33,7 +34,7 @@ def verdict(evidence: Evidence) -> Section:
     sentences = [
         _verified(evidence, trials) if trials else "",
         sustained(evidence) if evidence.open else throughput(trials),
-        *(f"Over the current configuration: {gain}." for gain in all_gains),
+        *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         _next(evidence, all_gains),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
@@ -50,7 +51,7 @@ def verdict(evidence: Evidence) -> Section:
             "current": str(evidence.study.default),
             "passes": passes(evidence, evidence.shown),
             "current_passes": passes(evidence, evidence.study.default),
-            "gains": [_data(gain) for gain in all_gains],
+            "gains": [_data(gain, evidence) for gain in all_gains],
         },
     )
 
@@ -73,13 +74,13 @@ def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     first = all_gains[0] if all_gains else None
     better = first.verdict.word if first is not None else CANNOT_TELL
     if first is not None and better == FASTER:
-        return f"Use {study.chosen}, because {first.claim} within the same target" + (
+        return f"Use {study.chosen}, because {claim(first)} within the same target" + (
             "" if new is True else f", but the measurements cannot tell whether it meets {goal}"
         )
     if first is not None and better in (SLOWER, SAME):
         how = "worse" if better == SLOWER else str(first.verdict)
-        return f"Keep {study.default}: {study.chosen} is {how}, {first.claim}"
-    what = f"{first.claim}: {first.verdict}" if first else "it was not compared"
+        return f"Keep {study.default}: {study.chosen} is {how}, {claim(first)}"
+    what = f"{claim(first)}: {first.verdict}" if first else "it was not compared"
     return f"Cannot tell whether {study.chosen} is better than the current configuration ({what})"
 
 
@@ -245,15 +246,15 @@ def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _data(gain: Gain) -> dict[str, object]:
+def _data(gain: Gain, evidence: Evidence) -> dict[str, object]:
     return {
-        "what": gain.what,
+        "what": gain.name,
         "ratio": gain.interval.value,
         "low": gain.interval.low,
         "high": gain.interval.high,
         "method": gain.interval.method,
         "rounds": gain.interval.count,
-        "requests": gain.n,
+        "requests": evidence.comparison.requests,
         "level": gain.interval.level,
         "noise": None
         if gain.noise is None
