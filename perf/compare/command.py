@@ -25,9 +25,9 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     threshold = _share(arguments.threshold)
     alone = not arguments.b and arguments.noise is not None
     refuse_unused((alone, "--noise", "for one study, which has A/A pairs of its own"))
-    titles, lines = _of_two(arguments, console) if arguments.b else of_study(Path(arguments.a))
+    a, b, lines = _of_two(arguments, console) if arguments.b else of_study(Path(arguments.a))
     regressed = [line for line in lines if line.regressed(threshold)]
-    show(lines, console, titles=titles)
+    show(lines, console, titles=(a.title, b.title))
     if needed := rounds_needed(lines):
         console.print(
             f"To be certain, measure about {needed} of each, in turn. A sweep: the same command, --repeats {needed}. "
@@ -41,16 +41,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             style="red",
             markup=False,
         )
-    console.print(f"written: {_write(lines, titles, threshold, arguments.out)}", markup=False)
+    console.print(f"written: {_write(lines, (a.title, b.title), threshold, arguments.out)}", markup=False)
     return 1 if regressed else 0
 
 
-def _of_two(arguments: argparse.Namespace, console: Console) -> tuple[tuple[str, str], list[QuantityComparison]]:
-    """The titles and the lines of two sets of records."""
+def _of_two(arguments: argparse.Namespace, console: Console) -> tuple[runs.Runs, runs.Runs, list[QuantityComparison]]:
+    """Two sets of records and their lines."""
     a, b = runs.read(arguments.a), runs.read(arguments.b)
     if a.runs == b.runs:
         console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
-    return (a.title, b.title), compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
+    return a, b, compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
 
 
 def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple[str, str]) -> None:

@@ -5,17 +5,18 @@ from pathlib import Path
 from perf.compare.comparison import QuantityComparison
 from perf.records import runs
 from perf.records.last_comparison import Gain, LastComparison
+from perf.records.runs import Runs
 from perf.records.study import Study
 
 
-def of_study(path: Path) -> tuple[tuple[str, str], list[QuantityComparison]]:
-    """The titles of both sides, and a line for each quantity of a study or of the only one in a folder.
+def of_study(path: Path) -> tuple[Runs, Runs, list[QuantityComparison]]:
+    """Both sides of a study, or of the only one in a folder, and a line for each quantity; raises `RecordError`.
 
     Each interval has the level of the study's look. The choice is called slower by mistake, in either quantity and at
-    any look, in at most 5 % of the cases, so the exit code needs no other level. Raises `RecordError`.
+    any look, in at most 5 % of the cases, so the exit code needs no other level.
     """
-    path, study, compared = runs.compared_study(path)
-    return (f"{path}, default", f"{path}, chosen"), [_line(study, compared, gain) for gain in compared.gains]
+    (old, new), study, compared = runs.of_study(path)
+    return old, new, [_line(study, compared, gain) for gain in compared.gains]
 
 
 def _line(study: Study, compared: LastComparison, gain: Gain) -> QuantityComparison:

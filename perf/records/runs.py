@@ -82,10 +82,10 @@ def read(text: str) -> Runs:
     return Runs(title=text, runs=chosen, noise=noise)
 
 
-def compared_study(path: Path) -> tuple[Path, Study, LastComparison]:
-    """The file, the study and its last comparison; raises `RecordError` unless it compared its choice with its default.
+def of_study(path: Path) -> tuple[tuple[Runs, Runs], Study, LastComparison]:
+    """The runs of a study's default and of its choice, the study, and its last comparison, from which they are.
 
-    `path` is a study, or a folder with one.
+    `path` is a study, or a folder with one. Raises `RecordError` unless the study compared its choice with its default.
     """
     path = _only_study(path)
     study = Study.read(path)
@@ -99,7 +99,12 @@ def compared_study(path: Path) -> tuple[Path, Study, LastComparison]:
             f"configuration under {compared.choice[0].load}, which cannot be compared. "
             f"See: python -m perf.report {path.parent}"
         )
-    return path, study, compared
+    default = Runs(
+        title=f"{path}, default",
+        runs=_trials(study, compared.current, path),
+        noise=_trials(study, compared.again, path),
+    )
+    return (default, _chosen(study, path)), study, compared
 
 
 def _comparison(study: Study, path: Path) -> LastComparison:
