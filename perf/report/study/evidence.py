@@ -1,6 +1,7 @@
 """A study sorted for its report: trials by candidate and load, and pairs of trials from the same round."""
 
 import datetime
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,6 +14,7 @@ from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile_ms
+from perf.stats.quantile import Quantile, quantile
 
 COMPARISON = (FINAL, AGAINST, NOISE)
 
@@ -150,6 +152,29 @@ def late(trials: Iterable[Trial]) -> float:
 def pooled(trials: Iterable[Trial]) -> tuple[float, ...]:
     """All latencies of several trials, in microseconds and in order of time."""
     return tuple(us for trial in trials for us in trial.latencies_us)
+
+
+def thinned(trials: Iterable[Trial]) -> bool:
+    """Whether the record has percentiles of the latencies of a trial in place of its requests."""
+    return any(trial.thinned for trial in trials)
+
+
+def quantile_of(trials: Iterable[Trial], percent: float) -> Quantile:
+    """A percentile of the latency of several trials, in milliseconds.
+
+    Percentiles in place of requests are no sample of these: they give a value, but no interval and no design effect.
+    """
+    trials = tuple(trials)
+    if not thinned(trials):
+        return quantile(pooled(trials), percent)
+    return Quantile(
+        percent=percent,
+        n=sum(trial.requests for trial in trials),
+        value_ms=percentile_ms(pooled(trials), percent),
+        low_ms=0.0,
+        high_ms=math.inf,
+        design_effect=math.nan,
+    )
 
 
 def rows_per_s(trials: Iterable[Trial]) -> float:

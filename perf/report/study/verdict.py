@@ -7,7 +7,7 @@ from perf.records.candidate import Candidate
 from perf.records.last_comparison import Gain
 from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
-from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
+from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s, word
 from perf.report.study.gain import claim, gains, sentence
 from perf.report.study.section import Grid, Section
 from perf.report.study.tail import short
@@ -16,7 +16,6 @@ from perf.stats import rounds
 from perf.stats.dependence import design_effect
 from perf.stats.latency_target import glance, judge
 from perf.stats.percentile import percentile_ms
-from perf.stats.quantile import quantile
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 
 TITLE = "Verdict"
@@ -159,7 +158,7 @@ def _closest(evidence: Evidence) -> str:
     if not trials:
         return "; nothing was measured"
     target = evidence.study.target
-    q = quantile(pooled(trials), target.percent)
+    q = quantile_of(trials, target.percent)
     over = f", {q.value_ms / target.latency_ms:.2f} x the target" if math.isfinite(q.value_ms) else ""
     return f"; the closest is {evidence.shown} with p{target.percent:g} {ms(q.value_ms)} ({short(q)}){over}"
 
@@ -231,7 +230,7 @@ def _grid(evidence: Evidence) -> Grid:
 def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     trials = evidence.of(candidate)
     latencies = pooled(trials)
-    p99 = quantile(latencies, 99)
+    p99 = quantile_of(trials, 99)
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
     return (
         evidence.label(candidate),
