@@ -1,7 +1,7 @@
 """Part 1: the configuration to use, the reason, the confidence, and the gain over the current configuration."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from perf.records.candidate import Candidate
 from perf.records.last_comparison import Gain
@@ -34,6 +34,7 @@ def verdict(evidence: Evidence) -> Section:
         _verified(evidence, trials) if trials else "",
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
+        *_rejected(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         _next(evidence, all_gains),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
@@ -53,6 +54,15 @@ def verdict(evidence: Evidence) -> Section:
             "gains": [_data(gain, evidence) for gain in all_gains],
         },
     )
+
+
+def _rejected(evidence: Evidence) -> Iterator[str]:
+    """Sentences on the candidate that was compared last, if another one is shown."""
+    compared = evidence.comparison
+    if compared.candidate not in (None, evidence.shown):
+        for gain in compared.gains:
+            text = sentence(gain, evidence)
+            yield f"{compared.candidate}, which was compared last, over the current configuration: {text}."
 
 
 def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:

@@ -247,6 +247,18 @@ def test_the_current_configuration_can_be_the_best() -> None:
     assert section.missing == ()
 
 
+def test_the_candidate_that_was_compared_and_not_chosen_is_named() -> None:
+    """The tuner keeps the current configuration and prints how the other compared, and so does the page."""
+    tuning = study("closed:16")
+    (first, _) = gains(evidence(tuning))
+    kept = evidence(replace(tuning, chosen=DEFAULT))
+    section = verdict(kept)
+    assert gains(kept) == ()
+    assert section.title.startswith(f"Keep {DEFAULT}: no better configuration was found")
+    text = f"{CHOSEN}, which was compared last, over the current configuration: {sentence(first, kept)}."
+    assert text in section.sentences
+
+
 def test_the_sustained_rate_lies_below_the_lowest_that_fails() -> None:
     # final windows at 190, 304, 456, 608 and 836 requests per second; only the last one fails
     failed = {trial.load for trial in study().trials if trial.candidate == CHOSEN and trial.passed is False}
