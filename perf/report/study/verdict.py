@@ -158,8 +158,8 @@ def throughput(trials: Sequence[Trial]) -> str:
         return f"Throughput at the target's load: {together} (n = {windows}, so without an interval)."
     low, high = number(interval.low), number(interval.high)
     return (
-        f"Throughput: {together} in all windows together, 95 % interval of a window's mean {low} to {high} "
-        f"({interval.method}, n = {windows})."
+        f"Throughput: {together} in all windows together, {interval.level_text} interval of a window's mean {low} to "
+        f"{high} ({interval.method}, n = {windows})."
     )
 
 
