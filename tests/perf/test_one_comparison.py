@@ -123,3 +123,7 @@ def test_what_the_tuner_says_is_what_the_others_read(
     told = tuned(comparison)
     assert_equal(told, reported(path))
     assert_equal(told, compared(path, tmp_path / "compared.json"))
+    # The other figures of both are from the same trials.
+    evidence = Evidence.read(path)
+    assert evidence.of(evidence.shown) == comparison.final
+    assert evidence.of(evidence.study.default) == comparison.current

@@ -93,11 +93,16 @@ class Evidence:
         """The trials of a candidate at its operating point from which its figures are reported.
 
         A candidate is chosen because its earlier trials were good, and some of them were so by chance. So these are the
-        trials that were made to compare it, if there are any, and without those all.
+        trials of the last comparison, without those the ones that were made to compare it, and without those all.
         """
         load = self.loads.get(candidate)
         trials = tuple(trial for trial in self.trials if trial.candidate == candidate and trial.load == load)
-        return tuple(trial for trial in trials if trial.stage in COMPARISON) or trials
+        last = {id(trial) for trial in (*self.comparison.choice, *self.comparison.current, *self.comparison.again)}
+        return (
+            tuple(trial for trial in trials if id(trial) in last)
+            or tuple(trial for trial in trials if trial.stage in COMPARISON)
+            or trials
+        )
 
     @cached_property
     def comparison(self) -> LastComparison:
