@@ -1,9 +1,9 @@
 """Are two sets of measurements different? Ratios with intervals: faster, slower, the same within 3%, or cannot tell.
 
 A and B are files or folders of records (of perf.measure.sweep or perf.load); PATH:NAME takes one configuration of many.
-A study of perf.tune stands for its choice; one study alone compares its default with its choice. The exit code is 1 if
-B is surely slower than A and by more than the threshold, so that a pipeline stops there; sure for all loads and
-quantities together, at 95 %. One run of each cannot tell: measure three or more, in turn.
+A study of perf.tune stands for its choice; one study alone has its choice over its default, as perf.tune prints it. The
+exit code is 1 if B is surely slower than A and by more than the threshold, so that a pipeline stops there; sure for all
+loads and quantities together, at 95 %. One run of each cannot tell: measure three or more, in turn.
 """
 
 import argparse

@@ -10,9 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from perf.compare.comparison import QuantityComparison, compare
+from perf.compare.of_study import of_study
 from perf.records import file, runs
 from perf.stats.verdict import differs
 from triton_batching import whole_file
+from triton_batching.options import refuse_unused
 from triton_batching.terminal import Mistake
 
 FORMAT = 1
@@ -21,10 +23,9 @@ FORMAT = 1
 def run(arguments: argparse.Namespace, console: Console) -> int:
     """Compare, print and write; 1 for a regression, else 0."""
     threshold = _share(arguments.threshold)
-    a, b = (runs.read(arguments.a), runs.read(arguments.b)) if arguments.b else runs.of_study(Path(arguments.a))
-    if a.runs == b.runs:
-        console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
-    lines = compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
+    alone = not arguments.b and arguments.noise is not None
+    refuse_unused((alone, "--noise", "for one study, which has A/A pairs of its own"))
+    a, b, lines = _of_two(arguments, console) if arguments.b else of_study(Path(arguments.a))
     regressed = [line for line in lines if line.regressed(threshold)]
     show(lines, console, titles=(a.title, b.title))
     if needed := rounds_needed(lines):
@@ -42,6 +43,14 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         )
     console.print(f"written: {_write(lines, (a.title, b.title), threshold, arguments.out)}", markup=False)
     return 1 if regressed else 0
+
+
+def _of_two(arguments: argparse.Namespace, console: Console) -> tuple[runs.Runs, runs.Runs, list[QuantityComparison]]:
+    """Two sets of records and their lines."""
+    a, b = runs.read(arguments.a), runs.read(arguments.b)
+    if a.runs == b.runs:
+        console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
+    return a, b, compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
 
 
 def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple[str, str]) -> None:

@@ -14,8 +14,6 @@ from perf.load.deployment import Running
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.study import NOISE, Trial
-from perf.stats.interval import Interval
-from perf.stats.rounds import paired
 
 Item = TypeVar("Item")
 # Opens a server for one trial: one that is started for it, or one that stays.
@@ -86,13 +84,3 @@ def interleaved(lanes: Sequence[Lane], rounds: Iterable[int], measure: Measure, 
         for lane in in_order(lanes, number, seed):
             with lane.opened() as server:
                 yield measure(server, lane, number)
-
-
-def gain(new: Sequence[Trial], old: Sequence[Trial], quantity: Callable[[Trial], float]) -> Interval:
-    """The ratio of a quantity of two lanes, over the rounds that both have; raises `ValueError` if there are none."""
-    first = {trial.round: quantity(trial) for trial in old}
-    second = {trial.round: quantity(trial) for trial in new}
-    rounds = sorted(first.keys() & second.keys())
-    if not rounds:
-        raise ValueError("no round has a trial of both")
-    return paired([second[number] for number in rounds], [first[number] for number in rounds])

@@ -12,13 +12,16 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.records import file, measurement, round_record
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
+from perf.records.last_comparison import LastComparison, last_comparison
 from perf.records.load_record import LoadRecord
 from perf.records.measurement import Measurement
 from perf.records.round_record import KeyedTrial
-from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
+from perf.records.study import AGAINST, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
 
 WANTED = "runs that perf.compare can compare"
+# The stages of the default beside the choice.
+DEFAULTS = (AGAINST, NOISE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,46 +82,49 @@ def read(text: str) -> Runs:
     return Runs(title=text, runs=chosen, noise=noise)
 
 
-def of_study(path: Path) -> tuple[Runs, Runs]:
-    """The runs of a study's default and of its choice; raises `RecordError` if either is missing.
+def of_study(path: Path) -> tuple[tuple[Runs, Runs], Study, LastComparison]:
+    """The runs of a study's default and of its choice, the study, and its last comparison, from which they are.
 
-    `path` is a study, or a folder with one. The runs of the default are its `AGAINST` trials, then its `NOISE` trials.
+    `path` is a study, or a folder with one. Raises `RecordError` unless the study compared its choice with its default.
     """
     path = _only_study(path)
     study = Study.read(path)
-    new = _chosen(study, path)
+    compared = _comparison(study, path)
     if study.chosen == study.default:
         raise RecordError(f"{path}: the study chose the default itself, {study.default}: there is nothing to compare.")
-    defaults = [trial for trial in study.trials if trial.candidate == study.default and trial.stage in (AGAINST, NOISE)]
-    loads = {run.load for run in new.runs}
-    again = [trial for trial in defaults if trial.stage == NOISE and trial.load in loads]
-    first = [trial for trial in defaults if trial.stage == AGAINST and trial.load in loads]
-    if not first:
-        under = ", ".join(dict.fromkeys(trial.load for trial in defaults)) or "no load"
+    if not compared.current:
+        loads = [trial.load for trial in study.trials if trial.candidate == study.default and trial.stage in DEFAULTS]
         raise RecordError(
-            f"{path}: the default was measured under {under}, the chosen configuration under "
-            f"{', '.join(sorted(loads))}, which cannot be compared. See: python -m perf.report {path.parent}"
+            f"{path}: the default was measured under {', '.join(dict.fromkeys(loads)) or 'no load'}, the chosen "
+            f"configuration under {compared.choice[0].load}, which cannot be compared. "
+            f"See: python -m perf.report {path.parent}"
         )
-    old = first if len(first) >= len(new.runs) else first + again
-    noise = _trials(study, again, path)
-    return Runs(title=f"{path}, default", runs=_trials(study, old, path), noise=noise), new
+    default = Runs(
+        title=f"{path}, default",
+        runs=_trials(study, compared.current, path),
+        noise=_trials(study, compared.again, path),
+    )
+    return (default, _chosen(study, path)), study, compared
 
 
-def _chosen(study: Study, path: Path) -> Runs:
-    """The trials of the chosen configuration under the study's load, or under the last load if it has none there."""
+def _comparison(study: Study, path: Path) -> LastComparison:
+    """The last comparison of a study that chose something; raises `RecordError`."""
     if study.chosen is None:
         raise RecordError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
-    trials = [trial for trial in study.trials if trial.candidate == study.chosen and trial.stage in (FINAL, AGAINST)]
-    if not trials:
+    compared = last_comparison(study)
+    if not compared.of(study.chosen):
         raise RecordError(
             f"{path}: the chosen configuration has no final trials. The same command continues the study: "
             f"{' '.join(study.command)}"
         )
-    load = study.load if any(trial.load == study.load for trial in trials) else trials[-1].load
-    trials = [trial for trial in trials if trial.load == load]
-    again = [
-        trial for trial in study.trials if (trial.stage, trial.candidate, trial.load) == (NOISE, study.chosen, load)
-    ]
+    return compared
+
+
+def _chosen(study: Study, path: Path) -> Runs:
+    """The trials of the chosen configuration in the last comparison; those of each round's repeat are the noise."""
+    compared = _comparison(study, path)
+    trials = compared.of(study.chosen)
+    again = [trial for trial in compared.again if trial.candidate == study.chosen]
     return Runs(title=f"{path}, chosen", runs=_trials(study, trials, path), noise=_trials(study, again, path))
 
 
@@ -195,8 +201,8 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) 
         seconds=trial.seconds,
         throughput_rows_per_s=trial.throughput_rows_per_s,
         **_percentiles(trial.latencies_us),
-        latencies_us=trial.latencies_us,
-        due_s=trial.due_s,
+        latencies_us=() if trial.thinned else trial.latencies_us,
+        due_s=() if trial.thinned else trial.due_s,
     )
 
 

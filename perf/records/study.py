@@ -12,6 +12,7 @@ from typing import ClassVar
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.stats.latency_target import LatencyTarget as LatencyTarget
+from perf.stats.percentile import percentile_ms
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
@@ -101,6 +102,16 @@ class Trial:
     planned_s: float | None = None
     warm_up_s: float | None = None
     load_sha256: str = ""
+
+    @property
+    def p99_ms(self) -> float:
+        """The 99th percentile of the latency; infinite if more than 1 % of the requests have no right answer."""
+        return percentile_ms(self.latencies_us, 99)
+
+    @property
+    def thinned(self) -> bool:
+        """Whether `latencies_us` are percentiles of the latencies, as in the studies in git, and not one a request."""
+        return len(self.latencies_us) != self.requests
 
 
 @dataclass(frozen=True, kw_only=True)

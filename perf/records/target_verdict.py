@@ -19,7 +19,7 @@ def of_trials(trials: Sequence[Trial], target: LatencyTarget, *, confidence: flo
 
 def count(trial: Trial, target: LatencyTarget) -> TrialCount:
     """What one trial tells of the target."""
-    if len(trial.latencies_us) != trial.requests:
+    if trial.thinned:
         return TrialCount.without_latencies(trial.requests, trial.late)
     return _of(trial.latencies_us, target)
 

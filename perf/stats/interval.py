@@ -30,6 +30,11 @@ class Interval:
         """Whether it has both ends; one round has none."""
         return self.low > 0 and math.isfinite(self.high)
 
+    @property
+    def level_text(self) -> str:
+        """The level in words: `95 %`, `98.21 %`."""
+        return f"{100 * self.level:.4g} %"
+
     def widened(self, factor: float) -> "Interval":
         """With both ends further away by `factor` or its inverse."""
         wider = max(factor, 1 / factor)

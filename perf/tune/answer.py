@@ -9,12 +9,13 @@ from rich.table import Table
 
 from export.repository import REPOSITORY
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import P99, THROUGHPUT
 from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
 from perf.stats import pareto as pareto_front
 from perf.tune.bottleneck import OTHERS
 from perf.tune.comparison import Comparison
-from perf.tune.pooled_trials import PooledTrials, last_rounds, p99_ms
+from perf.tune.pooled_trials import PooledTrials
 from perf.tune.remedy import remedies
 from perf.tune.screening import Screened
 from perf.tune.search import SearchResult
@@ -65,8 +66,8 @@ def _headline(comparison: Comparison, default: Candidate, target: str) -> str:
         return f"keep the current configuration, {default}: nothing is expected to beat it ({target})"
     if comparison.better:
         return f"use {chosen} in place of {default}: the best found with {target}"
-    decides = comparison.gains[0]
-    why = f"{chosen} is {decides.verdict}" if decides.certain else f"it is not certain that {chosen} is better"
+    decides = comparison.gains[0].verdict
+    why = f"{chosen} is {decides}" if decides.certain else f"it is not certain that {chosen} is better"
     return f"keep the current configuration, {default}: {why} ({target})"
 
 
@@ -106,18 +107,14 @@ def _gains(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
         yield f"  against the current one: {gain}"
     if not comparison.certain and (rounds := comparison.gains[0].wanted_rounds) is not None:
         yield f"  to measure more rounds: the same command with --rounds {rounds}; what is on record is not repeated"
-    _, _, noise = last_rounds(tuning.study.trials)
-    pairs = [(a, b) for a, b in noise if min(map(_rate, (a, b))) > 0 and max(map(p99_ms, (a, b))) < math.inf]
-    if pairs:
+    compared = comparison.compared
+    noise = [(quantity, compared.noise(quantity)) for quantity in (THROUGHPUT, P99)]
+    if ratios := ", ".join(f"{quantity.name} x {ratio}" for quantity, ratio in noise if ratio is not None):
+        pairs = len(compared.twins)
         yield (
-            f"  A/A noise: two trials of one configuration differed by "
-            f"{max(abs(_rate(a) / _rate(b) - 1) for a, b in pairs):.1%} in throughput and "
-            f"{max(abs(p99_ms(a) / p99_ms(b) - 1) for a, b in pairs):.1%} in p99"
+            f"  A/A noise, the same configuration measured again over before "
+            f"({pairs} pair{'s' if pairs > 1 else ''}): {ratios}"
         )
-
-
-def _rate(trial: Trial) -> float:
-    return trial.throughput_rows_per_s
 
 
 def _rates(tuning: Tuning, comparison: Comparison) -> Iterator[str]:

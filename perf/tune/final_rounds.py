@@ -4,9 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import LOOKS
 from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
-from perf.tune.comparison import LOOKS, Comparison
+from perf.tune.comparison import Comparison
 from perf.tune.goal import Goal
 from perf.tune.study_log import Budget, StudyLog
 

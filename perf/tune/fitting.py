@@ -13,7 +13,6 @@ import numpy as np
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.records.traffic import Traffic
-from perf.tune.pooled_trials import p99_ms
 from perf.tune.simulator import Correction, Corrections, Simulator
 from perf.tune.space import Parallelism
 
@@ -107,7 +106,7 @@ class Fit:
         predicted = max(prediction.throughput_rows_per_s, 1e-9)
         offered = traffic.rate_per_s * self.rows
         carried = min(trial.throughput_rows_per_s, predicted) >= OPEN_CARRIED * offered
-        p99 = p99_ms(trial) / max(prediction.percentiles_ms[99], 1e-9)
+        p99 = trial.p99_ms / max(prediction.percentiles_ms[99], 1e-9)
         return Ratios(
             throughput=None if traffic.open and carried else max(trial.throughput_rows_per_s, 1e-9) / predicted,
             p99=p99 if math.isfinite(p99) and p99 > 0 and (carried or not traffic.open) else None,

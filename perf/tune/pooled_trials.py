@@ -1,20 +1,15 @@
-"""Trials of a study put together: all requests of one configuration, and the rounds of the last comparison."""
+"""Trials of a study put together: all requests of one configuration."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
+from perf.records.study import LatencyTarget, Trial
 from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile_ms
-
-
-def p99_ms(trial: Trial) -> float:
-    """Return the 99th percentile latency of one trial, in milliseconds."""
-    return percentile_ms(trial.latencies_us, 99)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +54,4 @@ class PooledTrials:
     @property
     def worst_p99_ms(self) -> float:
         """99th percentile of the worst trial."""
-        return max(p99_ms(trial) for trial in self.trials)
-
-
-def last_rounds(trials: Sequence[Trial]) -> tuple[list[Trial], list[Trial], list[tuple[Trial, Trial]]]:
-    """Return the last comparison's trials of the choice and of the default, numbered alike, and the A/A pairs.
-
-    The default's trials are its `AGAINST` and `NOISE` ones, in the order of measurement.
-    """
-    final = [trial for trial in trials if trial.stage == FINAL]
-    last = final[-1].candidate if final else None
-    chosen = [trial for trial in final if trial.candidate == last]
-    # An earlier choice, which failed, had trials of the default of its own.
-    defaults = [trial for trial in trials if trial.stage in (AGAINST, NOISE)][-max(1, len(chosen)) :]
-    same = defaults if defaults and defaults[0].candidate != last else chosen + defaults
-    return (
-        [replace(trial, round=number) for number, trial in enumerate(chosen, 1)],
-        [replace(trial, round=number) for number, trial in enumerate(defaults, 1)],
-        list(zip(same[1:], same, strict=False)),
-    )
+        return max(trial.p99_ms for trial in self.trials)

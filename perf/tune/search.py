@@ -18,7 +18,7 @@ from perf.tune.entrants import entrants
 from perf.tune.final_rounds import FinalRounds
 from perf.tune.fitting import Fit
 from perf.tune.goal import Goal
-from perf.tune.pooled_trials import PooledTrials, p99_ms
+from perf.tune.pooled_trials import PooledTrials
 from perf.tune.reasons import is_better, simplified
 from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import LEAST_ERROR, Corrections
@@ -193,7 +193,7 @@ class Search:
         verdict = {True: "meets the target", False: "misses the target", None: "too few requests to be sure"}
         self.log.add_step(
             f"{candidate} at {trial.load}, {trial.seconds:g} s: {trial.throughput_rows_per_s:.4g} rows/s, "
-            f"p99 {p99_ms(trial):.4g} ms, {verdict[self._pooled([trial]).passed]}"
+            f"p99 {trial.p99_ms:.4g} ms, {verdict[self._pooled([trial]).passed]}"
         )
         return trial
 

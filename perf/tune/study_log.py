@@ -12,6 +12,7 @@ from typing import Protocol
 
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
+from perf.records.last_comparison import LOOKS
 from perf.records.study import PROFILE, Step, Study, Trial
 from perf.records.traffic import Traffic
 
@@ -19,7 +20,7 @@ WARM_UP_S = 0.5
 # Trials of a study that differs in one of these fields cannot be used.
 IDENTITY = ("model", "config_name", "load", "sla", "objective", "machine", "versions", "before_pbtxt", "model_sha256")
 # Rounds of the last comparison; each has one trial of the choice and one of the default.
-ROUNDS = 3
+ROUNDS = LOOKS.at[0]
 FINAL_POINTS = 2 * ROUNDS
 # While no configuration met the target, so few trials are kept back to confirm one that does.
 LEAST_FINAL_POINTS = 2

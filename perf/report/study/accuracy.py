@@ -48,8 +48,9 @@ def checks(evidence: Evidence) -> tuple[Check, ...]:
         measured = {"throughput": (prediction.throughput_rows_per_s, rows_per_s(trials))} | {
             f"p{q}": (prediction.percentiles_ms[q], percentile_ms(latencies, q)) for q in (50, 95, 99)
         }
+        requests = sum(trial.requests for trial in trials)
         results += [
-            Check(candidate=candidate, what=what, predicted=predicted_value, measured=value, n=len(latencies))
+            Check(candidate=candidate, what=what, predicted=predicted_value, measured=value, n=requests)
             for what, (predicted_value, value) in measured.items()
         ]
     return tuple(results)

@@ -1,17 +1,20 @@
 """A study sorted for its report: trials by candidate and load, and pairs of trials from the same round."""
 
 import datetime
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import LastComparison, last_comparison
 from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile_ms
+from perf.stats.quantile import Quantile, quantile
 
 COMPARISON = (FINAL, AGAINST, NOISE)
 
@@ -90,30 +93,31 @@ class Evidence:
         """The trials of a candidate at its operating point from which its figures are reported.
 
         A candidate is chosen because its earlier trials were good, and some of them were so by chance. So these are the
-        trials that were made to compare it, if there are any, and without those all.
+        trials of the last comparison, without those the ones that were made to compare it, and without those all.
         """
         load = self.loads.get(candidate)
         trials = tuple(trial for trial in self.trials if trial.candidate == candidate and trial.load == load)
-        return tuple(trial for trial in trials if trial.stage in COMPARISON) or trials
-
-    @cached_property
-    def pairs(self) -> tuple[tuple[Trial, Trial], ...]:
-        """Pairs of trials of the shown candidate and the default, interleaved in the last comparison.
-
-        The default has one trial in each round, or one more in turn with all trials of the shown candidate.
-        """
-        if self.shown == self.study.default:
-            return ()
-        shown, rounds = self._compared(self.shown), self._compared(self.study.default, (FINAL, AGAINST))
-        return tuple(
-            zip(shown, rounds if len(rounds) >= len(shown) else self._compared(self.study.default), strict=False)
+        last = {id(trial) for trial in (*self.comparison.choice, *self.comparison.current, *self.comparison.again)}
+        return (
+            tuple(trial for trial in trials if id(trial) in last)
+            or tuple(trial for trial in trials if trial.stage in COMPARISON)
+            or trials
         )
 
     @cached_property
+    def comparison(self) -> LastComparison:
+        """The last comparison of the study, which may be of another candidate than the shown one."""
+        return last_comparison(self.study)
+
+    @property
+    def pairs(self) -> tuple[tuple[Trial, Trial], ...]:
+        """Pairs of trials of the shown candidate and the default in the last comparison; empty if it is of another."""
+        return self.comparison.pairs if self.comparison.candidate == self.shown else ()
+
+    @property
     def twins(self) -> tuple[tuple[Trial, Trial], ...]:
-        """A/A pairs: the trials of the default that repeat it for the noise, each with another of the default."""
-        again, first = (self._compared(self.study.default, stages) for stages in ((NOISE,), (FINAL, AGAINST)))
-        return tuple(zip(again, first, strict=False))
+        """A/A pairs of trials of the default in the last comparison."""
+        return self.comparison.twins
 
     @cached_property
     def predicted(self) -> Mapping[Candidate, Prediction]:
@@ -142,9 +146,6 @@ class Evidence:
     def _percentile_ms(self, candidate: Candidate) -> float:
         return percentile_ms(pooled(self.of(candidate)), self.study.target.percent)
 
-    def _compared(self, candidate: Candidate, stages: Sequence[str] = COMPARISON) -> tuple[Trial, ...]:
-        return tuple(trial for trial in self.of(candidate) if trial.stage in stages)
-
 
 def late(trials: Iterable[Trial]) -> float:
     """The share of late requests, 0 to 1; 1 without requests."""
@@ -156,6 +157,29 @@ def late(trials: Iterable[Trial]) -> float:
 def pooled(trials: Iterable[Trial]) -> tuple[float, ...]:
     """All latencies of several trials, in microseconds and in order of time."""
     return tuple(us for trial in trials for us in trial.latencies_us)
+
+
+def thinned(trials: Iterable[Trial]) -> bool:
+    """Whether the record has percentiles of the latencies of a trial in place of its requests."""
+    return any(trial.thinned for trial in trials)
+
+
+def quantile_of(trials: Iterable[Trial], percent: float) -> Quantile:
+    """A percentile of the latency of several trials, in milliseconds.
+
+    Percentiles in place of requests are no sample of these: they give a value, but no interval and no design effect.
+    """
+    trials = tuple(trials)
+    if not thinned(trials):
+        return quantile(pooled(trials), percent)
+    return Quantile(
+        percent=percent,
+        n=sum(trial.requests for trial in trials),
+        value_ms=percentile_ms(pooled(trials), percent),
+        low_ms=0.0,
+        high_ms=math.inf,
+        design_effect=math.nan,
+    )
 
 
 def rows_per_s(trials: Iterable[Trial]) -> float:

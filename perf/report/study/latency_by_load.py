@@ -9,14 +9,13 @@ from matplotlib.figure import Figure
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.report.drawing import INK, NARROW, plain
-from perf.report.study.evidence import Evidence, rows_per_s, word
+from perf.report.study.evidence import Evidence, quantile_of, rows_per_s, word
 from perf.report.study.points import colour, keys, logarithmic, middle, point, target
 from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, rate
 from perf.stats import pareto
 from perf.stats.percentile import percentile_ms
-from perf.stats.quantile import quantile
 
 PERCENTS = (50.0, 95.0, 99.0)
 TALL = (NARROW[0], 6.4)
@@ -68,7 +67,7 @@ def grid(evidence: Evidence, trials: Iterable[Trial], summary: str = "") -> Grid
 
 def data(trial: Trial) -> dict[str, object]:
     """The row of a trial for the JSON file."""
-    p99 = quantile(trial.latencies_us, 99)
+    p99 = quantile_of([trial], 99)
     return {
         "candidate": str(trial.candidate),
         "stage": trial.stage,
@@ -90,7 +89,7 @@ def data(trial: Trial) -> dict[str, object]:
 
 def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
     requests = max(trial.requests, 1)
-    p99 = quantile(trial.latencies_us, 99)
+    p99 = quantile_of([trial], 99)
     return (
         evidence.label(trial.candidate),
         trial.stage,

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from perf.records.last_comparison import P99, THROUGHPUT, Quantity
 from perf.records.study import Trial
 from perf.report.drawing import COLOURS, GREY, INK, NARROW, WIDE, plain
 from perf.report.study.evidence import Evidence
-from perf.report.study.gain import p99_ms, ratio, rows_per_s
 from perf.report.study.points import OTHER, SHOWN, TARGET, logarithmic, target
 from perf.report.study.section import Picture, Section
 from perf.report.study.units import change, count, number, percent
@@ -68,9 +68,7 @@ def too_noisy(evidence: Evidence) -> list[str]:
 
 def _again(evidence: Evidence) -> dict[str, Interval]:
     """The ratios of the A/A pairs, by quantity."""
-    # In an overload the queue grows without end, and p99 depends on the length of the window.
-    calm = [pair for pair in evidence.twins if not any(trial.passed is False for trial in pair)]
-    ratios = {"throughput": ratio(evidence.twins, rows_per_s), "p99": ratio(calm, p99_ms)}
+    ratios = {quantity.name: evidence.comparison.noise(quantity) for quantity in (THROUGHPUT, P99)}
     return {what: interval for what, interval in ratios.items() if interval is not None}
 
 
@@ -83,16 +81,10 @@ def _faults(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 def _same(evidence: Evidence) -> Picture | None:
     """The ratios of A/A pairs beside those of the comparison: a gain must be outside of the A/A ratios."""
     groups = [
-        ("throughput, same twice", [rows_per_s(a) / rows_per_s(b) for a, b in evidence.twins if rows_per_s(b)], GREY),
-        (
-            "throughput, new / current",
-            [rows_per_s(a) / rows_per_s(b) for a, b in evidence.pairs if rows_per_s(b)],
-            SHOWN,
-        ),
-        ("p99, same twice", [p99_ms(a) / p99_ms(b) for a, b in evidence.twins if np.isfinite(p99_ms(b))], GREY),
-        ("p99, new / current", [p99_ms(a) / p99_ms(b) for a, b in evidence.pairs if np.isfinite(p99_ms(b))], SHOWN),
+        (f"{quantity.name}, {name}", _ratios(quantity, pairs), shade)
+        for quantity in (THROUGHPUT, P99)
+        for name, pairs, shade in (("same twice", evidence.twins, GREY), ("new / current", evidence.pairs, SHOWN))
     ]
-    groups = [(name, [ratio for ratio in values if np.isfinite(ratio)], shade) for name, values, shade in groups]
     groups = [group for group in groups if group[1]]
     if not groups:
         return None
@@ -110,6 +102,10 @@ def _same(evidence: Evidence) -> Picture | None:
         f"{name} {percent(widest[name])} (n = {count(len(values), 'pair')})" for name, values, _ in groups
     )
     return Picture(name="same", caption=caption, figure=figure)
+
+
+def _ratios(quantity: Quantity, pairs: Sequence[tuple[Trial, Trial]]) -> list[float]:
+    return [quantity.value(a) / quantity.value(b) for a, b in pairs if quantity.usable((a, b))]
 
 
 def _machine(evidence: Evidence) -> Picture | None:

@@ -4,11 +4,10 @@ import hashlib
 import math
 
 from perf.records.study import PROFILE, Trial
-from perf.report.study.evidence import Evidence, word
+from perf.report.study.evidence import Evidence, quantile_of, word
 from perf.report.study.section import Grid, Section
 from perf.report.study.tail import short
 from perf.report.study.units import count, duration, ms, rate
-from perf.stats.quantile import quantile
 
 TITLE = "The search, and what it left out"
 # Settings that affect batching but are not searched.
@@ -97,7 +96,7 @@ def _rows(evidence: Evidence) -> tuple[tuple[str, ...], ...]:
 
 def _measured(evidence: Evidence, trial: Trial) -> tuple[str, str, str]:
     what = f"measured: {evidence.label(trial.candidate)}, {trial.load} ({trial.stage}, round {trial.round})"
-    p99 = quantile(trial.latencies_us, 99)
+    p99 = quantile_of([trial], 99)
     result = (
         f"{rate(trial.throughput_rows_per_s)}, p99 {ms(p99.value_ms)} ({short(p99)}), "
         f"n = {trial.requests:,}: {word(trial.passed)}" + (", stopped early" if trial.early else "")

@@ -10,7 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from perf.records.candidate import Candidate
 from perf.report.drawing import NARROW, plain
-from perf.report.study.evidence import Evidence, pooled
+from perf.report.study.evidence import Evidence, pooled, quantile_of, thinned
 from perf.report.study.points import colour, logarithmic, target
 from perf.report.study.section import Grid, Picture, Section
 from perf.report.study.units import count, ms, number
@@ -18,6 +18,12 @@ from perf.stats.quantile import Quantile, quantile
 
 TITLE = "Latency tail at the operating point"
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
+# The highest percentile that the studies in git have: every half percent is on record.
+HIGHEST = 99.5
+THINNED = (
+    "The record has percentiles of each window in place of its requests, so no percentile has an interval, it is not "
+    "known how many independent requests they are worth, and the tail is not drawn."
+)
 # The body is drawn with this many points; this many of the slowest requests are all drawn.
 BODY, SLOWEST = 200, 300
 
@@ -29,12 +35,17 @@ def tail(evidence: Evidence) -> Section:
     if not latencies:
         missing = f"Neither the shown nor the current configuration was measured under {evidence.study.load}."
         return Section(name="tail", title=TITLE, missing=(missing,))
-    quantiles = {candidate: [quantile(values, q) for q in PERCENTS] for candidate, values in latencies.items()}
+    of_percentiles = thinned(trial for candidate in latencies for trial in evidence.of(candidate))
+    percents = [percent for percent in PERCENTS if not of_percentiles or percent <= HIGHEST]
+    quantiles = {
+        candidate: [quantile_of(evidence.of(candidate), percent) for percent in percents] for candidate in latencies
+    }
     return Section(
         name="tail",
         title=TITLE,
         sentences=tuple(_sentence(evidence, candidate, quantiles[candidate]) for candidate in latencies),
-        pictures=(_picture(evidence, latencies),),
+        missing=(THINNED,) if of_percentiles else (),
+        pictures=() if of_percentiles else (_picture(evidence, latencies),),
         grids=(_grid(evidence, quantiles),),
         data={
             "interval": "95 %, order statistics, of as many independent requests as these are worth",
@@ -47,7 +58,10 @@ def tail(evidence: Evidence) -> Section:
 
 def _sentence(evidence: Evidence, candidate: Candidate, quantiles: Sequence[Quantile]) -> str:
     p99 = next(q for q in quantiles if q.percent == 99)
-    windows = count(len(evidence.of(candidate)), "window")
+    n = f"n = {p99.n:,} requests in {count(len(evidence.of(candidate)), 'window')}"
+    p99_text = f"{evidence.label(candidate)}: p99 {ms(p99.value_ms)}"
+    if math.isnan(p99.design_effect):
+        return f"{p99_text}, without an interval ({n}, from the percentiles of each)."
     limit = evidence.study.target.latency_ms
     if p99.high_ms <= limit:
         verdict = "all of it within the target"
@@ -55,10 +69,8 @@ def _sentence(evidence: Evidence, candidate: Candidate, quantiles: Sequence[Quan
         verdict = "all of it above the target"
     else:
         verdict = "which includes the target, so this sample cannot tell"
-    return (
-        f"{evidence.label(candidate)}: p99 {ms(p99.value_ms)}, 95 % interval {_range(p99)}, {verdict} "
-        f"(n = {p99.n:,} requests in {windows}, pooled, worth {p99.n / p99.design_effect:,.0f} independent ones)."
-    )
+    worth = f"pooled, worth {p99.n / p99.design_effect:,.0f} independent ones"
+    return f"{p99_text}, 95 % interval {_range(p99)}, {verdict} ({n}, {worth})."
 
 
 def _range(q: Quantile) -> str:
@@ -67,7 +79,8 @@ def _range(q: Quantile) -> str:
 
 
 def _grid(evidence: Evidence, quantiles: dict[Candidate, list[Quantile]]) -> Grid:
-    titles = ("configuration", "n\nrequests", *(f"p{q:g}, ms\n(95 % interval)" for q in PERCENTS))
+    percents = [q.percent for q in next(iter(quantiles.values()))]
+    titles = ("configuration", "n\nrequests", *(f"p{percent:g}, ms\n(95 % interval)" for percent in percents))
     rows = tuple(
         (evidence.label(candidate), f"{values[0].n:,}", *(f"{number(q.value_ms)} ({short(q)})" for q in values))
         for candidate, values in quantiles.items()
@@ -77,6 +90,8 @@ def _grid(evidence: Evidence, quantiles: dict[Candidate, list[Quantile]]) -> Gri
 
 def short(q: Quantile) -> str:
     """The ends of the interval, in milliseconds."""
+    if not q.low_ms and not math.isfinite(q.high_ms):
+        return "no interval"
     return f"{number(q.low_ms)} .. {number(q.high_ms) if math.isfinite(q.high_ms) else '?'}"
 
 

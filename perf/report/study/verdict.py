@@ -1,20 +1,20 @@
 """Part 1: the configuration to use, the reason, the confidence, and the gain over the current configuration."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import Gain
 from perf.records.study import TUNED, Trial
 from perf.records.target_verdict import of_trials
-from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
-from perf.report.study.gain import Gain, gains
+from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s, word
+from perf.report.study.gain import claim, gains, sentence
 from perf.report.study.section import Grid, Section
 from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, plain_ms, rate
 from perf.stats import rounds
 from perf.stats.percentile import percentile_ms
-from perf.stats.quantile import quantile
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 
 TITLE = "Verdict"
@@ -32,7 +32,8 @@ def verdict(evidence: Evidence) -> Section:
     sentences = [
         _verified(evidence, trials) if trials else "",
         sustained(evidence) if evidence.open else throughput(trials),
-        *(f"Over the current configuration: {gain}." for gain in all_gains),
+        *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
+        *_rejected(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         _next(evidence, all_gains),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
@@ -49,9 +50,18 @@ def verdict(evidence: Evidence) -> Section:
             "current": str(evidence.study.default),
             "passes": passes(evidence, evidence.shown),
             "current_passes": passes(evidence, evidence.study.default),
-            "gains": [_data(gain) for gain in all_gains],
+            "gains": [_data(gain, evidence) for gain in all_gains],
         },
     )
+
+
+def _rejected(evidence: Evidence) -> Iterator[str]:
+    """Sentences on the candidate that was compared last, if another one is shown."""
+    compared = evidence.comparison
+    if compared.candidate not in (None, evidence.shown):
+        for gain in compared.gains:
+            text = sentence(gain, evidence)
+            yield f"{compared.candidate}, which was compared last, over the current configuration: {text}."
 
 
 def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
@@ -72,13 +82,13 @@ def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     first = all_gains[0] if all_gains else None
     better = first.verdict.word if first is not None else CANNOT_TELL
     if first is not None and better == FASTER:
-        return f"Use {study.chosen}, because {first.claim} within the same target" + (
+        return f"Use {study.chosen}, because {claim(first)} within the same target" + (
             "" if new is True else f", but the measurements cannot tell whether it meets {goal}"
         )
     if first is not None and better in (SLOWER, SAME):
         how = "worse" if better == SLOWER else str(first.verdict)
-        return f"Keep {study.default}: {study.chosen} is {how}, {first.claim}"
-    what = f"{first.claim}: {first.verdict}" if first else "it was not compared"
+        return f"Keep {study.default}: {study.chosen} is {how}, {claim(first)}"
+    what = f"{claim(first)}: {first.verdict}" if first else "it was not compared"
     return f"Cannot tell whether {study.chosen} is better than the current configuration ({what})"
 
 
@@ -95,7 +105,7 @@ def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
         None: "too few requests to tell",
     }[judged.passed]
     share, allowed = percent(judged.late / max(judged.requests, 1)), percent(judged.target.share)
-    thinned = sum(len(trial.latencies_us) != trial.requests for trial in trials)
+    thinned = sum(trial.thinned for trial in trials)
     one = (
         f"; {count(thinned, 'window')} without the latency of every request on record, and so as good as one each"
         if thinned
@@ -119,8 +129,8 @@ def throughput(trials: Sequence[Trial]) -> str:
         return f"Throughput at the target's load: {together} (n = {windows}, so without an interval)."
     low, high = number(interval.low), number(interval.high)
     return (
-        f"Throughput: {together} in all windows together, 95 % interval of a window's mean {low} to {high} "
-        f"({interval.method}, n = {windows})."
+        f"Throughput: {together} in all windows together, {interval.level_text} interval of a window's mean {low} to "
+        f"{high} ({interval.method}, n = {windows})."
     )
 
 
@@ -129,7 +139,7 @@ def _closest(evidence: Evidence) -> str:
     if not trials:
         return "; nothing was measured"
     target = evidence.study.target
-    q = quantile(pooled(trials), target.percent)
+    q = quantile_of(trials, target.percent)
     over = f", {q.value_ms / target.latency_ms:.2f} x the target" if math.isfinite(q.value_ms) else ""
     return f"; the closest is {evidence.shown} with p{target.percent:g} {ms(q.value_ms)} ({short(q)}){over}"
 
@@ -201,7 +211,7 @@ def _grid(evidence: Evidence) -> Grid:
 def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     trials = evidence.of(candidate)
     latencies = pooled(trials)
-    p99 = quantile(latencies, 99)
+    p99 = quantile_of(trials, 99)
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
     return (
         evidence.label(candidate),
@@ -216,15 +226,15 @@ def _row(evidence: Evidence, candidate: Candidate) -> tuple[str, ...]:
     )
 
 
-def _data(gain: Gain) -> dict[str, object]:
+def _data(gain: Gain, evidence: Evidence) -> dict[str, object]:
     return {
-        "what": gain.what,
+        "what": gain.name,
         "ratio": gain.interval.value,
         "low": gain.interval.low,
         "high": gain.interval.high,
         "method": gain.interval.method,
         "rounds": gain.interval.count,
-        "requests": gain.n,
+        "requests": evidence.comparison.requests,
         "level": gain.interval.level,
         "noise": None
         if gain.noise is None

@@ -25,6 +25,7 @@ from rich.console import Console
 
 from perf.load.variant import read as read_variant
 from perf.records import file
+from perf.records.last_comparison import THROUGHPUT, last_comparison
 from perf.records.study import Study
 from perf.records.traffic import Traffic
 from perf.stats import rounds
@@ -36,10 +37,7 @@ from perf.studies.grid.__main__ import NO_TARGET, candidates, measure
 from perf.studies.grid.judgement import BEST, CURRENT, TUNED, GridJudgement
 from perf.studies.grid.record import Grid
 from perf.studies.prediction import blind_models
-from perf.tune.comparison import Comparison
-from perf.tune.goal import Goal
 from perf.tune.live import LiveBench
-from perf.tune.pooled_trials import last_rounds
 from perf.tune.tuning import Question
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -178,10 +176,7 @@ def printed(study: Study) -> Interval | None:
     """The interval of the gain in throughput that `perf.tune` printed; None if the current configuration stays."""
     if study.chosen in (None, study.default):
         return None
-    final, current, _ = last_rounds(study.trials)
-    goal = Goal(target=study.target, objective=study.objective)
-    gains = Comparison(goal=goal, final=tuple(final), current=tuple(current)).gains
-    return next((gain.interval for gain in gains if gain.name == "throughput"), None)
+    return last_comparison(study).gain(THROUGHPUT).interval
 
 
 def measured_again(study: Study, judged: GridJudgement) -> Interval | None:

@@ -5,9 +5,9 @@ import statistics
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
-from perf.measure import interleaved
 from perf.pack.interference_record import Interference
 from perf.records import file
+from perf.records.last_comparison import THROUGHPUT, last_comparison
 from perf.records.study import Study, Trial
 from perf.report.command import summarise
 from perf.report.sweep.table import markdown as report_markdown
@@ -29,7 +29,6 @@ from perf.studies.prediction import comparison
 from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
-from perf.tune.pooled_trials import last_rounds
 
 README = ROOT / "perf" / "results" / "readme"
 GRIDS = RESULTS / "grid"
@@ -57,21 +56,23 @@ def batching(model: str) -> str:
 def tuned() -> str:
     """The tuned configuration against the one to beat, in the study and measured again later."""
     study = Study.read(TUNED_STUDY)
-    final, against, _ = last_rounds(study.trials)
+    compared = last_comparison(study)
+    gain = compared.gain(THROUGHPUT)
     later = later_rounds()
-    gain = interleaved.gain(final, against, lambda trial: trial.throughput_rows_per_s)
+    ratio = _later_gain(later)
+    word = verdict(ratio, more_is_better=True)
     rows = [
-        _tuned_row("in the study", "tuned", final, *_with_verdict(gain)),
-        _tuned_row("in the study", "current", against),
-        _tuned_row("the next day", "tuned", later["tuned"], *_with_verdict(_later_gain(later))),
+        _tuned_row("in the study", "tuned", compared.choice, gain.interval, gain.interval.level_text, gain.verdict),
+        _tuned_row("in the study", "current", compared.current),
+        _tuned_row("the next day", "tuned", later["tuned"], ratio, ratio.level_text, word),
         _tuned_row("the next day", "current", later["default"]),
     ]
-    titles = ("measured", "configuration", "rows/s", "requests", "over 55 ms", "throughput, x current", "than current")
-    return rows_markdown(titles, rows, left=2)
+    titles = ("measured", "configuration", "rows/s", "requests", "over 55 ms", "throughput, x current", "interval of")
+    return rows_markdown((*titles, "than current"), rows, left=2)
 
 
 def _tuned_row(
-    when: str, title: str, trials: Sequence[Trial | grid_record.GridTrial], gain: object = "", word: object = ""
+    when: str, title: str, trials: Sequence[Trial | grid_record.GridTrial], *gain: object
 ) -> tuple[object, ...]:
     return (
         when,
@@ -79,8 +80,7 @@ def _tuned_row(
         f"{statistics.mean(trial.throughput_rows_per_s for trial in trials):.1f}",
         f"{sum(trial.requests for trial in trials):,}",
         f"{sum(trial.late for trial in trials):,}",
-        gain,
-        word,
+        *(gain or ("", "", "")),
     )
 
 

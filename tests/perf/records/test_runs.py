@@ -11,6 +11,7 @@ from studies import study
 
 from perf.compare import __main__ as compare
 from perf.compare.comparison import compare as lines_of
+from perf.compare.of_study import of_study
 from perf.records import measurement, runs
 from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Study
@@ -30,7 +31,7 @@ def test_a_finished_study_is_its_default_against_its_choice() -> None:
     """The default's two trials, of which the second is the noise floor too, in turn with the chosen one's."""
     tuned_study = Study.read(TUNED)
     assert {HALVING, AGAINST, FINAL, NOISE} == {trial.stage for trial in tuned_study.trials}
-    lines = {line.quantity: line for line in lines_of(*runs.of_study(TUNED))}
+    lines = {line.quantity: line for line in of_study(TUNED)[2]}
     throughput = lines["throughput"]
     ratios = np.divide(stages(tuned_study, FINAL), stages(tuned_study, AGAINST, NOISE))
     assert throughput.ratio.value == pytest.approx(np.exp(np.mean(np.log(ratios))))
@@ -38,16 +39,42 @@ def test_a_finished_study_is_its_default_against_its_choice() -> None:
     assert throughput.configs == (str(tuned_study.default), str(tuned_study.chosen))
     assert throughput.noise is not None
     (first,), (second,) = stages(tuned_study, AGAINST), stages(tuned_study, NOISE)
-    assert throughput.noise.value == pytest.approx(second / first, rel=0.02)
+    assert throughput.noise.value == pytest.approx(second / first, rel=1e-9)
 
 
 def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
     tuned_study = study()
     tuned_study.write(tmp_path / "ranker.json")
-    old, new = runs.of_study(tmp_path / "ranker.json")
+    (old, new), read, compared = runs.of_study(tmp_path)
+    assert read == tuned_study
     again = [run.throughput_rows_per_s for run in old.noise]
     assert (len(old.runs), len(new.runs), again) == (4, 4, stages(tuned_study, NOISE))
+    assert (len(compared.current), len(compared.choice), len(compared.again)) == (4, 4, 4)
     assert {run.load for run in (*old.runs, *new.runs)} == {tuned_study.load}
+
+
+def test_a_study_that_keeps_its_default_has_the_trials_of_that(tmp_path: Path) -> None:
+    path = replace(study(), chosen=study().default).write(tmp_path / "ranker.json")
+    kept = runs.read(str(path))
+    assert {run.config for run in (*kept.runs, *kept.noise)} == {str(study().default)}
+    assert [run.throughput_rows_per_s for run in kept.noise] == stages(study(), NOISE)
+    assert len(kept.runs) == 4
+
+
+def test_percentiles_in_place_of_requests_are_no_series() -> None:
+    """A study in git has 201 percentiles of each trial: they are in no order of time, so nothing is resampled."""
+    kept = runs.read(str(TUNED))
+    assert all(run.latencies_us == run.due_s == () for run in kept.runs)
+    trials = [trial for trial in Study.read(TUNED).trials if trial.stage == FINAL]
+    assert [run.p99_us for run in kept.runs] == [1e3 * trial.p99_ms for trial in trials]
+    one = replace(kept, runs=kept.runs[:1])
+    assert {line.ratio.method for line in lines_of(one, replace(kept, runs=kept.runs[1:]))} == {"no interval"}
+
+
+def test_noise_beside_one_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(study().write(tmp_path / "ranker.json"))
+    assert compare.main([path, "--noise", path, "--out", str(tmp_path / "compared.json")]) == 2
+    assert "--noise does nothing for one study, which has A/A pairs of its own" in capsys.readouterr().err
 
 
 def test_two_studies_and_a_folder_with_one_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

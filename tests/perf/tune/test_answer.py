@@ -6,12 +6,12 @@ import pytest
 from simulated_bench import CONFIG, SimulatedBench, accelerator, searching
 
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, NOISE, Trial
+from perf.records.study import FINAL, Trial
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import figure, other_work, pareto, shown
 from perf.tune.bottleneck import bottleneck
-from perf.tune.pooled_trials import PooledTrials, last_rounds
+from perf.tune.pooled_trials import PooledTrials
 from perf.tune.reasons import reasons, simplified
 from perf.tune.remedy import remedies
 from perf.tune.simulator import Corrections
@@ -85,20 +85,6 @@ def test_the_own_clients_are_no_other_work() -> None:
     disturbed = replace(own, load_average=0.1, cores_ours=0.6)
     assert other_work([own, disturbed]) == pytest.approx(0.39)
     assert other_work([replace(own, cores_ours=None)]) == 0.0
-
-
-def test_the_last_rounds_are_paired_and_the_noise_is_of_one_configuration() -> None:
-    trials = [
-        trial(stage=AGAINST),
-        trial(CHOSEN, stage=FINAL, number=1),
-        trial(stage=NOISE),
-        trial(CHOSEN, stage=FINAL, number=2),
-    ]
-    final, against, noise = last_rounds(trials)
-    assert [(trial.round, trial.candidate) for trial in final] == [(1, CHOSEN), (2, CHOSEN)]
-    assert [(trial.round, trial.candidate) for trial in against] == [(1, DEFAULT), (2, DEFAULT)]
-    assert [(first.stage, second.stage) for first, second in noise] == [(NOISE, AGAINST)]
-    assert last_rounds([]) == ([], [], [])
 
 
 def test_no_target_is_proposed_that_nothing_reached(tmp_path: Path) -> None:

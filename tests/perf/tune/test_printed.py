@@ -85,7 +85,7 @@ def _changed(trials: Sequence[Trial], change: Change | None) -> tuple[Trial, ...
 def test_a_better_configuration_is_printed_with_its_figures_after_the_choice(tmp_path: Path) -> None:
     text = printed(tmp_path)
     assert re.search(r"^use max \d+, .* in place of max 8, 0 ms, 1 instance: the best found with p99 <= ", text)
-    assert re.search(r"throughput x [\d.]+ \([\d.]+ to [\d.]+\) in 3 rounds: faster", text)
+    assert re.search(r"throughput x [\d.]+ \([\d.]+ to [\d.]+\), 98\.21 % interval of 3 rounds: faster", text)
     assert "(chosen)" in text
     assert "written: " in text
     assert re.search(r"error of the model, .*: [\d.]+% in throughput and [\d.]+% in p99", text)
@@ -101,7 +101,8 @@ def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Pa
         lambda trial, number: replace(trial, throughput_rows_per_s=current[number]),
     )
     assert re.search(r"^keep the current configuration, max 8, .*: it is not certain that max .* is better", text)
-    assert re.search(r"throughput x 1\.157 \(0\.\d+ to 1\.\d+\) in 3 rounds: cannot tell, measure \d more rounds", text)
+    interval = r"throughput x 1\.157 \(0\.\d+ to 1\.\d+\), 98\.21 % interval of 3 rounds"
+    assert re.search(rf"{interval}: cannot tell, measure \d more rounds", text)
     assert "the same command with --rounds 6" in text
     assert "written: nothing, since the current configuration stays" in text
     assert "(best found)" in text

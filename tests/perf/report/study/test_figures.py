@@ -89,7 +89,8 @@ def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
     )
     records = evidence(replace(study(), load="poisson:100", objective="goodput", trials=trials))
     assert records.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
-    assert [(a.load, b.load) for a, b in records.pairs] == [("poisson:608", "poisson:380")] * 4
+    # Trials under different loads give no ratio.
+    assert records.pairs == ()
     assert [figure.name for figure in by_load(records).pictures] == ["rates", "completion", "candidates"]
 
 

@@ -6,10 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import CHOSEN, DEFAULT, impossible, study
 
+from perf.records.last_comparison import LOOKS, THROUGHPUT, Gain
 from perf.records.study import AGAINST, HALVING, NOISE, Study
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
-from perf.report.study.gain import Gain, gains
+from perf.report.study.gain import gains, sentence
 from perf.report.study.noise import noise
 from perf.report.study.verdict import verdict
 from perf.stats import rounds
@@ -46,7 +47,7 @@ def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_tar
 def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise() -> None:
     tuning = both_pass(study("closed:16"))
     first, second = gains(evidence(tuning))
-    assert (first.what, second.what) == ("throughput", "p99")
+    assert (first.name, second.name) == ("throughput", "p99")
     ours, theirs = (
         [
             trial.throughput_rows_per_s
@@ -57,12 +58,25 @@ def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise()
     )
     again = [trial.throughput_rows_per_s for trial in tuning.trials if trial.stage == NOISE]
     # Each round has a trial of each, and one more of the default.
-    assert first.interval == rounds.paired(ours, theirs)
-    assert first.noise == rounds.paired(again, theirs)
+    level = LOOKS.level_at(6)
+    assert first.interval == rounds.paired(ours, theirs, level=level)
+    assert first.noise == rounds.paired(again, theirs, level=level)
     assert first.verdict.word == FASTER
     assert verdict(evidence(tuning)).title.startswith(f"Use {CHOSEN}, because its throughput is 6")
-    assert "n = 4 interleaved rounds, 5,600 requests" in str(first)
-    assert f"the A/A noise is x {first.noise} (4 pairs): faster" in str(first)
+    text = sentence(first, evidence(tuning))
+    assert "n = 4 interleaved rounds, 5,600 requests" in text
+    assert f"the A/A noise is x {first.noise} (4 pairs): faster" in text
+
+
+def test_the_level_that_an_interval_has_is_the_one_that_is_named() -> None:
+    """Four rounds are judged at the level of the look after six; 95 % is said of no interval of a gain."""
+    tuning = both_pass(study("closed:16"))
+    section = verdict(evidence(tuning))
+    named = f"{100 * LOOKS.level_at(6):.4g} % interval"
+    assert named == "98.69 % interval"
+    texts = [section.title, *(text for text in section.sentences if text.startswith("Over the current"))]
+    assert len(texts) == 3
+    assert all(named in text and "95 %" not in text for text in texts)
 
 
 def test_with_one_default_more_than_a_round_has_all_of_them_are_compared_in_turn() -> None:
@@ -106,8 +120,8 @@ def interval_of(low: float, value: float, high: float) -> Interval:
 
 
 def gain_of(interval: Interval, *, noise: Interval | None = None, higher: bool = True) -> Gain:
-    sides = {"new": interval.value, "current": 1.0}
-    return Gain(what="w", unit="u", higher=higher, interval=interval, n=9, noise=noise, **sides)
+    quantity = replace(THROUGHPUT, more_is_better=higher)
+    return Gain(quantity=quantity, choice=interval.value, current=1.0, interval=interval, noise=noise)
 
 
 @pytest.mark.parametrize(
@@ -232,6 +246,18 @@ def test_the_current_configuration_can_be_the_best() -> None:
     section = verdict(evidence(replace(study(), chosen=DEFAULT)))
     assert section.title.startswith("Keep max 4, 0 ms, 1 instance: no better configuration")
     assert section.missing == ()
+
+
+def test_the_candidate_that_was_compared_and_not_chosen_is_named() -> None:
+    """The tuner keeps the current configuration and prints how the other compared, and so does the page."""
+    tuning = study("closed:16")
+    (first, _) = gains(evidence(tuning))
+    kept = evidence(replace(tuning, chosen=DEFAULT))
+    section = verdict(kept)
+    assert gains(kept) == ()
+    assert section.title.startswith(f"Keep {DEFAULT}: no better configuration was found")
+    text = f"{CHOSEN}, which was compared last, over the current configuration: {sentence(first, kept)}."
+    assert text in section.sentences
 
 
 def test_a_study_that_was_interrupted_says_nothing_of_other_targets() -> None:

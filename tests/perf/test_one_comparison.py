@@ -1,0 +1,129 @@
+"""One study has one interval and one verdict, whichever tool is asked."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from invented_worlds import InventedWorld
+from simulated_bench import accelerator, searching
+from studies import study
+
+from perf.compare import __main__ as compare
+from perf.records.study import AGAINST, FINAL, NOISE, Study
+from perf.records.traffic import Traffic
+from perf.report.study.evidence import Evidence
+from perf.report.study.verdict import verdict
+from perf.studies.pages import tools
+from perf.tune.comparison import Comparison
+from perf.tune.goal import Goal
+from tests.perf.tune.test_comparison import DeceptiveBench
+
+GRID = Path(__file__).parents[2] / "perf" / "studies" / "results" / "grid"
+IN_GIT = sorted(GRID.glob("*.throughput.*.json"))
+# Low end, value, high end and level of an interval, and the verdict.
+Told = tuple[float, float, float, float, str]
+
+
+def reported(path: Path) -> Mapping[str, Told]:
+    gains = verdict(Evidence.read(path)).data["gains"]
+    assert isinstance(gains, list)
+    return {gain["what"]: (gain["low"], gain["ratio"], gain["high"], gain["level"], gain["verdict"]) for gain in gains}
+
+
+def compared(path: Path, out: Path) -> Mapping[str, Told]:
+    compare.main([str(path), "--out", str(out)])
+    told = {}
+    for line in json.loads(out.read_text())["lines"]:
+        ratio = line["ratio"]
+        word = line["verdict"]
+        told[line["quantity"].split()[0]] = (ratio["low"], ratio["value"], ratio["high"], ratio["level"], word)
+    return told
+
+
+def tuned(comparison: Comparison) -> Mapping[str, Told]:
+    told = {}
+    for gain in comparison.gains:
+        interval = gain.interval
+        told[gain.name] = (interval.low, interval.value, interval.high, interval.level, gain.verdict.word)
+    return told
+
+
+def comparison_of(shown: Study) -> Comparison:
+    """The comparison that the tuner had, from the stages of its trials; no choice was rejected before."""
+    final, current = (
+        tuple(trial for trial in shown.trials if trial.stage in stages) for stages in ((FINAL,), (AGAINST, NOISE))
+    )
+    goal = Goal(objective=shown.objective, target=shown.target, open=Traffic.parse(shown.load).open)
+    return Comparison(goal=goal, final=final, current=current)
+
+
+def assert_equal(one: Mapping[str, Told], other: Mapping[str, Told]) -> None:
+    assert one.keys() == other.keys()
+    for name, told in one.items():
+        assert told[:4] == pytest.approx(other[name][:4], rel=1e-9)
+        assert told[4] == other[name][4]
+
+
+@pytest.mark.parametrize("path", IN_GIT, ids=lambda path: str(path.stem))
+def test_the_studies_in_git_read_the_same_everywhere(path: Path, tmp_path: Path) -> None:
+    told = reported(path)
+    assert set(told) == {"throughput", "p99"}
+    assert_equal(told, compared(path, tmp_path / "compared.json"))
+    assert_equal(told, tuned(comparison_of(Study.read(path))))
+
+
+def test_the_page_has_the_interval_and_the_verdict_of_the_report() -> None:
+    low, value, high, level, word = reported(tools.TUNED_STUDY)["throughput"]
+    (row,) = (line for line in tools.tuned().splitlines() if "in the study | tuned" in line)
+    assert f"| {value:.3f} ({low:.3f} to {high:.3f}) |" in row
+    assert f"| {100 * level:.4g} % |" in row
+    assert row.endswith(f"| {word} |")
+
+
+@pytest.mark.parametrize("load", ["closed:16", "poisson:380"])
+def test_a_study_with_two_trials_of_the_current_configuration_a_round_reads_the_same(load: str, tmp_path: Path) -> None:
+    path = study(load).write(tmp_path / "study.json")
+    told = reported(path)
+    assert set(told) == {"throughput", "p99"}
+    assert_equal(told, compared(path, tmp_path / "compared.json"))
+
+
+def plain(path: Path) -> Comparison | None:
+    return searching(path, "closed:16", 60, sizes=(8, 16)).run().comparison
+
+
+def open_load(path: Path) -> Comparison | None:
+    return searching(path, "poisson:200", 100, sizes=(4, 8)).run().comparison
+
+
+def second_choice(path: Path) -> Comparison | None:
+    """The first choice was rejected after its rounds with the current configuration."""
+    search = searching(path, "closed:16", 60, sizes=(8, 16))
+    search.log.bench = DeceptiveBench(service=accelerator, target=search.goal.target)
+    return search.run().comparison
+
+
+def many_rounds(path: Path) -> Comparison | None:
+    search = InventedWorld.drawn(36, noise=0.1).search(path)
+    search.budget = replace(search.budget, rounds=12)
+    return search.run().comparison
+
+
+@pytest.mark.parametrize("searched", [plain, open_load, second_choice, many_rounds])
+def test_what_the_tuner_says_is_what_the_others_read(
+    searched: Callable[[Path], Comparison | None], tmp_path: Path
+) -> None:
+    path = tmp_path / "study.json"
+    comparison = searched(path)
+    assert comparison is not None
+    shown = Study.read(path)
+    replace(shown, chosen=comparison.chosen.candidate).write(path)
+    told = tuned(comparison)
+    assert_equal(told, reported(path))
+    assert_equal(told, compared(path, tmp_path / "compared.json"))
+    # The other figures of both are from the same trials.
+    evidence = Evidence.read(path)
+    assert evidence.of(evidence.shown) == comparison.final
+    assert evidence.of(evidence.study.default) == comparison.current
