@@ -11,6 +11,7 @@ from rich.table import Table
 
 from perf.compare.comparison import QuantityComparison, compare
 from perf.records import file, runs
+from perf.records.runs import COUNTED_AGAIN, DUE, Runs
 from perf.stats.verdict import differs
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
@@ -27,6 +28,8 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     lines = compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
     regressed = [line for line in lines if line.regressed(threshold)]
     show(lines, console, titles=(a.title, b.title))
+    for sentence in _old_records(a, b):
+        console.print(sentence, markup=False, highlight=False)
     if needed := rounds_needed(lines):
         console.print(
             f"To be certain, measure about {needed} of each, in turn. A sweep: the same command, --repeats {needed}. "
@@ -62,6 +65,24 @@ def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple
             console.print(remark, markup=False, highlight=False)
     for sentence in _levels(lines):
         console.print(sentence, markup=False, highlight=False)
+
+
+def _old_records(*sides: Runs) -> list[str]:
+    """A sentence for each side with records whose throughput was of the requests that were due."""
+    found = {side.title: {run.counts for run in side.runs} for side in sides}
+    sentences = []
+    for title, counts in found.items():
+        if COUNTED_AGAIN in counts:
+            sentences.append(
+                f"{title}: records of format 1, whose throughput is of the requests that were due in the window. It is "
+                "counted again from these requests: the answers from the first one to the end of the window."
+            )
+        if DUE in counts:
+            sentences.append(
+                f"{title}: records of format 1 without their requests: the throughput is of the requests that were due "
+                "in the window, which is more than was answered under an overload."
+            )
+    return sentences
 
 
 def _levels(lines: Sequence[QuantityComparison]) -> list[str]:

@@ -9,16 +9,18 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.records import file, measurement, round_record
+from perf.records import file, load_record, measurement, round_record
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
-from perf.records.load_record import LoadRecord
+from perf.records.load_record import DueRecord, LoadRecord
 from perf.records.measurement import Measurement
 from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
 
 WANTED = "runs that perf.compare can compare"
+# What the throughput of a run counts.
+ANSWERED, COUNTED_AGAIN, DUE = "answers", "answers, counted again from the requests", "requests that were due"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,7 @@ class Run:
 
     Latencies are in microseconds from the due time of a request. `latencies_us` and `due_s` hold every request, with an
     infinite latency if it got no right answer; empty if the record has only percentiles. `name` is that of the
-    configuration file.
+    configuration file. `counts` is what the throughput counts in the window: `ANSWERED`, `COUNTED_AGAIN` or `DUE`.
     """
 
     model: str
@@ -41,6 +43,7 @@ class Run:
     p99_us: float | None
     latencies_us: tuple[float, ...] = ()
     due_s: tuple[float, ...] = ()
+    counts: str = ANSWERED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +238,7 @@ def _of_analyzer(swept: Measurement, path: Path) -> Run:
 
 
 def _of_load(path: Path) -> Run:
-    record = file.read(path, LoadRecord)
+    record = load_record.read(path)
     outcome, latencies_us = record.outcome, record.sample.latencies_us
     scale = f", times x {record.time_scale:g}" if record.time_scale != 1 else ""
     # The percentiles in the file are of answered requests only.
@@ -251,11 +254,21 @@ def _of_load(path: Path) -> Run:
         load=f"{record.load.title}, {record.transport}{scale}",
         started_at=file.start_time(record.started_at, path),
         seconds=outcome.window_s,
-        throughput_rows_per_s=outcome.rows_per_s,
+        **_throughput(record),
         **_percentiles(latencies_us) if latencies_us else recorded,
         latencies_us=latencies_us,
         due_s=record.sample.due_s,
     )
+
+
+def _throughput(record: LoadRecord) -> dict[str, Any]:
+    """The throughput of a run of the load generator, and what it counts."""
+    if not isinstance(record, DueRecord):
+        return {"throughput_rows_per_s": record.outcome.rows_per_s, "counts": ANSWERED}
+    answers = record.answers_per_s
+    if answers is None:
+        return {"throughput_rows_per_s": record.outcome.rows_per_s, "counts": DUE}
+    return {"throughput_rows_per_s": answers * record.load.rows, "counts": COUNTED_AGAIN}
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:
