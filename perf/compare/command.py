@@ -74,12 +74,12 @@ def _old_records(*sides: Runs) -> list[str]:
     for title, counts in found.items():
         if COUNTED_AGAIN in counts:
             sentences.append(
-                f"{title}: records of format 1, whose throughput is of the requests that were due in the window. It is "
+                f"{title}: older records, whose throughput is of the requests that were due in the window. It is "
                 "counted again from these requests: the answers from the first one to the end of the window."
             )
         if DUE in counts:
             sentences.append(
-                f"{title}: records of format 1 without their requests: the throughput is of the requests that were due "
+                f"{title}: older records without their requests: the throughput is of the requests that were due "
                 "in the window, which is more than was answered under an overload."
             )
     return sentences

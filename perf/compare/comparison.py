@@ -110,8 +110,8 @@ def _refuse_mixture(compared: Sequence[Run]) -> None:
     if due and len(due) < len(compared):
         raise RecordError(
             f"{due[0].model}, {due[0].load}: the throughput of the run of {due[0].started_at:%Y-%m-%d %H:%M:%S} counts "
-            "the requests that were due in its window, as records did before format 2, and that of others the answers. "
-            "Its requests are not on record or do not tell the answers, so they cannot be compared. Measure it again."
+            "the requests that were due in its window, as in older records, and that of others the answers. Its "
+            "requests are not on record or do not tell the answers, so they cannot be compared. Measure it again."
         )
 
 

@@ -32,8 +32,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Counts and latencies are of the requests that were due in the window, latencies of the answered ones. The throughput
     (`requests_per_s`, `rows_per_s`) is of the requests that were answered in it, whenever they were due; in records of
     format 1 it may be of those that were due in it. `not_sent` requests were due while the limit of requests in flight
-    was reached; `late_sends` were sent more than 1 ms after they were due (`late` in the file). `offered_per_s` is the rate
-    at which requests were due, None in a closed loop. `longest_gap_s` is the longest time between two answers.
+    was reached; `late_sends` were sent more than 1 ms after they were due (`late` in the file). `offered_per_s` is the
+    rate at which requests were due, None in a closed loop. `longest_gap_s` is the longest time between two answers.
     """
 
     window_s: float

