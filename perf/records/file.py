@@ -49,6 +49,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "study": ("a study", "python -m perf.report {folder}"),
     "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
+    "looks": ("the looks of perf.compare.versus at its rounds", "the same command of perf.compare.versus"),
     "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),
     "interference": ("the measured interference of two models", "python -m perf.pack PLAN, if the plan names it"),
     "proof": ("a packing that ran on a server", "python -m perf.studies.packing.prove PLAN"),
