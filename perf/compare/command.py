@@ -12,6 +12,7 @@ from rich.table import Table
 from perf.compare.comparison import QuantityComparison, compare
 from perf.records import file, runs
 from perf.records.runs import COUNTED_AGAIN, DUE, Runs
+from perf.stats.looks import anew
 from perf.stats.verdict import differs
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
@@ -32,9 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
         console.print(sentence, markup=False, highlight=False)
     if needed := rounds_needed(lines):
         console.print(
-            f"To be certain, measure about {needed} of each, in turn. A sweep: the same command, --repeats {needed}. "
-            f"perf.compare.versus: --rounds {needed}.",
-            markup=False,
+            f"To be certain, measure about {needed} of each, in turn. {anew('runs')}", markup=False, highlight=False
         )
     for line in regressed:
         console.print(

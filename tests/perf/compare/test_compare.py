@@ -20,6 +20,7 @@ from perf.records.measurement import AnalyzerLoad, AnalyzerResult, Measurement, 
 from perf.records.offered_load import Load
 from perf.records.runs import Run, Runs
 from perf.stats import bootstrap
+from perf.stats.looks import anew
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
@@ -169,7 +170,7 @@ def test_single_runs_show_their_difference_and_decide_nothing(
     assert compare.main([str(first), str(slow), "--out", out]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "percentile, blocks; it holds no change from run to run, so it decides nothing." in printed
-    assert "To be certain, measure about 3 of each, in turn" in printed
+    assert f"To be certain, measure about 3 of each, in turn. {anew('runs')}" in printed
     lines = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
     assert {(line["verdict"], line["more_rounds"]) for line in lines.values()} == {(CANNOT_TELL, 2)}
     assert lines["p50 latency"]["ratio"]["low"] < 1.3 < lines["p50 latency"]["ratio"]["high"]
