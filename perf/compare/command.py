@@ -12,6 +12,8 @@ from rich.table import Table
 from perf.compare.comparison import QuantityComparison, compare
 from perf.compare.of_study import of_study
 from perf.records import file, runs
+from perf.records.runs import COUNTED_AGAIN, DUE, Runs
+from perf.stats.looks import anew
 from perf.stats.verdict import differs
 from triton_batching import whole_file
 from triton_batching.options import refuse_unused
@@ -28,11 +30,11 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     a, b, lines = _of_two(arguments, console) if arguments.b else of_study(Path(arguments.a))
     regressed = [line for line in lines if line.regressed(threshold)]
     show(lines, console, titles=(a.title, b.title))
+    for sentence in _old_records(a, b, study=not arguments.b):
+        console.print(sentence, markup=False, highlight=False)
     if needed := rounds_needed(lines):
         console.print(
-            f"To be certain, measure about {needed} of each, in turn. A sweep: the same command, --repeats {needed}. "
-            f"perf.compare.versus: --rounds {needed}.",
-            markup=False,
+            f"To be certain, measure about {needed} of each, in turn. {anew('runs')}", markup=False, highlight=False
         )
     for line in regressed:
         console.print(
@@ -71,6 +73,27 @@ def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple
             console.print(remark, markup=False, highlight=False)
     for sentence in _levels(lines):
         console.print(sentence, markup=False, highlight=False)
+
+
+def _old_records(*sides: Runs, study: bool) -> list[str]:
+    """A sentence for each side with records whose throughput was of the requests that were due.
+
+    The comparison of one `study` has the throughputs that are on record, as `perf.tune` printed them.
+    """
+    found = {side.title: {run.counts for run in side.runs} for side in sides}
+    sentences = []
+    for title, counts in found.items():
+        if COUNTED_AGAIN in counts and not study:
+            sentences.append(
+                f"{title}: older records, whose throughput is of the requests that were due in the window. It is "
+                "counted again from these requests: the answers from the first one to the end of the window."
+            )
+        if DUE in counts or (study and COUNTED_AGAIN in counts):
+            sentences.append(
+                f"{title}: older records, whose throughput is of the requests that were due in the window, which is "
+                "more than was answered under an overload."
+            )
+    return sentences
 
 
 def _levels(lines: Sequence[QuantityComparison]) -> list[str]:

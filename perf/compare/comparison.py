@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perf.records.completions import per_piece
 from perf.records.measurement import RecordError
-from perf.records.runs import Run, Runs
+from perf.records.runs import DUE, Run, Runs
 from perf.stats import bootstrap, rounds
 from perf.stats.interval import LEVEL, Interval
 from perf.stats.percentile import percentile
@@ -82,6 +83,8 @@ def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL
     if not matched:
         loads = [", ".join(sorted({f"{run.model} {run.load}" for run in side.runs})) for side in (a, b)]
         raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
+    for sides in matched:
+        _refuse_mixture([*sides[0], *sides[1], *(run for run in repeats if _key(run) == _key(sides[0][0]))])
     usable = [[quantity for quantity in QUANTITIES if _usable(quantity, *sides)] for sides in matched]
     gate = level_of_each(sum(map(len, usable)), level)
     lines = [
@@ -99,6 +102,17 @@ def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL
         name = ", ".join(_key(matched[-1][0][0]))
         raise RecordError(f"--noise has no run of the same as A ({name}). Name repeated runs of A, or leave it out.")
     return lines
+
+
+def _refuse_mixture(compared: Sequence[Run]) -> None:
+    """Raise `RecordError` if the throughput of some runs counts answers and that of others requests that were due."""
+    due = [run for run in compared if run.counts == DUE]
+    if due and len(due) < len(compared):
+        raise RecordError(
+            f"{due[0].model}, {due[0].load}: the throughput of the run of {due[0].started_at:%Y-%m-%d %H:%M:%S} counts "
+            "the requests that were due in its window, as in older records, and that of others the answers. Its "
+            "requests are not on record or do not tell the answers, so they cannot be compared. Measure it again."
+        )
 
 
 def _key(run: Run) -> tuple[str, str, str]:
@@ -212,11 +226,9 @@ def _start(run: Run) -> float:
     return run.started_at.timestamp()
 
 
-def _counts(run: Run) -> Sequence[float]:
-    """Return the number of answered requests that were due in each equal piece of the window."""
-    due = np.asarray(run.due_s)[np.isfinite(np.asarray(run.latencies_us))] if run.due_s else np.empty(0)
-    edges = np.linspace(0.0, run.seconds, SLICES + 1)
-    return np.histogram(due, edges)[0].astype(np.float64).tolist() if len(due) else []
+def _rates(run: Run) -> Sequence[float]:
+    """Answers a second in each equal piece of the window."""
+    return per_piece(run.due_s, run.latencies_us, run.seconds, pieces=SLICES)
 
 
 QUANTITIES = (
@@ -225,7 +237,7 @@ QUANTITIES = (
         unit="rows/s",
         more_is_better=True,
         value=lambda run: run.throughput_rows_per_s,
-        series=_counts,
+        series=_rates,
         statistic=bootstrap.mean,
     ),
     *(

@@ -40,7 +40,7 @@ UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 SHOWN = 40
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "canary"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "canary", "replication count"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -49,6 +49,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "study": ("a study", "python -m perf.report {folder}"),
     "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),
+    "looks": ("the looks of perf.compare.versus at its rounds", "the same command of perf.compare.versus"),
     "service_times": ("service times", "python -m perf.simulate MODEL --load closed:16 --results {folder}"),
     "interference": ("the measured interference of two models", "python -m perf.pack PLAN, if the plan names it"),
     "proof": ("a packing that ran on a server", "python -m perf.studies.packing.prove PLAN"),
@@ -75,6 +76,8 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "backend_overhead": ("a measurement of the backend's overhead", "python -m perf.studies.backend_overhead"),
     "served_share": ("a measurement of perf.studies.served_share", "python -m perf.studies.served_share"),
     "aimd_cap": ("a measurement of perf.studies.aimd_cap", "python -m perf.studies.aimd_cap"),
+    "replication": ("a claim that was measured again", "python -m perf.studies.replicate --results {folder}"),
+    "replication count": ("how many claims held", "python -m perf.studies.replicate --results {folder}"),
     "soak": ("a soak", "python -m perf.studies.soak --show {file}"),
     "overload": ("an overload", "python -m perf.studies.overload MODEL --target-ms MS --results {folder}"),
     "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),

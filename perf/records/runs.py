@@ -9,11 +9,12 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.records import file, measurement, round_record
+from perf.records import file, load_record, measurement, round_record
 from perf.records.candidate import Candidate
+from perf.records.completions import rate_per_s
 from perf.records.file import RecordError
 from perf.records.last_comparison import LastComparison, last_comparison
-from perf.records.load_record import LoadRecord
+from perf.records.load_record import DueRecord, LoadRecord
 from perf.records.measurement import Measurement
 from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, NOISE, Study, Trial, is_study
@@ -22,6 +23,8 @@ from perf.stats.percentile import percentile
 WANTED = "runs that perf.compare can compare"
 # The stages of the default beside the choice.
 DEFAULTS = (AGAINST, NOISE)
+# What the throughput of a run counts.
+ANSWERED, COUNTED_AGAIN, DUE = "answers", "answers, counted again from the requests", "requests that were due"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,7 @@ class Run:
 
     Latencies are in microseconds from the due time of a request. `latencies_us` and `due_s` hold every request, with an
     infinite latency if it got no right answer; empty if the record has only percentiles. `name` is that of the
-    configuration file.
+    configuration file. `counts` is what the throughput counts in the window: `ANSWERED`, `COUNTED_AGAIN` or `DUE`.
     """
 
     model: str
@@ -44,6 +47,7 @@ class Run:
     p99_us: float | None
     latencies_us: tuple[float, ...] = ()
     due_s: tuple[float, ...] = ()
+    counts: str = ANSWERED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,11 +203,20 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) 
         load=f"{trial.load}{content}" + (f" x {rows} rows" if rows != 1 else ""),
         started_at=file.start_time(trial.started_at, path),
         seconds=trial.seconds,
-        throughput_rows_per_s=trial.throughput_rows_per_s,
+        **_of_answers(trial, rows),
         **_percentiles(trial.latencies_us),
         latencies_us=() if trial.thinned else trial.latencies_us,
         due_s=() if trial.thinned else trial.due_s,
     )
+
+
+def _of_answers(trial: Trial, rows: int) -> dict[str, Any]:
+    """The throughput of a trial and what it counts; trials that lack `planned_s` counted the requests that were due."""
+    answers = None if trial.wrong else rate_per_s(trial.due_s, trial.latencies_us, trial.seconds)
+    if trial.planned_s is not None or answers is None:
+        counts = DUE if trial.planned_s is None else ANSWERED
+        return {"throughput_rows_per_s": trial.throughput_rows_per_s, "counts": counts}
+    return {"throughput_rows_per_s": answers * rows, "counts": COUNTED_AGAIN}
 
 
 def _of_file(path: Path) -> Iterator[Run]:
@@ -241,7 +254,7 @@ def _of_analyzer(swept: Measurement, path: Path) -> Run:
 
 
 def _of_load(path: Path) -> Run:
-    record = file.read(path, LoadRecord)
+    record = load_record.read(path)
     outcome, latencies_us = record.outcome, record.sample.latencies_us
     scale = f", times x {record.time_scale:g}" if record.time_scale != 1 else ""
     # The percentiles in the file are of answered requests only.
@@ -257,11 +270,21 @@ def _of_load(path: Path) -> Run:
         load=f"{record.load.title}, {record.transport}{scale}",
         started_at=file.start_time(record.started_at, path),
         seconds=outcome.window_s,
-        throughput_rows_per_s=outcome.rows_per_s,
+        **_throughput(record),
         **_percentiles(latencies_us) if latencies_us else recorded,
         latencies_us=latencies_us,
         due_s=record.sample.due_s,
     )
+
+
+def _throughput(record: LoadRecord) -> dict[str, Any]:
+    """The throughput of a run of the load generator, and what it counts."""
+    if not isinstance(record, DueRecord):
+        return {"throughput_rows_per_s": record.outcome.rows_per_s, "counts": ANSWERED}
+    answers = record.answers_per_s
+    if answers is None:
+        return {"throughput_rows_per_s": record.outcome.rows_per_s, "counts": DUE}
+    return {"throughput_rows_per_s": answers * record.load.rows, "counts": COUNTED_AGAIN}
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import simulate
 from perf.stats.interval import Interval
+from perf.stats.looks import anew
 from perf.stats.rounds import paired
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, verdict
 from perf.studies.goodput.__main__ import main
@@ -25,7 +27,7 @@ from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
 from perf.studies.goodput.search import CLOSE, MOST, RateTrial, edge, following, swept
 from perf.studies.goodput.simulated import ends, goodput, settle
 from perf.studies.goodput.stream import WARM_UP, ArrivalStream
-from perf.studies.goodput.table import TITLES, GoodputRow, cells, lines, more_seeds
+from perf.studies.goodput.table import TITLES, GoodputRow, cells, lines, markdown, more_seeds
 from serve.policies.batch_policy import Aimd, All, Deadline
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -179,6 +181,19 @@ def test_a_table_claims_no_more_than_its_intervals() -> None:
     assert len(shown) == len(TITLES)
     assert cells(_row(), {})[4:6] == ("", "")
     assert [more_seeds(rows) for rows in ([row], [_row(simulated_ratio=touches)], [_row()], [])] == [1, 1, 0, 0]
+
+
+def test_more_seeds_are_a_test_of_their_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Seeds that are added to those that asked for them would be looked at twice."""
+    short = ["--requests", "100", "--only", GREEDY, "--only", DEADLINE, "--arrivals", "gamma:4"]
+    assert main([*short, "--first-seed", "3", "--seeds", "2", "--results", str(tmp_path)]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    found = re.search(r"To be certain: --first-seed 5 --seeds (\d+)\. (.*)", printed)
+    assert found is not None
+    assert (int(found[1]) > 2, found[2]) == (True, anew("seeds"))
+    touches = Interval(value=0.968, low=0.937, high=1.0004, level=0.95, count=5, method="")
+    assert markdown([_row(ratio=touches)], {}).endswith(f"|\n\n{anew('rounds')}")
+    assert markdown([_row()], {}).endswith("|")
 
 
 def test_the_reference_is_not_compared_with_itself() -> None:

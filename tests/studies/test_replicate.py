@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 
 from perf.records import file
 from perf.stats import rounds
@@ -21,7 +22,7 @@ from perf.studies.replicate import record as replication
 from perf.studies.replicate.claim import FOLDER, Claim
 from perf.studies.replicate.claims import CLAIMS
 from perf.studies.replicate.figure import EXACT, Figure
-from perf.studies.replicate.record import Replication
+from perf.studies.replicate.record import HeldCount, Replication
 from triton_batching.terminal import Failure
 
 WRITER = """
@@ -187,18 +188,58 @@ def replicated(printed: Figure, found: float) -> Replication:
     )
 
 
+def count_of(records: list[Replication]) -> HeldCount:
+    return HeldCount.of(records, ("command",))
+
+
 def test_nine_of_ten_have_to_hold() -> None:
     holds, misses = replicated(Figure.exact(1), 1), replicated(Figure.exact(1), 2)
-    assert replication.passed([holds] * 9 + [misses])
-    assert not replication.passed([holds] * 8 + [misses] * 2)
-    assert replication.sentences([holds] * 9 + [misses])[0].startswith("9 of 10 printed intervals hold")
+    for held, passed in ((9, True), (8, False)):
+        records = [holds] * held + [misses] * (10 - held)
+        count = count_of(records)
+        assert (count.held, count.needed, count.passed) == (held, 9, passed)
+        assert replication.sentences(records, count)[0].startswith(f"{held} of 10 printed intervals hold")
+    assert [count_of([holds] * of).needed for of in (1, 5, 20)] == [1, 5, 18]
+
+
+def test_the_chance_of_nine_of_ten_is_printed_and_recorded(tmp_path: Path) -> None:
+    """Eight intervals of five rounds, measured again with three, hold in 83.6 % each; two claims are exact."""
+    found = Figure.of(rounds.paired([1.0, 1.1, 1.2], [1.0] * 3))
+    noisy = dataclasses.replace(
+        replicated(Figure.of(rounds.paired([1.0, 1.1, 1.2, 1.0, 1.1], [1.0] * 5)), 1.1), found=found
+    )
+    records = [noisy] * 8 + [replicated(Figure.exact(1), 1)] * 2
+    count = count_of(records)
+    assert count.expected == pytest.approx(2 + 8 * noisy.chance)
+    assert count.chance == pytest.approx(float(scipy.stats.binom.sf(6, 8, noisy.chance)))
+    assert (noisy.chance, count.chance) == pytest.approx((0.836, 0.612), abs=0.001)
+    line = replication.sentences(records, count)[1]
+    assert line.startswith("If nothing had changed, 8.7 would, and 9 or more with a probability of 61%")
+    count.write(tmp_path)
+    noisy.write(tmp_path)
+    assert list(replication.read(tmp_path)) == [noisy]
+    assert file.read(tmp_path / "held.json", HeldCount) == count
+    assert json.loads((tmp_path / "c.json").read_text())["chance"] == noisy.chance
+
+
+def test_the_program_leaves_the_count_beside_its_records(writer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replicate, "CLAIMS", (claim(), claim("two", printed=3.0)))
+    assert replicate.main(["--results", str(writer)]) == 1
+    count = file.read(writer / "held.json", HeldCount)
+    assert (count.claims, count.held, count.needed, count.expected, count.chance) == (("one", "two"), 1, 2, 2.0, 1.0)
+    assert count.command[:3] == ("python", "-m", "perf.studies.replicate")
+
+
+def test_at_least_is_right_for_chances_that_differ() -> None:
+    assert replication.at_least(2, [0.5, 0.2, 1.0]) == pytest.approx(0.5 + 0.2 - 0.1)
+    assert replication.at_least(0, []) == 1.0
 
 
 def test_the_table_says_what_the_interval_is_of() -> None:
     within = replicated(Figure.of(rounds.paired([1.0, 1.1, 1.2], [1.0, 1.0, 1.0])), 1.1)
     table = replication.table([within, replicated(Figure.exact(1), 1)])
     assert list(table.columns[3].cells) == ["3 rounds of one run", EXACT]
-    assert replication.sentences([within])[2].startswith("1 intervals are of the rounds of one run")
+    assert replication.sentences([within], count_of([within]))[3].startswith("1 intervals are of the rounds of one run")
 
 
 def test_an_unknown_claim_is_a_users_mistake(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

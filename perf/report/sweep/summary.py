@@ -227,7 +227,7 @@ def _related(row: Row, baseline: Row | None, level: float) -> Row:
     return replace(
         row,
         to_baseline=ratio_of(row.throughput_by_repeat, baseline.throughput_by_repeat, level=level),
-        p95_to_baseline=ratio_of(row.p95_us_by_repeat, baseline.p95_us_by_repeat),
+        p95_to_baseline=ratio_of(row.p95_us_by_repeat, baseline.p95_us_by_repeat, level=level),
     )
 
 

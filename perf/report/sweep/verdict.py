@@ -3,6 +3,7 @@
 from perf.report.sweep.summary import BASELINE, STEPS, WIDE, Comparison, Row, ratio_of
 from perf.report.sweep.table import ends_of
 from perf.stats.interval import Interval
+from perf.stats.looks import anew
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, level_of_each, verdict
 
 # What a configuration adds; others are named.
@@ -33,7 +34,9 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
 
 def basis(comparison: Comparison) -> tuple[str, ...]:
     """Sentences on the intervals, on points that need more repeats, and on the range of the ceiling."""
-    return tuple(filter(None, (_level(comparison), _wide(comparison), _ceiling(comparison))))
+    wide = _wide(comparison)
+    proposed = wide or any(row.verdict and row.verdict.more_rounds for row in comparison.rows)
+    return tuple(filter(None, (_level(comparison), wide, anew("repeats") if proposed else "", _ceiling(comparison))))
 
 
 def judged(row: Row, reference: Row, comparison: Comparison) -> tuple[Interval, Verdict] | None:
@@ -49,7 +52,7 @@ def _level(comparison: Comparison) -> str:
         return "An interval is Student's t of the repeats in pairs, at 95 %." if compared else ""
     return (
         f"Intervals are Student's t of the repeats in pairs, each at {100 * level_of_each(compared):.4g} %, so that "
-        f"the {compared} at one concurrency hold together with 95 %."
+        f"the {compared} of throughput at one concurrency hold together with 95 %, and so do those of p95."
     )
 
 
@@ -59,7 +62,7 @@ def _wide(comparison: Comparison) -> str:
     if not wide:
         return ""
     needed = [row.repeats + row.more_repeats for row in wide if row.more_repeats is not None]
-    remedy = f"the same sweep with about --repeats {max(needed)}" if len(needed) == len(wide) else "a quieter machine"
+    remedy = f"a new sweep with about --repeats {max(needed)}" if len(needed) == len(wide) else "a quieter machine"
     points = f"{len(wide)} of {len(comparison.rows)} points"
     return f"The throughput of {points} is not known within {WIDE:.0%} (95 %): {remedy} would do."
 
@@ -85,12 +88,12 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
     caution = _caution(row, reference)
     if outcome.word == CANNOT_TELL:
         more = outcome.more_rounds
-        remedy = f": the same sweep with --repeats {ratio.count + more}" if more else ""
+        remedy = f": a new sweep with --repeats {ratio.count + more}" if more else ""
         return f"{label} against {where}: {ratio.value:.2f} x ({ends}), {outcome.text('repeat')}{remedy}.{caution}"
     if outcome.word == SAME:
         why = _why_not(row, reference, comparison)
         return f"{label}: {outcome} as {where} ({ratio.value:.2f} x, {ends}){why}.{caution}"
-    latency = ratio_of(row.p95_us_by_repeat, reference.p95_us_by_repeat)
+    latency = ratio_of(row.p95_us_by_repeat, reference.p95_us_by_repeat, level=ratio.level)
     p95 = f", p95 {latency.value:.2f} x ({ends_of(latency, ' to ') or ends})" if latency else ""
     formed = outcome.word == FASTER and _formed(row, reference)
     why = f", because {_together(row, reference)}" if formed else ""

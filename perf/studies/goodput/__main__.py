@@ -14,11 +14,13 @@ from rich.progress import track
 
 from export.repository import REPOSITORY
 from perf.load.variant import read
+from perf.stats.looks import anew
 from perf.studies.experiment import command_line, progress_bar
 from perf.studies.goodput.comparison import GoodputComparison
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
 from perf.studies.goodput.stream import ArrivalStream
 from perf.studies.goodput.table import lines, more_seeds, table
+from triton_batching.options import MOST_SEED, whole_number
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 MODEL = "simulated_accelerator"
@@ -53,7 +55,8 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
     rows = lines([search for search, _ in searches])
     console.print(table(rows, titles))
     if more := more_seeds(rows):
-        console.print(f"A seed is a round. Measure more of them: --seeds {arguments.seeds + more}", markup=False)
+        fresh = f"--first-seed {arguments.first_seed + arguments.seeds} --seeds {arguments.seeds + more}"
+        console.print(f"A seed is a round. To be certain: {fresh}. {anew('seeds')}", markup=False, highlight=False)
     if not complete:
         console.print("Some trials are missing. Run the same command to continue.")
     return 0 if complete else UNFINISHED
@@ -76,7 +79,7 @@ def _comparison(arguments: argparse.Namespace, command: tuple[str, ...]) -> Good
         names=[name for name in by_name if not arguments.only or name in arguments.only],
         streams=[
             ArrivalStream.parse(arrivals, seed=seed, requests=arguments.requests, most_s=arguments.longest)
-            for seed in range(arguments.seeds)
+            for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
             for arrivals in arguments.arrivals or ARRIVALS
         ],
         folder=arguments.results,
@@ -95,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slo-times", type=float, default=2.5, help="target, in executions of one row (default 2.5)")
     parser.add_argument("--max-batch-size", type=int, default=64, help="most rows in one execution (default 64)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds for the arrivals (default 5)")
+    parser.add_argument(
+        "--first-seed", type=whole_number(0, MOST_SEED), default=0, help="measure from this seed on (default 0)"
+    )
     parser.add_argument("--requests", type=int, default=2000, help="of a trial, x the root of cv2 (default 2000)")
     parser.add_argument(
         "--longest",

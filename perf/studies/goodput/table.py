@@ -7,6 +7,7 @@ import numpy as np
 from rich.table import Table
 
 from perf.stats.interval import Interval
+from perf.stats.looks import anew
 from perf.stats.rounds import paired
 from perf.stats.verdict import verdict
 from perf.studies.goodput.contender import GREEDY
@@ -119,5 +120,6 @@ def table(searched: Sequence[GoodputRow], titles: Mapping[str, str]) -> Table:
 
 
 def markdown(rows: Sequence[GoodputRow], titles: Mapping[str, str]) -> str:
-    """The table for a page."""
-    return rows_markdown(TITLES, (cells(row, titles) for row in rows), left=len(TITLES))
+    """The table for a page, and how to measure the rounds that it proposes."""
+    found = rows_markdown(TITLES, (cells(row, titles) for row in rows), left=len(TITLES))
+    return f"{found}\n\n{anew('rounds')}" if more_seeds(rows) else found

@@ -12,14 +12,15 @@ import pytest
 
 from perf.compare import __main__ as compare
 from perf.compare.comparison import compare as lines_of
-from perf.load.timings import REQUEST
-from perf.load.window import sample, summary
+from perf.load.timings import REQUEST, Timings
+from perf.load.window import in_window, sample, summary
 from perf.records import runs
 from perf.records.load_record import CpuTime, LoadRecord, Stages
 from perf.records.measurement import AnalyzerLoad, AnalyzerResult, Measurement, MeasurementKey, RecordError, write
 from perf.records.offered_load import Load
 from perf.records.runs import Run, Runs
 from perf.stats import bootstrap
+from perf.stats.looks import anew
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
@@ -121,7 +122,12 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     timings = np.zeros(2000, dtype=REQUEST)
     timings["due"] = timings["called"] = np.sort(rng.integers(0, 10 * 10**9, 2000))
     timings["done"] = timings["due"] + (rng.exponential(mean_ms, 2000) * 1e6).astype(np.int64)
-    load = Load(workers=2, pattern="poisson", rate_per_s=200.0)
+    return of_timings(folder, timings, 200.0, repeat)
+
+
+def of_timings(folder: Path, timings: Timings, rate: float, repeat: int = 0) -> Path:
+    """A record of 10 s with these requests; those that were due before it are not in its sample."""
+    load = Load(workers=2, pattern="poisson", rate_per_s=rate)
     record = LoadRecord(
         model="ranker",
         config_name="dynamic",
@@ -135,12 +141,12 @@ def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
         versions={},
         load=load,
         outcome=summary(timings, load, 0, 10 * 10**9),
-        stages=Stages(parts=(), latency_us=mean_ms * 1e3),
+        stages=Stages(parts=(), latency_us=1.0),
         counted=NONE,
         busy=CpuTime(clients_s=1.0, server_s=1.0, machine_s=2.0, wall_s=10.0, cores=2),
         errors={},
         memory_bytes=0,
-        sample=sample(timings, 0),
+        sample=sample(in_window(timings, 0, 10 * 10**9), 0),
         checked=True,
         partial=False,
         lost=0,
@@ -164,7 +170,7 @@ def test_single_runs_show_their_difference_and_decide_nothing(
     assert compare.main([str(first), str(slow), "--out", out]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "percentile, blocks; it holds no change from run to run, so it decides nothing." in printed
-    assert "To be certain, measure about 3 of each, in turn" in printed
+    assert f"To be certain, measure about 3 of each, in turn. {anew('runs')}" in printed
     lines = {line["quantity"]: line for line in json.loads(Path(out).read_text())["lines"]}
     assert {(line["verdict"], line["more_rounds"]) for line in lines.values()} == {(CANNOT_TELL, 2)}
     assert lines["p50 latency"]["ratio"]["low"] < 1.3 < lines["p50 latency"]["ratio"]["high"]

@@ -1,6 +1,7 @@
 """Rounds that are added, and looks at them, without a server."""
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import numpy as np
 import pytest
 
 from export.repository import REPOSITORY
+from perf.compare import __main__ as compare
+from perf.compare import versus_run
 from perf.compare.versus_run import VersusPlan, versus
 from perf.measure.trial import Meter
 from perf.records import round_record
@@ -15,7 +18,7 @@ from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.stats.looks import Looks
 from tests.perf.measure.test_trial import MODEL, ONE, TWO, fast, synthetic
-from triton_batching.terminal import terminal
+from triton_batching.terminal import Mistake, terminal
 
 
 def of_versus(monkeypatch: pytest.MonkeyPatch, folder: Path, spread: float) -> VersusPlan:
@@ -46,31 +49,97 @@ def of_versus(monkeypatch: pytest.MonkeyPatch, folder: Path, spread: float) -> V
     )
 
 
+def together(printed: str) -> float:
+    """The error of the last look that was printed, from the level of its intervals."""
+    return 1 - float(re.findall(r"hold together with ([\d.]+) %", " ".join(printed.split()))[-1]) / 100
+
+
 def test_rounds_are_doubled_until_it_is_certain(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = replace(of_versus(monkeypatch, tmp_path, 0.05), most_rounds=40)
     assert plan.looks_at == [3, 6, 12, 24, 40]
     assert versus(plan, terminal()) == 0
-    measured = len(list(tmp_path.iterdir())) // 3
+    measured = len(list(tmp_path.glob("*.r*.json"))) // 3
     assert measured in (12, 24)
     printed = " ".join(capsys.readouterr().out.split())
-    assert f"Looks after 3, 6, 12, 24, 40 rounds, this one after {measured}: all of them together" in printed
+    taken = [at for at in plan.looks_at if at <= measured]
+    assert f"Looks on record: after {', '.join(map(str, taken))} rounds. This one, after {measured}, is" in printed
     assert "cannot tell" not in printed.partition("p99 <=")[0]
+    # A plan with an end spends the error as it is planned.
+    assert together(printed) == pytest.approx(1 - Looks(at=plan.looks_at).level_at(measured), abs=1e-4)
+    files = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    versus(plan, terminal())
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == files
+    assert together(capsys.readouterr().out) == together(printed)
 
 
-def test_looks_of_earlier_commands_count(
+def test_the_looks_of_all_commands_have_one_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = of_versus(monkeypatch, tmp_path, 0.05)
+    """The first command takes half of it, each further one a third of what is left."""
+    plan = of_versus(monkeypatch, tmp_path, 0.1)
+    errors = []
+    for rounds in (3, 4, 9, 7):
+        versus(replace(plan, rounds=rounds), terminal())
+        printed = capsys.readouterr().out
+        errors.append(together(printed))
+        assert "To be certain: the same command with --rounds " in printed
+    left = [0.05, 0.025, 0.05 / 3, 0.1 / 9]
+    assert errors == pytest.approx([left[0] / 2, left[1] / 3, left[2] / 3, left[3] / 3], abs=1e-4)
+    versus(replace(plan, rounds=9), terminal())
+    assert together(capsys.readouterr().out) == pytest.approx(left[2] / 3, abs=1e-4)
+    # An end that is set after a look leaves an error for later ones as well.
+    versus(replace(plan, rounds=10, most_rounds=10), terminal())
+    assert together(capsys.readouterr().out) == pytest.approx(0.2 / 81, abs=1e-4)
+
+
+def test_a_plan_with_an_end_has_no_look_after_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(of_versus(monkeypatch, tmp_path, 0.1), most_rounds=3)
     versus(plan, terminal())
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "hold together with 95 %" in printed
-    assert "Looks after" not in printed
-    assert "To be certain: the same command with --rounds " in printed
-    again = replace(plan, rounds=12, meter=replace(plan.meter, command=("second",)))
-    versus(again, terminal())
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "Looks after 3, 12 rounds, this one after 12: all of them together are wrong in at most 5%" in printed
-    together = 100 * Looks(at=(3, 12)).level_at(12)
-    assert f"hold together with {together:.4g} %" in printed
+    printed = capsys.readouterr().out
+    assert together(printed) == pytest.approx(0.05)
+    assert "measure anew, into another folder (--results) with --most-rounds " in " ".join(printed.split())
+    with pytest.raises(Mistake, match=r"have used the error of 5%, so a look after 11 rounds would be one too many"):
+        versus(replace(plan, rounds=11, most_rounds=None), terminal())
+    assert not plan.has(4)
+
+
+def test_rounds_that_are_measured_again_are_looked_at_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = of_versus(monkeypatch, tmp_path, 0.3)
+    versus(plan, terminal())
+    slot = plan.slots(2)[0]
+    trial = round_record.read(slot.path(tmp_path))[1]
+    round_record.write(slot, replace(trial, started_at="2030-01-01T00:02:01+00:00"), tmp_path)
+    capsys.readouterr()
+    versus(plan, terminal())
+    assert together(capsys.readouterr().out) == pytest.approx(0.025 / 3, abs=1e-4)
+
+
+def test_rounds_of_a_version_without_looks_on_record_are_looked_at_as_then(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked with the whole error, so no rounds can be added."""
+    plan = of_versus(monkeypatch, tmp_path, 0.3)
+    versus_run.measure_missing(plan, terminal(), together=True)
+    versus(plan, terminal())
+    assert together(capsys.readouterr().out) == pytest.approx(0.05)
+    with pytest.raises(Mistake, match="one too many"):
+        versus(replace(plan, rounds=9), terminal())
+
+
+def test_the_folder_is_compared_and_reported_with_its_looks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versus(of_versus(monkeypatch, tmp_path, 0.05), terminal())
+    sides = [f"{tmp_path}:{name}" for name in ("one", "two", "noise")]
+    out = str(tmp_path / "out" / "compared.json")
+    assert compare.main([*sides[:2], "--noise", sides[2], "--out", out]) == 0
+    assert "throughput" in capsys.readouterr().out
+    (looks,) = tmp_path.glob("*.looks.json")
+    assert compare.main([str(looks), sides[0], "--out", out]) == 2
+    assert "It is read by: the same command of perf.compare.versus" in " ".join(capsys.readouterr().err.split())

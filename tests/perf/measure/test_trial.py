@@ -118,7 +118,8 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     # Existing records are not measured again.
     assert versus(plan, terminal()) in (0, 1)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
-    records = [round_record.read(path) for path in sorted(tmp_path.iterdir())]
+    files = sorted(tmp_path.glob("*.r*.json"))
+    records = [round_record.read(path) for path in files]
     trials = [trial for _, trial in records]
     # The order is drawn, and its seed is on record.
     assert sorted((trial.candidate.instances, trial.stage) for trial in trials) == [
@@ -126,7 +127,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
         (1, NOISE),
         (2, AGAINST),
     ]
-    assert {file.read(path, KeyedTrial).order_seed for path in tmp_path.iterdir()} == {plan.seed}
+    assert {file.read(path, KeyedTrial).order_seed for path in files} == {plan.seed}
     # The answers were collected once: all servers have the same maximum batch size.
     assert len(plan.meter.answers.pools) == 1
     for trial in trials:

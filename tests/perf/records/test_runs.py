@@ -48,7 +48,9 @@ def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
     (old, new), read, compared = runs.of_study(tmp_path)
     assert read == tuned_study
     again = [run.throughput_rows_per_s for run in old.noise]
-    assert (len(old.runs), len(new.runs), again) == (4, 4, stages(tuned_study, NOISE))
+    assert (len(old.runs), len(new.runs)) == (4, 4)
+    # These trials are older ones, which counted the requests that were due; their answers are counted again.
+    assert again == pytest.approx(stages(tuned_study, NOISE), rel=0.005)
     assert (len(compared.current), len(compared.choice), len(compared.again)) == (4, 4, 4)
     assert {run.load for run in (*old.runs, *new.runs)} == {tuned_study.load}
 
@@ -57,7 +59,8 @@ def test_a_study_that_keeps_its_default_has_the_trials_of_that(tmp_path: Path) -
     path = replace(study(), chosen=study().default).write(tmp_path / "ranker.json")
     kept = runs.read(str(path))
     assert {run.config for run in (*kept.runs, *kept.noise)} == {str(study().default)}
-    assert [run.throughput_rows_per_s for run in kept.noise] == stages(study(), NOISE)
+    # The answers of older trials are counted again.
+    assert [run.throughput_rows_per_s for run in kept.noise] == pytest.approx(stages(study(), NOISE), rel=0.005)
     assert len(kept.runs) == 4
 
 

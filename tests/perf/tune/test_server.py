@@ -91,7 +91,7 @@ def test_a_model_is_tuned_from_the_command_line(
     assert tuned != current
     assert f"use {tuned}" in output
     assert f"in place of {current}" in output
-    assert re.search(r"throughput x \d\.\d+ \([\d. to]+\) in (3|6|12) rounds: faster", output)
+    assert re.search(r"throughput x \d\.\d+ \([\d. to]+\), [\d.]+ % interval of (3|6|12) rounds: faster", output)
     assert ("beware: a lone request waits for the full delay" in output) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0

@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from perf.records.measurement import Ceiling, Measurement
 from perf.report.command import summarise
 from perf.report.sweep.summary import Comparison
 from perf.report.sweep.verdict import basis, judged, sentences
+from perf.stats.looks import anew
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 from tests.perf.report.sweep.test_summary import ceiling, only, record
 
@@ -82,13 +84,13 @@ def against(*rates: float) -> Comparison:
             (102, 114),
             CANNOT_TELL,
             "dynamic batching against the baseline at concurrency 4: 1.08 x (0.53 to 2.19), cannot tell, measure 5 "
-            "more repeats: the same sweep with --repeats 7.",
+            "more repeats: a new sweep with --repeats 7.",
         ),
         (
             (300,),
             CANNOT_TELL,
             "dynamic batching against the baseline at concurrency 4: 3.00 x (one repeat has no interval), cannot tell, "
-            "measure 2 more repeats: the same sweep with --repeats 3.",
+            "measure 2 more repeats: a new sweep with --repeats 3.",
         ),
     ],
 )
@@ -104,18 +106,37 @@ def test_the_verdict_is_that_of_the_one_rule(rates: tuple[float, ...], word: str
 def test_a_table_says_what_its_intervals_are_and_what_it_needs() -> None:
     assert basis(against(102, 114)) == (
         "An interval is Student's t of the repeats in pairs, at 95 %.",
-        "The throughput of 1 of 2 points is not known within 10% (95 %): the same sweep with about --repeats 6 would "
-        "do.",
+        "The throughput of 1 of 2 points is not known within 10% (95 %): a new sweep with about --repeats 6 would do.",
+        anew("repeats"),
     )
+    # The points are known, and the ratio is not.
+    assert basis(against(97, 99, 101))[1:] == (anew("repeats"),)
     names = ("baseline", "dynamic", "dynamic_2_instances")
     assert basis(repeated(*map(record, names), ceiling(rates=(190.0, 200.0, 230.0)))) == (
-        "Intervals are Student's t of the repeats in pairs, each at 98.33 %, so that the 3 at one concurrency hold "
-        "together with 95 %.",
+        "Intervals are Student's t of the repeats in pairs, each at 98.33 %, so that the 3 of throughput at one "
+        "concurrency hold together with 95 %, and so do those of p95.",
         "The ceiling is 200.0 rows/s, 190.0 to 230.0 over its rounds; a share of it holds for a machine of this speed.",
     )
     assert basis(only(record(rate=100), record(rate=1000, repeat=2))) == (
         "The throughput of 1 of 1 points is not known within 10% (95 %): a quieter machine would do.",
+        anew("repeats"),
     )
+
+
+def test_every_interval_is_at_the_level_that_is_printed() -> None:
+    """Three configurations make three comparisons at 98.33 %; those of p95 were at 95 %."""
+    rates = {"baseline": (100, 104, 101), "dynamic": (148, 150, 157), "dynamic_2_instances": (290, 301, 320)}
+    comparison = only(
+        *(record(name, rate=rate, repeat=n) for name, side in rates.items() for n, rate in enumerate(side, 1))
+    )
+    assert "each at 98.33 %" in basis(comparison)[0]
+    for row in comparison.rows[1:]:
+        assert row.p95_to_baseline is not None
+        assert row.p95_to_baseline.level == pytest.approx(1 - 0.05 / 3)
+    # p95 falls as the rate rises, so its interval is the inverse of that of the throughput.
+    for sentence in sentences(comparison):
+        ends = [float(number) for number in re.findall(r"([\d.]+) to ([\d.]+)", sentence) for number in number]
+        assert ends[2:] == pytest.approx([1 / ends[1], 1 / ends[0]], abs=0.01)
 
 
 def test_the_highest_common_concurrency_is_compared() -> None:
