@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.records.candidate import Candidate
+from perf.records.resource_use import ResourceUse
 from perf.stats.latency_target import LatencyTarget as LatencyTarget
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
@@ -68,6 +69,8 @@ class Trial:
     and clients (None if it was not counted), `load_average` that of the machine before the trial. `faults` are reasons
     not to trust the trial, in words.
 
+    `used` is what the server used. Its GPU memory is None if servers of other candidates ran beside it.
+
     `stages_us` maps the stages of a request to means over the window. `parts_us` maps them to one value per traced
     request, all in the same order; empty if none was traced.
     """
@@ -101,6 +104,7 @@ class Trial:
     planned_s: float | None = None
     warm_up_s: float | None = None
     load_sha256: str = ""
+    used: ResourceUse = field(default_factory=ResourceUse)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,8 @@ def show(tuning: Tuning, console: Console) -> None:
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
     comparison = tuning.result.comparison
-    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}"
+    limits = "".join(f", {option}" for option in tuning.question.limits.options.values())
+    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}{limits}"
     if comparison is None:
         yield from _refusal(tuning, target)
         return
@@ -47,6 +48,7 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         yield f"  current: {_figures(comparison.before)}, {_certainty(comparison.before)}"
     name = "measured" if comparison.better or chosen.candidate == default else str(chosen.candidate)
     yield f"  {name}: {_figures(chosen)}, {_certainty(chosen)}"
+    yield from _used(comparison)
     yield from _gains(tuning, comparison)
     yield f"  limited now by {tuning.study.limit}"
     yield from _warnings(tuning, comparison)
@@ -56,6 +58,13 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         yield "  written: nothing, since the current configuration stays"
     if tuning.previous is not None:
         yield f"  in place of: {tuning.previous.description}; kept as {_near(tuning.previous.copy)}"
+
+
+def _used(comparison: Comparison) -> Iterator[str]:
+    """Yield what the server used, with the choice and with the current configuration, as far as it was measured."""
+    before = comparison.before
+    if used := str(comparison.chosen.used):
+        yield f"  the server used {used}" + ("" if before is None else f" (current: {before.used})")
 
 
 def _headline(comparison: Comparison, default: Candidate, target: str) -> str:

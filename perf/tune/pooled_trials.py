@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perf.records.candidate import Candidate
+from perf.records.resource_use import ResourceUse
 from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
 from perf.records.traffic import Traffic
 from perf.stats.dependence import design_effect
@@ -66,6 +67,11 @@ class PooledTrials:
     def worst_p99_ms(self) -> float:
         """99th percentile of the worst trial."""
         return max(p99_ms(trial) for trial in self.trials)
+
+    @property
+    def used(self) -> ResourceUse:
+        """The most that the server used in any of the trials."""
+        return ResourceUse.of((trial.used for trial in self.trials), max)
 
 
 @functools.lru_cache(maxsize=256)

@@ -32,6 +32,15 @@ class Parallelism:
         """Return the parallelism of a candidate."""
         return cls(instances=candidate.instances, threads=candidate.threads)
 
+    def with_batches_of(self, rows: int) -> Candidate:
+        """Return the candidate of so many rows with this parallelism, without a delay."""
+        return Candidate(max_batch_size=rows, instances=self.instances, threads=self.threads)
+
+    def covers(self, other: "Parallelism") -> bool:
+        """Return whether it has no fewer instances and threads."""
+        most = self.threads or math.inf, other.threads or math.inf
+        return self.instances >= other.instances and most[0] >= most[1]
+
     def __str__(self) -> str:
         threads = "" if self.threads is None else f" x {self.threads} threads"
         return f"{self.instances} instance{'s' if self.instances > 1 else ''}{threads}"
@@ -104,6 +113,27 @@ def steps(rates: Mapping[int, float]) -> list[int]:
     drops = {rows: rates[rows + 1] / rates[rows] for rows in rates if rows + 1 in rates}
     real = [rows for rows, drop in drops.items() if drop < 1 - STEP]
     return sorted(sorted(real, key=lambda rows: drops[rows])[:MOST_STEPS])
+
+
+def narrowed(searched: Space, excess: Callable[[Candidate], str]) -> Space:
+    """Return the space without the batch sizes and parallelisms of which every combination is over a limit.
+
+    Those of the current configuration stay. `excess` is not empty for a candidate that is over a limit.
+    """
+    now = Parallelism.of(searched.default)
+
+    def within(size: int, parallelism: Parallelism) -> bool:
+        return not excess(parallelism.with_batches_of(size)) or (
+            size == searched.default.max_batch_size and parallelism == now
+        )
+
+    return replace(
+        searched,
+        sizes=tuple(size for size in searched.sizes if any(within(size, each) for each in searched.parallelisms)),
+        parallelisms=tuple(
+            each for each in searched.parallelisms if any(within(size, each) for size in searched.sizes)
+        ),
+    )
 
 
 def tried_values(candidates: Collection[Candidate]) -> Mapping[str, tuple[int, ...]]:

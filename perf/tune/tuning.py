@@ -4,7 +4,7 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -22,12 +22,14 @@ from perf.simulate.batcher.rules import Rules
 from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
+from perf.tune.limits import Estimate, Limits
 from perf.tune.live import LiveBench
-from perf.tune.reasons import reasons
+from perf.tune.memory_estimate import estimated, unknown
+from perf.tune.reasons import not_tried, reasons
 from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
-from perf.tune.space import Space, space, tried_values
+from perf.tune.space import Space, narrowed, space, tried_values
 from perf.tune.study_log import Budget, StudyLog
 from perf.tune.tuned_file import Why
 from perf.tune.writing import HEADLINE, PreviousFile, TunedText
@@ -58,6 +60,7 @@ class Question:
     repository: Path = REPOSITORY
     force: bool = False
     command: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def folder(self) -> Path:
@@ -104,13 +107,19 @@ def tune(question: Question, progress: Progress) -> Tuning:
     before, config = _current(question)
     check_folder(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
-    searched = _space(question, config)
+    limits, searched = question.limits, _space(question, config)
+    estimate, notes = _estimate(question, config, searched)
+    searched = narrowed(searched, lambda candidate: limits.excess(estimate(candidate)))
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
     simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
-    candidates = searched.candidates(simulator.service_us)
+    candidates = limits.tried(searched.candidates(simulator.service_us), estimate)
     goal = Goal(
-        objective=question.objective, target=question.target, open=question.traffic.open, margin=question.margin
+        objective=question.objective,
+        target=question.target,
+        open=question.traffic.open,
+        margin=question.margin,
+        limits=limits,
     )
     screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
     study = _empty_study(question, before, config, candidates, profile)
@@ -122,8 +131,11 @@ def tune(question: Question, progress: Progress) -> Tuning:
         repository=question.repository,
         command=question.command,
         progress=progress,
+        alone=limits.gpu_memory_mib is not None,
     ) as bench:
-        log = StudyLog(study, question.record, bench, progress)
+        log = StudyLog(study, question.record, bench, progress, usable=lambda trial: limits.known(trial.used))
+        for note in notes:
+            log.add_step(note)
         result = Search(candidates=candidates, screen=screen, log=log, budget=budget, progress=progress).run()
         bench.retire_all()  # they end while the result is written and tried
         path, previous = _conclude(question, before, config, screen, result, log, progress)
@@ -178,6 +190,14 @@ def _space(question: Question, config: ModelConfig) -> Space:
         instances=question.instances,
         preferred=question.preferred,
     )
+
+
+def _estimate(question: Question, config: ModelConfig, searched: Space) -> tuple[Estimate, list[str]]:
+    """Return the memory that candidates need at least, and what of the space is not tried for it, in sentences."""
+    if not question.limits.of_memory:
+        return unknown, []
+    estimate, why = estimated(config, model_file(question.folder, config), gpu=Machine.this().gpu is not None)
+    return estimate, [why] if why else list(not_tried(searched, question.limits, estimate))
 
 
 def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:

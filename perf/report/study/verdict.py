@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from perf.records.candidate import Candidate
 from perf.records.study import TUNED, Trial
 from perf.records.traffic import Traffic
+from perf.report.study import use
 from perf.report.study.evidence import Evidence, pooled, rows_per_s, word
 from perf.report.study.gain import Gain, gains
 from perf.report.study.section import Grid, Section
@@ -34,6 +35,7 @@ def verdict(evidence: Evidence) -> Section:
         _verified(evidence, trials) if trials else "",
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {gain}." for gain in all_gains),
+        use.sentence(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         _next(evidence, all_gains),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
@@ -51,6 +53,7 @@ def verdict(evidence: Evidence) -> Section:
             "passes": passes(evidence, evidence.shown),
             "current_passes": passes(evidence, evidence.study.default),
             "gains": [_data(gain) for gain in all_gains],
+            "used": use.data(evidence),
         },
     )
 
