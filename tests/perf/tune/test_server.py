@@ -150,6 +150,22 @@ def test_servers_start_side_by_side_before_the_first_load(repository: Path) -> N
         assert (trial.planned_s, trial.warm_up_s, trial.failed, trial.wrong) == (0.5, WARM_UP_S, 0, 0)
 
 
+@pytest.mark.server
+def test_with_a_limit_of_gpu_memory_each_server_is_measured_alone(repository: Path) -> None:
+    config = read_config(config_file(repository / MODEL, None))
+    target, traffic = LatencyTarget(latency_ms=400), Traffic.parse("closed:2")
+    both = [Candidate.of(config), Candidate(max_batch_size=1)]
+    with LiveBench(config=config, target=target, repository=repository, alone=True) as bench:
+        for candidate in both:
+            bench.prepare(candidate)
+        assert bench._servers == {}
+        for candidate in both:
+            trial = bench.measure(candidate, traffic, stage=HALVING, round=1, seconds=0.5)
+            assert trial.used.server_memory_mib
+            assert list(bench._servers) == [candidate]
+            assert not any(stopping.is_alive() for stopping in bench._stopping)
+
+
 def test_the_oldest_server_ends_but_not_that_of_the_current_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bookkeeping alone: nothing starts."""
     config = read_config(config_file(REPOSITORY / MODEL, None))

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import CHOSEN, DEFAULT, impossible, study
 
+from perf.records.resource_use import ResourceUse
 from perf.records.study import AGAINST, HALVING, NOISE, Study
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
@@ -40,6 +41,38 @@ def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_tar
     assert "0 of 2,800 requests late (0.0 %, allowed 1.0 %) in 4 windows: the target is met" in section.sentences[0]
     assert section.data["passes"] is True
     assert section.data["current_passes"] is False
+
+
+def test_what_the_server_used_is_said_of_the_choice_and_the_current_one() -> None:
+    def using(tuning: Study) -> Study:
+        """Each trial of a comparison uses more than the one before it; the choice also has a GPU."""
+        trials = (
+            replace(
+                trial,
+                used=ResourceUse(
+                    server_cores=1 + number / 100,
+                    server_memory_mib=300.0,
+                    gpu_busy=0.5 if trial.candidate == CHOSEN else None,
+                ),
+            )
+            for number, trial in enumerate(tuning.trials)
+        )
+        return replace(tuning, trials=tuple(trials))
+
+    plain, shown = verdict(evidence(study())), verdict(evidence(using(study())))
+    assert plain.data["used"] == {}
+    added = [sentence for sentence in shown.sentences if sentence not in plain.sentences]
+    # Of the 20 trials the last rounds are A, default and default again; the last of A is the 18th.
+    assert added == [
+        f"The server used at most 1.17 cores, 300 MiB of memory, GPUs 50% busy with {CHOSEN} (chosen); "
+        f"1.19 cores, 300 MiB of memory with {DEFAULT} (current)."
+    ]
+    assert shown.data["used"][f"{DEFAULT} (current)"] == {  # type: ignore[index]
+        "server_cores": 1.19,
+        "server_memory_mib": 300.0,
+        "gpu_busy": None,
+        "gpu_memory_mib": None,
+    }
 
 
 def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise() -> None:
