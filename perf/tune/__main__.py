@@ -61,9 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     limits.add_argument("--cpu", type=float, metavar="CORES", help="cores that all its processes use")
     limits.add_argument("--memory-mib", type=float, metavar="MIB", help="memory of all its processes, on the host")
-    limits.add_argument(
-        "--gpu-memory-mib", type=float, metavar="MIB", help="memory in use on the GPUs"
-    )
+    limits.add_argument("--gpu-memory-mib", type=float, metavar="MIB", help="memory in use on the GPUs")
     cost = parser.add_argument_group("the cost")
     cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")

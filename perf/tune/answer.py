@@ -14,6 +14,7 @@ from perf.records.traffic import Traffic
 from perf.stats import pareto as pareto_front
 from perf.tune.bottleneck import OTHERS
 from perf.tune.comparison import Comparison
+from perf.tune.entrants import likely_over
 from perf.tune.pooled_trials import PooledTrials, last_rounds, p99_ms
 from perf.tune.remedy import remedies
 from perf.tune.screening import Screened
@@ -102,7 +103,9 @@ def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
         return
     yield f"  closest in the search: {closest.candidate}, {_figures(closest)}"
     yield f"  limited by {tuning.study.limit}"
-    candidates = [screened.candidate for screened in tuning.result.screened]
+    over = likely_over(tuning.result.measured, tuning.screen.goal)
+    every = [each.candidate for each in tuning.result.screened]
+    candidates = [candidate for candidate in every if not over(candidate)] or every
     for remedy in remedies(closest, tuning.screen, tuning.result.corrections, candidates):
         yield f"  what would have to change: {remedy}"
 

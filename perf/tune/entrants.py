@@ -1,6 +1,6 @@
 """Which candidates to measure first, from which most is learned, and in what order to try the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perf.records.candidate import Candidate
 from perf.tune.goal import Goal
@@ -32,14 +32,17 @@ def entrants(screened: Sequence[Screened], goal: Goal, default: Candidate) -> li
 
 
 def untried(screened: Sequence[Screened], measured: Sequence[PooledTrials], goal: Goal) -> list[Screened]:
-    """Return the candidates that were not measured, best first, and last those that are likely to exceed a limit.
-
-    They have no fewer instances and threads than one that exceeded it.
-    """
+    """Return the candidates that were not measured, best first, and last those that are likely to exceed a limit."""
     known = {(pooled.candidate, pooled.trials[0].load) for pooled in measured}
-    over = {Parallelism.of(pooled.candidate) for pooled in measured if not goal.fits(pooled)}
     new = [each for each in screened if (each.candidate, str(each.traffic)) not in known]
-    return sorted(new, key=lambda each: any(Parallelism.of(each.candidate).covers(one) for one in over))
+    over = likely_over(measured, goal)
+    return sorted(new, key=lambda each: over(each.candidate))
+
+
+def likely_over(measured: Sequence[PooledTrials], goal: Goal) -> Callable[[Candidate], bool]:
+    """Return whether a candidate has no fewer instances and threads than one that exceeded a limit."""
+    over = {Parallelism.of(pooled.candidate) for pooled in measured if not goal.fits(pooled)}
+    return lambda candidate: any(Parallelism.of(candidate).covers(one) for one in over)
 
 
 def _kind(candidate: Candidate) -> object:
