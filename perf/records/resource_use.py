@@ -1,6 +1,6 @@
-"""What a server used during one measurement."""
+"""What a server used during one measurement, and the most that it may use."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 
 
@@ -37,3 +37,40 @@ class ResourceUse:
             each.name: [value for use in uses if (value := getattr(use, each.name)) is not None] for each in fields(cls)
         }
         return cls(**{name: merge(values) for name, values in known.items() if values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most cores and MiB of memory that the server may use, and of GPU memory; None is no limit."""
+
+    server_cores: float | None = None
+    server_memory_mib: float | None = None
+    gpu_memory_mib: float | None = None
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options that were given, by the field of `ResourceUse` that each limits."""
+        names = {"server_cores": "--cpu", "server_memory_mib": "--memory-mib", "gpu_memory_mib": "--gpu-memory-mib"}
+        return {
+            field: f"{option} {limit:g}"
+            for field, option in names.items()
+            if (limit := getattr(self, field)) is not None
+        }
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether memory is limited, which can be estimated."""
+        return self.server_memory_mib is not None or self.gpu_memory_mib is not None
+
+    def excess(self, used: ResourceUse) -> str:
+        """The first limit that is exceeded, as in `812 MiB of memory (--memory-mib 600)`; empty if none is."""
+        units = {"server_cores": "cores", "server_memory_mib": "MiB of memory", "gpu_memory_mib": "MiB of GPU memory"}
+        for field, option in self.options.items():
+            value = getattr(used, field)
+            if value is not None and value > getattr(self, field):
+                return f"{value:.4g} {units[field]} ({option})"
+        return ""
+
+    def known(self, used: ResourceUse) -> bool:
+        """Whether everything that is limited was measured."""
+        return all(getattr(used, field) is not None for field in self.options)

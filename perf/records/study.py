@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.stats.latency_target import LatencyTarget as LatencyTarget
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
@@ -69,7 +69,7 @@ class Trial:
     and clients (None if it was not counted), `load_average` that of the machine before the trial. `faults` are reasons
     not to trust the trial, in words.
 
-    `used` is what the server used. Its GPU memory is None if servers of other candidates ran beside it.
+    `used` is what the server used. In a study its GPU memory is None if servers of other candidates ran beside it.
 
     `stages_us` maps the stages of a request to means over the window. `parts_us` maps them to one value per traced
     request, all in the same order; empty if none was traced.
@@ -122,7 +122,8 @@ class Study:
     `load` and `objective` are as on the command line. `default` is the configuration to improve on. `chosen` is None if
     nothing met the latency target. `space` maps each searched field to the values tried. `profiles` are the names of
     the service-time records beside the study. `limit` says what limits the chosen configuration, in a sentence.
-    `model_sha256` is the digest of the model file, empty if there is none.
+    `model_sha256` is the digest of the model file, empty if there is none. None that used more than `limits` is
+    chosen.
     """
 
     KIND: ClassVar[str] = "study"
@@ -148,6 +149,7 @@ class Study:
     before_pbtxt: str
     after_pbtxt: str
     model_sha256: str = ""
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def target(self) -> LatencyTarget:

@@ -6,10 +6,10 @@ import re
 from rich.console import Console
 
 from perf.load.arrivals import read_trace
+from perf.records.resource_use import Limits
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import show
-from perf.tune.limits import Limits
 from perf.tune.tuning import Question, tune
 from serve.management import gpu_use
 from triton_batching.terminal import Mistake

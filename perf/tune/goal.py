@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from perf.records.candidate import Candidate
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import LatencyTarget
-from perf.tune.limits import Limits
 
 OBJECTIVES = ("throughput", "goodput", "cost")
 # A server carries an open load if it answers this share of it within a window; a growing queue loses more.

@@ -9,15 +9,17 @@ from export.graph.ragged_feed import is_ragged
 from export.graph.samples import sample
 from perf.memory.estimate.batch_memory import Model
 from perf.records.candidate import Candidate
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.tune.limits import Estimate
 from triton_batching.terminal import Failure, Mistake
 
 MIB = 2**20
 
 
-def estimated(config: ModelConfig, file: Path, *, gpu: bool) -> tuple[Estimate, str]:
-    """The estimate of `estimates`; if there is none, one that knows nothing, and why."""
+def estimated(config: ModelConfig, file: Path, limits: Limits, *, gpu: bool) -> tuple[Estimate, str]:
+    """The estimate of `estimates`; if there is none, or no limit of memory, one that knows nothing, and why."""
+    if not limits.of_memory:
+        return unknown, ""
     try:
         return estimates(config, file, gpu=gpu), ""
     except (Failure, Mistake) as error:

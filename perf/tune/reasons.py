@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from perf.records.candidate import Candidate
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.tune.goal import Figures, Goal
-from perf.tune.limits import Estimate, Limits
+from perf.tune.limits import Estimate
 from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import LEAST_ERROR, Corrections
 from perf.tune.space import Parallelism, Space

@@ -115,27 +115,6 @@ def steps(rates: Mapping[int, float]) -> list[int]:
     return sorted(sorted(real, key=lambda rows: drops[rows])[:MOST_STEPS])
 
 
-def narrowed(searched: Space, excess: Callable[[Candidate], str]) -> Space:
-    """Return the space without the batch sizes and parallelisms of which every combination is over a limit.
-
-    Those of the current configuration stay. `excess` is not empty for a candidate that is over a limit.
-    """
-    now = Parallelism.of(searched.default)
-
-    def within(size: int, parallelism: Parallelism) -> bool:
-        return not excess(parallelism.with_batches_of(size)) or (
-            size == searched.default.max_batch_size and parallelism == now
-        )
-
-    return replace(
-        searched,
-        sizes=tuple(size for size in searched.sizes if any(within(size, each) for each in searched.parallelisms)),
-        parallelisms=tuple(
-            each for each in searched.parallelisms if any(within(size, each) for size in searched.sizes)
-        ),
-    )
-
-
 def tried_values(candidates: Collection[Candidate]) -> Mapping[str, tuple[int, ...]]:
     """Return the values that `candidates` have of each searched field, for the record."""
     return {

@@ -58,7 +58,7 @@ class StudyLog:
     ) -> None:
         self.path, self.bench, self._progress = path, bench, progress
         resumed = _stored(study, path)
-        self.study = study if resumed is None else replace(resumed, command=study.command)
+        self.study = study if resumed is None else replace(resumed, command=study.command, limits=study.limits)
         self._recorded = list(filter(usable, self.study.trials))
         self.study = replace(self.study, trials=(), steps=())
         self._old_steps = list(resumed.steps) if resumed is not None else []

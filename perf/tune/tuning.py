@@ -16,20 +16,21 @@ from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
+from perf.records.resource_use import Limits
 from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
 from perf.simulate.batcher.rules import Rules
 from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
-from perf.tune.limits import Estimate, Limits
+from perf.tune.limits import Estimate, narrowed, tried
 from perf.tune.live import LiveBench
-from perf.tune.memory_estimate import estimated, unknown
+from perf.tune.memory_estimate import estimated
 from perf.tune.reasons import not_tried, reasons
 from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
-from perf.tune.space import Space, narrowed, space, tried_values
+from perf.tune.space import Space, space, tried_values
 from perf.tune.study_log import Budget, StudyLog
 from perf.tune.tuned_file import Why
 from perf.tune.writing import HEADLINE, PreviousFile, TunedText
@@ -107,19 +108,17 @@ def tune(question: Question, progress: Progress) -> Tuning:
     before, config = _current(question)
     check_folder(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
-    limits, searched = question.limits, _space(question, config)
-    estimate, notes = _estimate(question, config, searched)
-    searched = narrowed(searched, lambda candidate: limits.excess(estimate(candidate)))
+    searched, estimate, notes = _limited(question, config, _space(question, config))
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
     simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
-    candidates = limits.tried(searched.candidates(simulator.service_us), estimate)
+    candidates = tried(searched.candidates(simulator.service_us), question.limits, estimate)
     goal = Goal(
         objective=question.objective,
         target=question.target,
         open=question.traffic.open,
         margin=question.margin,
-        limits=limits,
+        limits=question.limits,
     )
     screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
     study = _empty_study(question, before, config, candidates, profile)
@@ -131,9 +130,9 @@ def tune(question: Question, progress: Progress) -> Tuning:
         repository=question.repository,
         command=question.command,
         progress=progress,
-        alone=limits.gpu_memory_mib is not None,
+        alone=question.limits.gpu_memory_mib is not None,
     ) as bench:
-        log = StudyLog(study, question.record, bench, progress, usable=lambda trial: limits.known(trial.used))
+        log = StudyLog(study, question.record, bench, progress, usable=lambda trial: question.limits.known(trial.used))
         for note in notes:
             log.add_step(note)
         result = Search(candidates=candidates, screen=screen, log=log, budget=budget, progress=progress).run()
@@ -192,12 +191,12 @@ def _space(question: Question, config: ModelConfig) -> Space:
     )
 
 
-def _estimate(question: Question, config: ModelConfig, searched: Space) -> tuple[Estimate, list[str]]:
-    """Return the memory that candidates need at least, and what of the space is not tried for it, in sentences."""
-    if not question.limits.of_memory:
-        return unknown, []
-    estimate, why = estimated(config, model_file(question.folder, config), gpu=Machine.this().gpu is not None)
-    return estimate, [why] if why else list(not_tried(searched, question.limits, estimate))
+def _limited(question: Question, config: ModelConfig, searched: Space) -> tuple[Space, Estimate, list[str]]:
+    """Return what limits of memory leave of the space, the estimate that decides it, and what it says in sentences."""
+    limits, gpu = question.limits, Machine.this().gpu is not None
+    estimate, why = estimated(config, model_file(question.folder, config), limits, gpu=gpu)
+    notes = [why] if why else list(not_tried(searched, limits, estimate))
+    return narrowed(searched, limits, estimate), estimate, notes
 
 
 def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:
@@ -255,6 +254,7 @@ def _empty_study(
         before_pbtxt=before.text,
         after_pbtxt="",
         model_sha256=model_digest(served),
+        limits=question.limits,
     )
 
 

@@ -73,6 +73,8 @@ def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
         return f"Not verified: {study.chosen} was chosen, but all its measurements together miss {goal}"
     if new is True and current is False:
         return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
+    if over := use.excess(evidence):
+        return f"Use {study.chosen}, because the current configuration used {over}"
     first = all_gains[0] if all_gains else None
     better = first.verdict.word if first is not None else CANNOT_TELL
     if first is not None and better == FASTER:

@@ -7,7 +7,7 @@ import pytest
 from studies import study
 
 from perf.records.file import RecordError
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import Study, is_study
 
 
@@ -57,6 +57,16 @@ def test_a_trial_holds_what_the_server_used(tmp_path: Path) -> None:
     assert count == 1
     path.write_text(text)
     assert Study.read(path).trials == (replace(first, used=ResourceUse()),)
+
+
+def test_a_study_holds_its_limits_and_older_ones_have_none(tmp_path: Path) -> None:
+    original = replace(study(), limits=Limits(server_cores=1.5))
+    path = original.write(tmp_path / "study.json")
+    assert Study.read(path) == original
+    text, count = re.subn(r',?\s*"limits": \{[^}]+\}', "", path.read_text())
+    assert count == 1
+    path.write_text(text)
+    assert Study.read(path) == study()
 
 
 def test_several_uses_are_one_by_what_is_known() -> None:

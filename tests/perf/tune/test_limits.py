@@ -12,19 +12,19 @@ from tiny_models import onnx_model, python_model
 
 from export.repository import read_config
 from perf.records.candidate import Candidate
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import Trial
 from perf.records.traffic import Traffic
 from perf.tune.__main__ import main
 from perf.tune.comparison import Comparison
 from perf.tune.entrants import untried
-from perf.tune.limits import Limits
+from perf.tune.limits import narrowed, tried
 from perf.tune.memory_estimate import estimated, unknown
 from perf.tune.pooled_trials import PooledTrials
 from perf.tune.reasons import not_tried
 from perf.tune.remedy import remedies
 from perf.tune.search import Search
-from perf.tune.space import Parallelism, narrowed, space
+from perf.tune.space import Parallelism, space
 from perf.tune.study_log import StudyLog
 from serve.management import gpu_use
 
@@ -54,7 +54,9 @@ def limited(path: Path, limits: Limits, use: Callable[[Candidate], ResourceUse],
     bench = bench_of(search)
     using = UsingBench(service=bench.service, target=bench.target, use=use)
     search.screen = replace(search.screen, goal=replace(search.goal, limits=limits))
-    search.log = StudyLog(search.log.study, path, using, usable=lambda trial: limits.known(trial.used))
+    search.log = StudyLog(
+        replace(search.log.study, limits=limits), path, using, usable=lambda trial: limits.known(trial.used)
+    )
     return search
 
 
@@ -75,16 +77,17 @@ def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
         "not tried: 2 instances, max 11 or more: it needs at least 640 MiB of memory (--memory-mib 600) by perf.memory"
     ]
     candidates = SEARCHED.candidates(lambda parallelism, rows: 1000.0 * rows)
-    tried = LIMITS.tried(candidates, of_rows)
-    assert tried == [each for each in candidates if each.instances == 1 or each.max_batch_size <= 10]
-    assert LIMITS.tried(candidates, unknown) == list(candidates)
+    assert tried(candidates, LIMITS, of_rows) == [
+        each for each in candidates if each.instances == 1 or each.max_batch_size <= 10
+    ]
+    assert tried(candidates, LIMITS, unknown) == list(candidates)
     # The current configuration is measured, whatever it needs.
-    assert Limits(server_memory_mib=1).tried(candidates, of_rows) == [SEARCHED.default]
+    assert tried(candidates, Limits(server_memory_mib=1), of_rows) == [SEARCHED.default]
 
 
 def test_what_is_over_a_limit_with_everything_is_not_profiled() -> None:
     def at(mib: float) -> tuple[tuple[int, ...], tuple[Parallelism, ...]]:
-        left = narrowed(SEARCHED, lambda candidate: Limits(server_memory_mib=mib).excess(of_rows(candidate)))
+        left = narrowed(SEARCHED, Limits(server_memory_mib=mib), of_rows)
         return left.sizes, left.profiled
 
     one, two = Parallelism(instances=1), Parallelism(instances=2)
@@ -187,6 +190,7 @@ def test_a_recorded_trial_without_what_is_limited_is_measured_again(tmp_path: Pa
     def measured_now(limits: Limits, use: Callable[[Candidate], ResourceUse]) -> int:
         search = limited(path, limits, use)
         search.log.measure(search.default, search.screen.traffic, stage="halving", round=1, seconds=1.0)
+        assert search.log.study.limits == limits
         return search.log.measured_now
 
     assert measured_now(Limits(), lambda candidate: ResourceUse()) == 1
@@ -206,7 +210,7 @@ def linear(folder: Path, config: str = "") -> tuple[Path, Path]:
 @pytest.mark.parametrize(("gpu", "field"), [(False, "server_memory_mib"), (True, "gpu_memory_mib")])
 def test_the_estimate_has_the_weights_and_the_output_of_each_instance(tmp_path: Path, gpu: bool, field: str) -> None:
     config, file = linear(tmp_path)
-    estimate, why = estimated(read_config(config), file, gpu=gpu)
+    estimate, why = estimated(read_config(config), file, LIMITS, gpu=gpu)
     assert why == ""
     for rows, instances in ((1, 1), (8, 1), (8, 3)):
         used = estimate(Candidate(max_batch_size=rows, instances=instances))
@@ -224,7 +228,7 @@ def test_what_cannot_be_estimated_is_said(tmp_path: Path) -> None:
         "model.py is no ONNX file": (config, python_model(tmp_path, "double", "return []") / "1" / "model.py"),
     }
     for reason, (at, served) in reasons.items():
-        estimate, why = estimated(read_config(at), served, gpu=True)
+        estimate, why = estimated(read_config(at), served, LIMITS, gpu=True)
         assert why.startswith("the memory is only measured, not estimated before: ")
         assert why.endswith(reason)
         assert estimate(Candidate(max_batch_size=1024)) == ResourceUse()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from studies import CHOSEN, DEFAULT, impossible, study
 
-from perf.records.resource_use import ResourceUse
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import AGAINST, HALVING, NOISE, Study
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
@@ -73,6 +73,24 @@ def test_what_the_server_used_is_said_of_the_choice_and_the_current_one() -> Non
         "gpu_busy": None,
         "gpu_memory_mib": None,
     }
+
+
+def test_a_choice_within_the_limits_replaces_a_current_configuration_that_is_not() -> None:
+    """Even if it is no faster: it was chosen for the limits."""
+    tuning = both_pass(study("closed:16", same=True))
+
+    def using(choice: float, limits: Limits) -> str:
+        used = {DEFAULT: 812.0, CHOSEN: choice}
+        trials = (
+            replace(trial, used=ResourceUse(server_memory_mib=used.get(trial.candidate))) for trial in tuning.trials
+        )
+        return verdict(evidence(replace(tuning, trials=tuple(trials), limits=limits))).title
+
+    limits, plain = Limits(server_memory_mib=600), verdict(evidence(tuning)).title
+    over = "812 MiB of memory (--memory-mib 600)"
+    assert using(420, limits) == f"Use {CHOSEN}, because the current configuration used {over}"
+    assert not plain.startswith("Use")
+    assert using(420, Limits()) == using(900, limits) == plain
 
 
 def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise() -> None:
