@@ -52,7 +52,7 @@ class Limits:
         """The options that were given, by the field of `ResourceUse` that each limits."""
         names = {"server_cores": "--cpu", "server_memory_mib": "--memory-mib", "gpu_memory_mib": "--gpu-memory-mib"}
         return {
-            field: f"{option} {limit:g}"
+            field: f"{option} {limit:.10g}"
             for field, option in names.items()
             if (limit := getattr(self, field)) is not None
         }
@@ -63,12 +63,16 @@ class Limits:
         return self.server_memory_mib is not None or self.gpu_memory_mib is not None
 
     def excess(self, used: ResourceUse) -> str:
-        """The first limit that is exceeded, as in `812 MiB of memory (--memory-mib 600)`; empty if none is."""
-        units = {"server_cores": "cores", "server_memory_mib": "MiB of memory", "gpu_memory_mib": "MiB of GPU memory"}
+        """The first limit that is exceeded, as in `812.3 MiB of memory (--memory-mib 600)`; empty if none is."""
+        texts = {
+            "server_cores": "{:.2f} cores",
+            "server_memory_mib": "{:,.1f} MiB of memory",
+            "gpu_memory_mib": "{:,.1f} MiB of GPU memory",
+        }
         for field, option in self.options.items():
             value = getattr(used, field)
             if value is not None and value > getattr(self, field):
-                return f"{value:.4g} {units[field]} ({option})"
+                return f"{texts[field].format(value)} ({option})"
         return ""
 
     def known(self, used: ResourceUse) -> bool:

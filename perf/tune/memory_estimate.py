@@ -35,8 +35,8 @@ def estimates(config: ModelConfig, file: Path, *, gpu: bool) -> Estimate:
     """What candidates of this configuration need for the weights and activations of the model in `file`.
 
     Each instance has a copy of its own. `gpu`: the machine has one, where all instances run but those of KIND_CPU. The
-    processes themselves and other models are not counted. Raises `Failure` or `Mistake` if they
-    cannot be estimated.
+    processes themselves and other models are not counted. Raises `Failure` or `Mistake` for a model that cannot be
+    estimated.
     """
     if file.suffix != ".onnx":
         raise Failure(f"{file.name} is no ONNX file")

@@ -34,7 +34,7 @@ def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default
 
 
 def excess(limits: Limits, used: ResourceUse) -> str:
-    """Return which limit a server exceeded, as in `used 812 MiB of memory (--memory-mib 600)`; empty if none."""
+    """Return which limit a server exceeded, as in `used 812.3 MiB of memory (--memory-mib 600)`; empty if none."""
     over = limits.excess(used)
     return over and f"used {over}"
 

@@ -54,9 +54,8 @@ def limited(path: Path, limits: Limits, use: Callable[[Candidate], ResourceUse],
     bench = bench_of(search)
     using = UsingBench(service=bench.service, target=bench.target, use=use)
     search.screen = replace(search.screen, goal=replace(search.goal, limits=limits))
-    search.log = StudyLog(
-        replace(search.log.study, limits=limits), path, using, usable=lambda trial: limits.known(trial.used)
-    )
+    study = replace(search.log.study, limits=limits)
+    search.log = StudyLog(study, path, using, usable=lambda trial: limits.known(trial.used))
     return search
 
 
@@ -64,8 +63,8 @@ def test_a_limit_is_named_with_what_exceeds_it() -> None:
     assert LIMITS.excess(ResourceUse(server_cores=1.5, server_memory_mib=600)) == ""
     assert LIMITS.excess(ResourceUse(server_memory_mib=812.3)) == "812.3 MiB of memory (--memory-mib 600)"
     assert LIMITS.excess(ResourceUse(server_cores=1.62, server_memory_mib=812)) == "1.62 cores (--cpu 1.5)"
-    assert Limits(gpu_memory_mib=4000).excess(ResourceUse(gpu_memory_mib=5120)) == (
-        "5120 MiB of GPU memory (--gpu-memory-mib 4000)"
+    assert Limits(gpu_memory_mib=1234567).excess(ResourceUse(gpu_memory_mib=1234567.9)) == (
+        "1,234,567.9 MiB of GPU memory (--gpu-memory-mib 1234567)"
     )
     assert Limits().excess(ResourceUse(server_cores=1e6, server_memory_mib=1e6, gpu_memory_mib=1e6)) == ""
     assert [LIMITS.known(ResourceUse(server_cores=1.0, server_memory_mib=mib)) for mib in (1.0, None)] == [True, False]
@@ -73,9 +72,9 @@ def test_a_limit_is_named_with_what_exceeds_it() -> None:
 
 def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
     # One instance needs 100 + 20 x 16 = 420 MiB; two need 2 x (100 + 20 x 11) = 640, and 600 with 10 rows.
-    assert list(not_tried(SEARCHED, LIMITS, of_rows)) == [
-        "not tried: 2 instances, max 11 or more: it needs at least 640 MiB of memory (--memory-mib 600) by perf.memory"
-    ]
+    (sentence,) = not_tried(SEARCHED, LIMITS, of_rows)
+    estimate = "640.0 MiB of memory (--memory-mib 600) by perf.memory"
+    assert sentence == f"not tried: 2 instances, max 11 or more: it needs at least {estimate}"
     candidates = SEARCHED.candidates(lambda parallelism, rows: 1000.0 * rows)
     assert tried(candidates, LIMITS, of_rows) == [
         each for each in candidates if each.instances == 1 or each.max_batch_size <= 10
@@ -107,7 +106,7 @@ def test_a_search_chooses_the_best_within_the_limits(tmp_path: Path) -> None:
     assert (chosen.candidate.instances, chosen.candidate.max_batch_size) == (1, 16)
     assert chosen.used == ResourceUse(server_memory_mib=420)
     steps = " ".join(step.text for step in search.log.study.steps)
-    assert "meets the target, used 840 MiB of memory (--memory-mib 500)" in steps
+    assert "meets the target, used 840.0 MiB of memory (--memory-mib 500)" in steps
 
 
 def test_a_choice_that_exceeds_a_limit_only_in_the_last_comparison_is_dropped(tmp_path: Path) -> None:
@@ -138,7 +137,7 @@ def test_where_nothing_is_within_the_limits_they_are_what_has_to_change(tmp_path
     assert result.closest is not None
     (remedy,) = remedies(result.closest, search.screen, search.corrections, search.candidates)
     assert remedy == (
-        f"the limits: {result.closest.candidate} used {result.closest.used.server_memory_mib:.4g} MiB of memory "
+        f"the limits: {result.closest.candidate} used {result.closest.used.server_memory_mib:,.1f} MiB of memory "
         "(--memory-mib 50), and no measured configuration is within them"
     )
 

@@ -145,7 +145,7 @@ def test_no_configuration_is_chosen_over_a_limit(
     assert main([*command, *options]) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert "no configuration met p99 <= 5000 ms under closed:4 (1 row a request), --memory-mib 1 with a" in output
-    assert re.search(r"have to change: the limits: max \d+, .* used [\d.]+ MiB of memory \(--memory-mib 1\)", output)
+    assert re.search(r"have to change: the limits: max \d+, .* used [\d.,]+ MiB of memory \(--memory-mib 1\)", output)
     study = Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))
     assert study.steps[0].text == "the memory is only measured, not estimated before: model.py is no ONNX file"
     assert study.trials

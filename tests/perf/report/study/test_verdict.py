@@ -87,7 +87,7 @@ def test_a_choice_within_the_limits_replaces_a_current_configuration_that_is_not
         return verdict(evidence(replace(tuning, trials=tuple(trials), limits=limits))).title
 
     limits, plain = Limits(server_memory_mib=600), verdict(evidence(tuning)).title
-    over = "812 MiB of memory (--memory-mib 600)"
+    over = "812.0 MiB of memory (--memory-mib 600)"
     assert using(420, limits) == f"Use {CHOSEN}, because the current configuration used {over}"
     assert not plain.startswith("Use")
     assert using(420, Limits()) == using(900, limits) == plain
