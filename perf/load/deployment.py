@@ -17,7 +17,7 @@ from export.repository import REPOSITORY, model_folder
 from perf.load import door
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server, Settings, launch
-from serve.management import traces
+from serve.management import gpu_use, traces
 from serve.revival import Revival, reviving
 from triton_batching.terminal import Mistake
 
@@ -89,7 +89,10 @@ def started(deployment: Deployment, config: ModelConfig, progress: Callable[[str
         trace_file = Path(trace_folder) / "trace" if deployment.trace_rate else None
         arguments = traces.arguments(trace_file, deployment.trace_rate) if trace_file else ()
         settings = Settings(
-            models=(deployment.model,), repository=repository, arguments=(*arguments, EXIT), discard_traces=True
+            models=(deployment.model,),
+            repository=repository,
+            arguments=(*arguments, EXIT, gpu_use.METRICS_INTERVAL),
+            discard_traces=True,
         )
         with launch(settings, progress=progress) as server, reviving(server) as revival:
             yield Running(

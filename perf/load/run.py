@@ -24,7 +24,9 @@ from perf.load.window import in_window, sample, summary
 from perf.load.worker import Job
 from perf.records.load_record import CpuTime, LoadResult
 from perf.records.offered_load import Load
-from serve.management import traces
+from perf.records.resource_use import ResourceUse
+from serve.management import gpu_use, traces
+from serve.management.gpu_use import GpuUse
 from serve.management.statistics import Counters
 from triton_batching import processes
 from triton_batching.machine import cores
@@ -79,10 +81,11 @@ def run(
     if server.server is not None and server.trace_file is not None:
         traces.start(server.server.http_url, server.trace_rate)
     jobs = _jobs(deployment, load, server, prepared)
-    with crew(jobs) as members:
+    with crew(jobs) as members, _sampled(server) as gpu:
         members.await_ready(lambda text: progress(text, 0.0))
         memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
         window = _measure(deployment, load, server, members, progress, check)
+        used = _used(server, window, gpu)
         reported = members.timings
         errors, lost = dict(members.errors), members.lost
     traced_requests = []
@@ -113,6 +116,7 @@ def run(
         partial=window.partial,
         lost=lost,
         reloads_s=() if server.revival is None else tuple(server.revival.took_s),
+        used=used,
     )
 
 
@@ -253,6 +257,24 @@ def _settled(server: Running, model: str, before: Counters, sent: int) -> Counte
         if counted.requests + counted.failed_requests >= sent or time.monotonic() > deadline:
             return after
         time.sleep(0.02)
+
+
+def _sampled(server: Running) -> contextlib.AbstractContextManager[GpuUse]:
+    """Samples of the GPUs of a server that was started here."""
+    return contextlib.nullcontext(GpuUse()) if server.server is None else gpu_use.sampled(server.server.metrics_url)
+
+
+def _used(server: Running, window: Window, gpu: GpuUse) -> ResourceUse:
+    """What the server used; the memory is read after the window, because the kernel holds the processes up for it."""
+    if server.server is None:
+        return ResourceUse()
+    within, seconds = gpu.between(window.first_ns, window.last_ns), window.busy.server_s
+    return ResourceUse(
+        gpu_busy=within.busy,
+        gpu_memory_mib=within.peak_mib,
+        server_cores=None if seconds is None or not window.busy.wall_s else seconds / window.busy.wall_s,
+        server_memory_mib=processes.memory_bytes(processes.tree(server.server.pid)) / 2**20 or None,
+    )
 
 
 def _cpu_time(server: Running, members: Crew) -> CpuTime:

@@ -17,7 +17,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from export.repository import REPOSITORY
 from perf.load.deployment import Running
 from perf.load.variant import read
-from perf.measure import gpu_use
 from perf.measure.analyzer import Endpoint
 from perf.measure.ramp import Glimpse, Level, climb, rarely, wide
 from perf.measure.ramp_plan import StepSearch, climbed, find_record, plan
@@ -27,6 +26,7 @@ from perf.measure.service_time_table import show
 from perf.measure.trial import serving
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
+from serve.management import gpu_use
 from triton_batching.options import MOST_INSTANCES, MOST_THREADS
 from triton_batching.terminal import Failure, Mistake, terminal
 
@@ -124,14 +124,13 @@ def measure(
         again = climb(target(server), [steps[len(steps) // 2], steps[-1]], lambda text, done: None)
         record = concluded(dataclasses.replace(record, again=again.levels), (*ramp.glimpses, *again.glimpses))
     lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare.counted if counted.batches.get(1)]
-    used = gpu.mean()
     return dataclasses.replace(
         record,
         # The median, so that one slow moment of the machine does not count as cold.
         rare_us=float(np.median(lone_us)) if len(lone_us) >= LEAST_SEEN else None,
         rare_way_us=rare.way_us,
-        gpu_busy_percent=used[0] if used else None,
-        gpu_memory_mib=used[1] if used else None,
+        gpu_busy_percent=None if gpu.busy is None else 100 * gpu.busy,
+        gpu_memory_mib=gpu.mean_mib,
     )
 
 

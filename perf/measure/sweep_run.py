@@ -30,8 +30,12 @@ from perf.measure import ceiling_run
 from perf.measure.analyzer import WINDOWS, Endpoint, measure
 from perf.measure.interleaved import in_order
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
+from perf.records.resource_use import ResourceUse
 from serve.launcher import Server, Settings, launch
+from serve.management import gpu_use
+from serve.management.gpu_use import GpuUse
 from serve.management.statistics import Counters
+from triton_batching import processes
 from triton_batching.machine import Machine, versions
 from triton_batching.options import MOST_CLIENTS
 from triton_batching.terminal import Mistake
@@ -149,7 +153,12 @@ def _points(sweep: Sweep, config_name: str, repeat: int) -> Iterator[Measurement
 
 
 def _server(sweep: Sweep, config_name: str, progress: Progressed) -> AbstractContextManager[Server]:
-    settings = Settings(models=(sweep.model,), config_name=config_name, repository=sweep.repository)
+    settings = Settings(
+        models=(sweep.model,),
+        config_name=config_name,
+        repository=sweep.repository,
+        arguments=(gpu_use.METRICS_INTERVAL,),
+    )
     return launch(settings, progress=lambda text: progress(f"{sweep.model} {config_name}: {text}", False))
 
 
@@ -179,9 +188,32 @@ def _measure(server: Server, point: MeasurementKey, window: int) -> Measurement:
     )
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = Counters.read(server.grpc_url, point.model)
-    measured, command = measure(target, point.load, window_ms=window)
+    with gpu_use.sampled(server.metrics_url) as gpu:
+        cpu_s, began = processes.cpu_s(server.pid), time.monotonic()
+        measured, command = measure(target, point.load, window_ms=window)
+        cpu_s, seconds = processes.cpu_s(server.pid) - cpu_s, time.monotonic() - began
     after = Counters.read(server.grpc_url, point.model)
-    return Measurement(point=point, started_at=started, command=command, measured=measured, before=before, after=after)
+    loaded_s = (after - before).rows / measured.throughput_rows_per_s if measured.throughput_rows_per_s else 0.0
+    return Measurement(
+        point=point,
+        started_at=started,
+        command=command,
+        measured=measured,
+        before=before,
+        after=after,
+        used=_used(server, gpu, cpu_s, seconds, loaded_s),
+    )
+
+
+def _used(server: Server, gpu: GpuUse, cpu_s: float, seconds: float, loaded_s: float) -> ResourceUse:
+    """What the server used in `seconds`, in which it had load for `loaded_s`: perf_analyzer takes time to begin."""
+    busy_s = None if gpu.busy is None else gpu.busy * seconds
+    return ResourceUse(
+        gpu_busy=None if busy_s is None or not loaded_s else min(1.0, busy_s / loaded_s),
+        gpu_memory_mib=gpu.peak_mib,
+        server_cores=cpu_s / loaded_s if loaded_s else None,
+        server_memory_mib=processes.memory_bytes(processes.tree(server.pid)) / 2**20 or None,
+    )
 
 
 def run_with_progress(sweeps: list[Sweep], store: Store, console: Console) -> None:

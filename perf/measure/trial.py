@@ -144,4 +144,5 @@ class Meter:
             planned_s=seconds,
             warm_up_s=self.warm_up_s,
             load_sha256=load.trace_sha256,
+            used=result.used,
         )

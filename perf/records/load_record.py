@@ -13,6 +13,7 @@ import numpy as np
 from perf.records import file
 from perf.records.completions import rate_per_s
 from perf.records.offered_load import Load
+from perf.records.resource_use import ResourceUse
 from perf.stats.latency_target import Judgement, LatencyTarget
 from perf.stats.quantile import Quantile, quantile
 from serve.management.statistics import Counters
@@ -151,7 +152,7 @@ class LoadResult:
     `traced_us` maps each stage to microseconds, one value per traced request, all in the same order. `checked`: the
     replies could be checked. `partial`: the run was stopped. `lost` is the number of processes that died. `reloads_s`
     are the seconds that each reload of the model took. `uncounted` says why `counted` and the stages lack the server's
-    counters, "" if they do not.
+    counters, "" if they do not. `used` is what the server used within the window.
     """
 
     load: Load
@@ -169,6 +170,7 @@ class LoadResult:
     sample: Sample = Sample()
     traced_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     uncounted: str = ""
+    used: ResourceUse = field(default_factory=ResourceUse)
 
     @property
     def p99(self) -> Quantile | None:

@@ -7,12 +7,13 @@ measured again and replaced.
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from perf.records import file
 from perf.records.file import RecordError as RecordError
+from perf.records.resource_use import ResourceUse
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
@@ -103,7 +104,7 @@ class Measurement:
 
     `wasted` is the share of the computed elements that was padding, None if the backend does not count it.
     `order_seed` drew the order of the configurations in each repeat of a sweep; None in older records, which have the
-    order of the command line.
+    order of the command line. `used` is what the server used under the load.
     """
 
     KIND: ClassVar[str] = "record"
@@ -117,6 +118,7 @@ class Measurement:
     after: Counters
     wasted: float | None = None
     order_seed: int | None = None
+    used: ResourceUse = field(default_factory=ResourceUse)
 
     @property
     def counters(self) -> Counters:

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.records.candidate import Candidate
+from perf.records.resource_use import Limits, ResourceUse
 from perf.stats.latency_target import LatencyTarget as LatencyTarget
 from perf.stats.percentile import percentile_ms
 from serve.management.statistics import Counters
@@ -69,6 +70,8 @@ class Trial:
     and clients (None if it was not counted), `load_average` that of the machine before the trial. `faults` are reasons
     not to trust the trial, in words.
 
+    `used` is what the server used. In a study its GPU memory is None if servers of other candidates ran beside it.
+
     `stages_us` maps the stages of a request to means over the window. `parts_us` maps them to one value per traced
     request, all in the same order; empty if none was traced.
     """
@@ -102,6 +105,7 @@ class Trial:
     planned_s: float | None = None
     warm_up_s: float | None = None
     load_sha256: str = ""
+    used: ResourceUse = field(default_factory=ResourceUse)
 
     @property
     def p99_ms(self) -> float:
@@ -129,7 +133,8 @@ class Study:
     `load` and `objective` are as on the command line. `default` is the configuration to improve on. `chosen` is None if
     nothing met the latency target. `space` maps each searched field to the values tried. `profiles` are the names of
     the service-time records beside the study. `limit` says what limits the chosen configuration, in a sentence.
-    `model_sha256` is the digest of the model file, empty if there is none.
+    `model_sha256` is the digest of the model file, empty if there is none. None that used more than `limits` is
+    chosen.
     """
 
     KIND: ClassVar[str] = "study"
@@ -155,6 +160,7 @@ class Study:
     before_pbtxt: str
     after_pbtxt: str
     model_sha256: str = ""
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def target(self) -> LatencyTarget:

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from rich.console import Console
 
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
+from perf.records.resource_use import ResourceUse
 from perf.records.study import is_study
 from perf.report.page import render
 from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
@@ -105,7 +106,10 @@ def write_csv(summary: Summary, folder: Path) -> Path:
     """Write all columns of all rows, with units in the names; maps are `key:value` pairs, lists have `; ` between."""
     text = io.StringIO()
     rows = [_flat(row, comparison) for comparison in summary.comparisons for row in comparison.rows]
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    used = [field.name for field in dataclasses.fields(ResourceUse)]
+    unknown = {name for name in used if all(row[name] is None for row in rows)}
+    names = [name for name in rows[0] if name not in unknown]
+    writer = csv.DictWriter(text, fieldnames=names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return whole_file.write(folder / "summary.csv", text.getvalue())
@@ -159,7 +163,7 @@ def _flat(row: Row, comparison: Comparison) -> dict[str, object]:
         if field.name in ("throughput", "to_baseline", "p95_to_baseline", "to_ceiling"):
             name = "mean_rows_per_s" if field.name == "throughput" else field.name
             cells |= _interval_cells(name, value)
-        elif field.name == "stages":
+        elif field.name in ("stages", "used"):
             cells |= dataclasses.asdict(value)
         elif isinstance(value, dict):
             cells[field.name] = " ".join(f"{key}:{part}" for key, part in value.items())

@@ -54,6 +54,14 @@ def _parser() -> argparse.ArgumentParser:
     space.add_argument("--max-batch-size", type=int, metavar="N", help="allow more rows than the model's variants do")
     space.add_argument("--instances", type=int, metavar="N", help="up to so many (default: one for each core)")
     space.add_argument("--preferred", action="store_true", help="also try preferred_batch_size")
+    limits = parser.add_argument_group(
+        "limits of what the server may use",
+        "A configuration is not tried if perf.memory says that it needs more,\n"
+        "and not chosen if it used more. For example: --memory-mib 800 --cpu 1.5",
+    )
+    limits.add_argument("--cpu", type=float, metavar="CORES", help="cores that all its processes use")
+    limits.add_argument("--memory-mib", type=float, metavar="MIB", help="memory of all its processes, on the host")
+    limits.add_argument("--gpu-memory-mib", type=float, metavar="MIB", help="memory in use on the GPUs")
     cost = parser.add_argument_group("the cost")
     cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")

@@ -15,6 +15,7 @@ from perf.records.traffic import Traffic
 from perf.stats import pareto as pareto_front
 from perf.tune.bottleneck import OTHERS
 from perf.tune.comparison import Comparison
+from perf.tune.entrants import likely_over
 from perf.tune.pooled_trials import PooledTrials
 from perf.tune.remedy import remedies
 from perf.tune.screening import Screened
@@ -38,7 +39,8 @@ def show(tuning: Tuning, console: Console) -> None:
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
     comparison = tuning.result.comparison
-    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}"
+    limits = "".join(f", {option}" for option in tuning.question.limits.options.values())
+    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}{limits}"
     if comparison is None:
         yield from _refusal(tuning, target)
         return
@@ -48,6 +50,7 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         yield f"  current: {_figures(comparison.before)}, {_certainty(comparison.before)}"
     name = "measured" if comparison.better or chosen.candidate == default else str(chosen.candidate)
     yield f"  {name}: {_figures(chosen)}, {_certainty(chosen)}"
+    yield from _used(comparison)
     yield from _gains(tuning, comparison)
     yield f"  limited now by {tuning.study.limit}"
     yield from _warnings(tuning, comparison)
@@ -57,6 +60,13 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         yield "  written: nothing, since the current configuration stays"
     if tuning.previous is not None:
         yield f"  in place of: {tuning.previous.description}; kept as {_near(tuning.previous.copy)}"
+
+
+def _used(comparison: Comparison) -> Iterator[str]:
+    """Yield what the server used, with the choice and with the current configuration, as far as it was measured."""
+    before = comparison.before
+    if used := str(comparison.chosen.used):
+        yield f"  the server used {used}" + ("" if before is None else f" (current: {before.used})")
 
 
 def _headline(comparison: Comparison, default: Candidate, target: str) -> str:
@@ -94,7 +104,9 @@ def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
         return
     yield f"  closest in the search: {closest.candidate}, {_figures(closest)}"
     yield f"  limited by {tuning.study.limit}"
-    candidates = [screened.candidate for screened in tuning.result.screened]
+    over = likely_over(tuning.result.measured, tuning.screen.goal)
+    every = [each.candidate for each in tuning.result.screened]
+    candidates = [candidate for candidate in every if not over(candidate)] or every
     for remedy in remedies(closest, tuning.screen, tuning.result.corrections, candidates):
         yield f"  what would have to change: {remedy}"
 

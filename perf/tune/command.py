@@ -6,16 +6,20 @@ import re
 from rich.console import Console
 
 from perf.load.arrivals import read_trace
+from perf.records.resource_use import Limits
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import show
 from perf.tune.tuning import Question, tune
+from serve.management import gpu_use
 from triton_batching.terminal import Mistake
 
 # Without ramp:, because a rate that rises during a trial is no load to choose a configuration for.
 PATTERNS = ("closed", "poisson", "constant", "gamma", "trace")
 # What differs between two steps of one phase: the share at the end of the text, and counts.
 SHARE, NUMBER = re.compile(r"\(\d+%\)$"), re.compile(r"\d[\d.,]*")
+
+MOST_MIB = 1 << 30
 
 
 class PhaseLines:
@@ -58,11 +62,20 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         ("instances", 1, 512),
         ("max_batch_size", 1, 1 << 16),
         ("margin", 0, 0.5),
+        ("cpu", 0.01, 4096),
+        ("memory_mib", 1, MOST_MIB),
+        ("gpu_memory_mib", 1, MOST_MIB),
     )
     for name, least, most in limits:
         value = getattr(arguments, name)
         if value is not None and not least <= value <= most:
             raise Mistake(f"--{name.replace('_', '-')} {value:g}: must be from {least} to {most}.")
+    if arguments.gpu_memory_mib is not None and gpu_use.driver() is None:
+        raise Mistake(
+            f"--gpu-memory-mib {arguments.gpu_memory_mib:g}: nvidia-smi reports no GPU of this machine, so no "
+            "configuration can be held to the limit. Leave it out, or tune on the machine with the GPU; --memory-mib "
+            "limits the memory of the host."
+        )
     traffic = _traffic(_load(arguments), arguments.rows)
     if arguments.objective == "goodput" and traffic.pattern != "poisson":
         raise Mistake(f"--load {traffic}: goodput is the highest Poisson rate; leave --load out.")
@@ -88,6 +101,11 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
         repository=arguments.repository,
         force=arguments.force,
         command=command,
+        limits=Limits(
+            server_cores=arguments.cpu,
+            server_memory_mib=arguments.memory_mib,
+            gpu_memory_mib=arguments.gpu_memory_mib,
+        ),
     )
 
 

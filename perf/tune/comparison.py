@@ -48,9 +48,11 @@ class Comparison:
 
     @property
     def misses(self) -> bool:
-        """Whether the current configuration surely misses the target, or does not carry the load."""
+        """Whether the current configuration surely misses the target, does not carry the load, or exceeds a limit."""
         before = self.before
-        return before is not None and (before.passed is False or not self.goal.carries(before))
+        return before is not None and (
+            before.passed is False or not self.goal.carries(before) or not self.goal.fits(before)
+        )
 
     @property
     def better(self) -> bool:

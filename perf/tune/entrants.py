@@ -1,9 +1,10 @@
-"""The first candidates to measure: the current configuration, and others from which most is learned."""
+"""Which candidates to measure first, from which most is learned, and in what order to try the others."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from perf.records.candidate import Candidate
 from perf.tune.goal import Goal
+from perf.tune.pooled_trials import PooledTrials
 from perf.tune.screening import Screened
 from perf.tune.space import Parallelism
 
@@ -28,6 +29,20 @@ def entrants(screened: Sequence[Screened], goal: Goal, default: Candidate) -> li
     others = [each.candidate for each in ordered if each.candidate != default]
     apart = [each for each in others if Parallelism.of(each) != Parallelism.of(others[0])]
     return [default, *dict.fromkeys([*others[:1], *apart[:1], *others[1:]])][: 1 + ENTRANTS]
+
+
+def untried(screened: Sequence[Screened], measured: Sequence[PooledTrials], goal: Goal) -> list[Screened]:
+    """Return the candidates that were not measured, best first, and last those that are likely to exceed a limit."""
+    known = {(pooled.candidate, pooled.trials[0].load) for pooled in measured}
+    new = [each for each in screened if (each.candidate, str(each.traffic)) not in known]
+    over = likely_over(measured, goal)
+    return sorted(new, key=lambda each: over(each.candidate))
+
+
+def likely_over(measured: Sequence[PooledTrials], goal: Goal) -> Callable[[Candidate], bool]:
+    """Return whether a candidate has no fewer instances and threads than one that exceeded a limit."""
+    over = {Parallelism.of(pooled.candidate) for pooled in measured if not goal.fits(pooled)}
+    return lambda candidate: any(Parallelism.of(candidate).covers(one) for one in over)
 
 
 def _kind(candidate: Candidate) -> object:

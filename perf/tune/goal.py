@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from perf.records.candidate import Candidate
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import LatencyTarget
 
 OBJECTIVES = ("throughput", "goodput", "cost")
@@ -34,6 +35,10 @@ class Figures(Protocol):
     def offered_rows_per_s(self) -> float | None:
         """Rows per second that an open load offers; None for a closed loop."""
 
+    @property
+    def used(self) -> ResourceUse:
+        """What the server used; all None if that is not predicted."""
+
 
 Ranked = TypeVar("Ranked", bound=Figures)
 
@@ -42,13 +47,15 @@ Ranked = TypeVar("Ranked", bound=Figures)
 class Goal:
     """An objective under a latency target, for an `open` load or a closed loop.
 
-    `margin` is the share of the target that stays free, because the next measurement will differ.
+    `margin` is the share of the target that stays free, because the next measurement will differ. `limits` are those of
+    what the server may use.
     """
 
     objective: str
     target: LatencyTarget
     open: bool = False
     margin: float = 0.05
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def limit_ms(self) -> float:
@@ -60,13 +67,17 @@ class Goal:
         offered = figures.offered_rows_per_s
         return offered is None or figures.throughput_rows_per_s >= CARRIED * offered
 
+    def fits(self, figures: Figures) -> bool:
+        """Return whether the server used no more than it may."""
+        return not self.limits.excess(figures.used)
+
     def met(self, figures: Figures) -> bool:
-        """Return whether the target is met with the margin, and the load carried."""
-        return self.carries(figures) and figures.p99_ms <= self.limit_ms
+        """Return whether the target is met with the margin, the load carried, and no limit exceeded."""
+        return self.fits(figures) and self.carries(figures) and figures.p99_ms <= self.limit_ms
 
     def within(self, figures: Figures) -> bool:
-        """Return whether the target itself is met, without a margin, and the load carried."""
-        return self.carries(figures) and figures.p99_ms <= self.target.latency_ms
+        """Return whether the target itself is met, without a margin, the load carried, and no limit exceeded."""
+        return self.fits(figures) and self.carries(figures) and figures.p99_ms <= self.target.latency_ms
 
     @property
     def by_p99(self) -> bool:
@@ -90,17 +101,20 @@ class Goal:
         other_tier, other_value = self.value(other)
         return tier > other_tier or (tier == other_tier and value > other_value * (1 + by))
 
+    def distance(self, figures: Figures) -> tuple[bool, bool, float]:
+        """Return a sort key that is lowest for figures that come nearest to what is asked for."""
+        return not self.fits(figures), not self.carries(figures), figures.p99_ms
+
     def ranked(self, figures: Iterable[Ranked], *, default: Candidate) -> list[Ranked]:
         """Sort, best first: those that meet the target by value, then the others by their distance from it."""
         return sorted(figures, key=lambda ranked: self._key(ranked, default))
 
     def _key(self, figures: Figures, default: Candidate) -> tuple[object, ...]:
-        p99 = figures.p99_ms if math.isfinite(figures.p99_ms) else 1e12
         if not self.met(figures):
-            return 1, 0, -int(self.carries(figures)), p99
+            return 1, 0, *self.distance(figures)
         tier, value = self.value(figures)
         steps = round(math.log(max(value, 1e-12)) / TIE)
-        return 0, -tier, -steps, round(p99, 1), complexity(figures.candidate, default)
+        return 0, -tier, -steps, round(figures.p99_ms, 1), complexity(figures.candidate, default)
 
 
 def complexity(candidate: Candidate, default: Candidate) -> tuple[object, ...]:

@@ -31,7 +31,10 @@ AFTER = 1000
 
 @dataclass(kw_only=True)
 class LiveBench:
-    """Servers of `config` with each candidate's values; a context that stops them all at its end."""
+    """Servers of `config` with each candidate's values; a context that stops them all at its end.
+
+    `alone`: no server runs beside the one that is measured, so that the memory in use on the GPUs is its own.
+    """
 
     config: ModelConfig
     target: LatencyTarget
@@ -40,6 +43,7 @@ class LiveBench:
     repository: Path = REPOSITORY
     command: tuple[str, ...] = ()
     progress: Callable[[str], None] = lambda _: None
+    alone: bool = False
     answers: Answers = field(default_factory=Answers)
     _servers: dict[Candidate, Future[tuple[Running, ExitStack]]] = field(default_factory=dict)
     _starters: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=MOST_SERVERS))
@@ -69,7 +73,9 @@ class LiveBench:
             answers=self.answers,
             progress=lambda text, share: self.progress(f"{candidate}: {text} ({share:.0%})"),
         )
-        self.prepare(candidate)
+        if self.alone:
+            self._stop_others(candidate)
+        self._begin(candidate)
         if not all(started.done() for started in self._servers.values()):
             self.progress(f"{candidate}: tritonserver is starting")
         # All servers that were asked for, so that none starts while another is under load.
@@ -83,6 +89,8 @@ class LiveBench:
         seed = round + (AFTER if stage in TRACED else 0)
         trial = meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=seed)
         self._rates[candidate] = trace_rate(trial.requests / trial.seconds)
+        if len(self._servers) > 1:
+            return replace(trial, used=replace(trial.used, gpu_memory_mib=None))
         return trial
 
     def prepare(self, candidate: Candidate) -> None:
@@ -90,6 +98,10 @@ class LiveBench:
 
         Of too many the oldest ends, but never that of the current configuration: the last comparison needs it.
         """
+        if not self.alone:
+            self._begin(candidate)
+
+    def _begin(self, candidate: Candidate) -> None:
         if candidate in self._servers:
             return
         if len(self._servers) >= MOST_SERVERS:
@@ -103,6 +115,13 @@ class LiveBench:
             stopping = threading.Thread(target=_stop, args=(started,))
             stopping.start()
             self._stopping.append(stopping)
+
+    def _stop_others(self, candidate: Candidate) -> None:
+        """Stop all servers but the candidate's, and wait for their ends."""
+        for other in [each for each in self._servers if each != candidate]:
+            self.retire(other)
+        for stopping in self._stopping:
+            stopping.join()
 
     def retire_all(self) -> None:
         """Stop all servers, and return at once."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perf.records.candidate import Candidate
+from perf.records.resource_use import ResourceUse
 from perf.records.study import LatencyTarget, Trial
 from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
@@ -55,3 +56,8 @@ class PooledTrials:
     def worst_p99_ms(self) -> float:
         """99th percentile of the worst trial."""
         return max(trial.p99_ms for trial in self.trials)
+
+    @property
+    def used(self) -> ResourceUse:
+        """The most that the server used in any of the trials."""
+        return ResourceUse.of((trial.used for trial in self.trials), max)

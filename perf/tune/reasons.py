@@ -1,12 +1,19 @@
-"""The reason for each value of the chosen configuration: what is expected with that one value as it was before."""
+"""The reason for each value of the chosen configuration: what is expected with that one value as it was before.
 
-from collections.abc import Mapping
+It also says why others are not tried or not chosen: a limit that they exceed.
+"""
+
+import bisect
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from perf.records.candidate import Candidate
+from perf.records.resource_use import Limits, ResourceUse
 from perf.tune.goal import Figures, Goal
+from perf.tune.limits import Estimate
 from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import LEAST_ERROR, Corrections
+from perf.tune.space import Parallelism, Space
 
 
 def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default: Candidate) -> Mapping[str, str]:
@@ -24,6 +31,26 @@ def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default
     if chosen.dynamic and not default.dynamic:
         sentences["dynamic_batching"] = "requests that wait together run together"
     return sentences
+
+
+def excess(limits: Limits, used: ResourceUse) -> str:
+    """Return which limit a server exceeded, as in `used 812.3 MiB of memory (--memory-mib 600)`; empty if none."""
+    over = limits.excess(used)
+    return over and f"used {over}"
+
+
+def not_tried(searched: Space, limits: Limits, estimate: Estimate) -> Iterator[str]:
+    """Yield a sentence for each parallelism of which some batch sizes need more memory than they may."""
+    largest = max(searched.sizes)
+    for parallelism in searched.parallelisms:
+
+        def over(rows: int, parallelism: Parallelism = parallelism) -> str:
+            return limits.excess(estimate(parallelism.with_batches_of(rows)))
+
+        # More rows need no less memory.
+        rows = 1 + bisect.bisect_left(range(1, largest + 1), 1, key=lambda rows: bool(over(rows)))
+        if rows <= largest:
+            yield f"not tried: {parallelism}, max {rows} or more: it needs at least {over(rows)} by perf.memory"
 
 
 def simplified(screen: Screen, corrections: Corrections, chosen: Candidate, default: Candidate) -> Candidate:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
 from perf.tune.pooled_trials import PooledTrials
+from perf.tune.reasons import excess
 from perf.tune.screening import Screen
 from perf.tune.simulator import NO_CORRECTION, Corrections
 from perf.tune.space import Parallelism
@@ -20,6 +21,8 @@ def remedies(
 ) -> list[str]:
     """Return what would have to change, one sentence each."""
     goal, traffic = screen.goal, screen.traffic
+    if over := excess(goal.limits, closest.used):
+        return [f"the limits: {closest.candidate} {over}, and no measured configuration is within them"]
     sentences = []
     if goal.carries(closest) and math.isfinite(closest.p99_ms):
         reachable_ms = closest.p99_ms / (1 - goal.margin)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from perf.records.candidate import Candidate
+from perf.records.resource_use import ResourceUse
 from perf.records.study import Prediction
 from perf.records.traffic import Traffic
 from perf.tune.goal import Goal, complexity
@@ -35,6 +36,11 @@ class Screened:
     def offered_rows_per_s(self) -> float | None:
         """Rows per second of an open load, less what chance may take from a random one."""
         return DRAWN * self.traffic.rate_per_s * self.traffic.rows if self.traffic.rate_per_s else None
+
+    @property
+    def used(self) -> ResourceUse:
+        """Not known: the simulation has no memory and no cores."""
+        return ResourceUse()
 
 
 @dataclass(frozen=True, kw_only=True)

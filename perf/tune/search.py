@@ -14,12 +14,12 @@ from perf.records.candidate import Candidate
 from perf.records.study import HALVING, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.tune.comparison import Comparison
-from perf.tune.entrants import entrants
+from perf.tune.entrants import entrants, untried
 from perf.tune.final_rounds import FinalRounds
 from perf.tune.fitting import Fit
 from perf.tune.goal import Goal
 from perf.tune.pooled_trials import PooledTrials
-from perf.tune.reasons import is_better, simplified
+from perf.tune.reasons import excess, is_better, simplified
 from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import LEAST_ERROR, Corrections
 from perf.tune.study_log import FINAL_POINTS, LEAST_FINAL_POINTS, SURVIVORS, Budget, StudyLog
@@ -103,10 +103,9 @@ class Search:
         self._round(1, entrants(self.screened, self.goal, self.default), self.budget.short_s)
         comparison = self._choose()
         measured = self._measured()
-        closest = min(measured, key=lambda pooled: (not self.goal.carries(pooled), pooled.p99_ms), default=None)
         return SearchResult(
             comparison=comparison,
-            closest=None if comparison else closest,
+            closest=None if comparison else min(measured, key=self.goal.distance, default=None),
             measured=tuple(measured if comparison is None else self._reported(comparison, measured)),
             screened=tuple(self.screened),
             predictions=predictions,
@@ -129,7 +128,8 @@ class Search:
                 return None
             if comparison.confirmed:
                 return comparison
-            self.log.add_step(f"{best.candidate}: not chosen, it missed the target in the last comparison")
+            why = excess(self.goal.limits, comparison.chosen.used) or "missed the target"
+            self.log.add_step(f"{best.candidate}: not chosen, it {why} in the last comparison")
             self.failed.add(_key(best))
             self._fit()
 
@@ -191,9 +191,10 @@ class Search:
     def _measure(self, candidate: Candidate, traffic: Traffic, stage: str, number: int, seconds: float) -> Trial:
         trial = self.log.measure(candidate, traffic, stage=stage, round=number, seconds=seconds)
         verdict = {True: "meets the target", False: "misses the target", None: "too few requests to be sure"}
+        over = excess(self.goal.limits, trial.used)
         self.log.add_step(
             f"{candidate} at {trial.load}, {trial.seconds:g} s: {trial.throughput_rows_per_s:.4g} rows/s, "
-            f"p99 {trial.p99_ms:.4g} ms, {verdict[self._pooled([trial]).passed]}"
+            f"p99 {trial.p99_ms:.4g} ms, {verdict[self._pooled([trial]).passed]}{over and f', {over}'}"
         )
         return trial
 
@@ -251,8 +252,7 @@ class Search:
 
     def _new(self) -> Iterator[Screened]:
         """Yield the candidates that were not measured yet, best first."""
-        measured = {(trial.candidate, trial.load) for trial in self.log.study.trials}
-        return (each for each in self.screened if (each.candidate, str(each.traffic)) not in measured)
+        return iter(untried(self.screened, self._measured(), self.goal))
 
     def _contender(self) -> Screened | None:
         """Return the best candidate not yet measured that could beat the best one within the model's error.

@@ -32,6 +32,15 @@ class Parallelism:
         """Return the parallelism of a candidate."""
         return cls(instances=candidate.instances, threads=candidate.threads)
 
+    def with_batches_of(self, rows: int) -> Candidate:
+        """Return the candidate of so many rows with this parallelism, without a delay."""
+        return Candidate(max_batch_size=rows, instances=self.instances, threads=self.threads)
+
+    def covers(self, other: "Parallelism") -> bool:
+        """Return whether it has no fewer instances and threads."""
+        most = self.threads or math.inf, other.threads or math.inf
+        return self.instances >= other.instances and most[0] >= most[1]
+
     def __str__(self) -> str:
         threads = "" if self.threads is None else f" x {self.threads} threads"
         return f"{self.instances} instance{'s' if self.instances > 1 else ''}{threads}"

@@ -44,15 +44,23 @@ class Bench(Protocol):
 
 
 class StudyLog:
-    """A study on disk at `path`, and the bench that measures its missing trials."""
+    """A study on disk at `path`, and the bench that measures its missing trials.
+
+    Trials on record that are not `usable` are measured again.
+    """
 
     def __init__(
-        self, study: Study, path: Path, bench: Bench, progress: Callable[[str], None] = lambda _: None
+        self,
+        study: Study,
+        path: Path,
+        bench: Bench,
+        progress: Callable[[str], None] = lambda _: None,
+        usable: Callable[[Trial], bool] = lambda _: True,
     ) -> None:
         self.path, self.bench, self._progress = path, bench, progress
         resumed = _stored(study, path)
-        self.study = study if resumed is None else replace(resumed, command=study.command)
-        self._recorded = list(self.study.trials)
+        self.study = study if resumed is None else replace(resumed, command=study.command, limits=study.limits)
+        self._recorded = list(filter(usable, self.study.trials))
         self.study = replace(self.study, trials=(), steps=())
         self._old_steps = list(resumed.steps) if resumed is not None else []
         self._before_s = self._old_steps[-1].at_s if self._old_steps else 0.0

@@ -4,7 +4,7 @@ import datetime
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -16,14 +16,17 @@ from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
+from perf.records.resource_use import Limits
 from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
 from perf.simulate.batcher.rules import Rules
 from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
+from perf.tune.limits import Estimate, narrowed, tried
 from perf.tune.live import LiveBench
-from perf.tune.reasons import reasons
+from perf.tune.memory_estimate import estimated
+from perf.tune.reasons import not_tried, reasons
 from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
 from perf.tune.simulator import ProfiledSimulator
@@ -58,6 +61,7 @@ class Question:
     repository: Path = REPOSITORY
     force: bool = False
     command: tuple[str, ...] = ()
+    limits: Limits = field(default_factory=Limits)
 
     @property
     def folder(self) -> Path:
@@ -104,13 +108,17 @@ def tune(question: Question, progress: Progress) -> Tuning:
     before, config = _current(question)
     check_folder(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
-    searched = _space(question, config)
+    searched, estimate, notes = _limited(question, config, _space(question, config))
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
     simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
-    candidates = searched.candidates(simulator.service_us)
+    candidates = tried(searched.candidates(simulator.service_us), question.limits, estimate)
     goal = Goal(
-        objective=question.objective, target=question.target, open=question.traffic.open, margin=question.margin
+        objective=question.objective,
+        target=question.target,
+        open=question.traffic.open,
+        margin=question.margin,
+        limits=question.limits,
     )
     screen = Screen(simulator=simulator, traffic=question.traffic, goal=goal)
     study = _empty_study(question, before, config, candidates, profile)
@@ -122,8 +130,11 @@ def tune(question: Question, progress: Progress) -> Tuning:
         repository=question.repository,
         command=question.command,
         progress=progress,
+        alone=question.limits.gpu_memory_mib is not None,
     ) as bench:
-        log = StudyLog(study, question.record, bench, progress)
+        log = StudyLog(study, question.record, bench, progress, usable=lambda trial: question.limits.known(trial.used))
+        for note in notes:
+            log.add_step(note)
         result = Search(candidates=candidates, screen=screen, log=log, budget=budget, progress=progress).run()
         bench.retire_all()  # they end while the result is written and tried
         path, previous = _conclude(question, before, config, screen, result, log, progress)
@@ -178,6 +189,14 @@ def _space(question: Question, config: ModelConfig) -> Space:
         instances=question.instances,
         preferred=question.preferred,
     )
+
+
+def _limited(question: Question, config: ModelConfig, searched: Space) -> tuple[Space, Estimate, list[str]]:
+    """Return what limits of memory leave of the space, the estimate that decides it, and what it says in sentences."""
+    limits, gpu = question.limits, Machine.this().gpu is not None
+    estimate, why = estimated(config, model_file(question.folder, config), limits, gpu=gpu)
+    notes = [why] if why else list(not_tried(searched, limits, estimate))
+    return narrowed(searched, limits, estimate), estimate, notes
 
 
 def _profile(question: Question, config: ModelConfig, searched: Space, progress: Progress) -> Profile:
@@ -235,6 +254,7 @@ def _empty_study(
         before_pbtxt=before.text,
         after_pbtxt="",
         model_sha256=model_digest(served),
+        limits=question.limits,
     )
 
 

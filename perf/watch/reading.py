@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from clients.connection import checked
 from clients.endpoint import HERE
 from clients.errors import NotReadyError, ServerUnreachableError, behind_proxy
-from perf.measure import gpu_use
+from serve.management import gpu_use
 from serve.management.api import ServerError
 from serve.management.metrics import Device, Metrics, MetricsError
 from serve.management.statistics import Counters, Statistics
 
 TIMEOUT_S = 2.0
-MIB = 2**20
 
 Version = tuple[str, str]
 """A model's name and a version of it."""
@@ -54,7 +53,7 @@ class Source:
         self._epoch_s = time.time() - time.monotonic()
         self._statistics = Statistics(url)
         # Triton counts GPUs only if it was built for them. On this machine the driver can be asked instead.
-        self._asks_driver = url.rpartition(":")[0] in HERE and gpu_use.read() is not None
+        self._asks_driver = url.rpartition(":")[0] in HERE and gpu_use.driver() is not None
 
     @property
     def now_s(self) -> float:
@@ -105,8 +104,6 @@ class Source:
             return None, str(error)
 
     def _driver(self) -> tuple[Device, ...]:
-        """All GPUs of this machine as one device: mean utilisation, sum of memory."""
-        usage = gpu_use.read() if self._asks_driver else None
-        if usage is None:
-            return ()
-        return (Device(busy=usage[0] / 100, memory_bytes=usage[1] * MIB, memory_total_bytes=0.0),)
+        """All GPUs of this machine as one device."""
+        device = gpu_use.driver() if self._asks_driver else None
+        return () if device is None else (device,)

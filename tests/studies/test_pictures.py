@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from export.repository import REPOSITORY, RepositoryError, faults, model_file, read_config
-from perf.measure import gpu_use
 from perf.studies.experiment import origin
 from perf.studies.pictures import __main__ as pictures
 from perf.studies.pictures.models import build
@@ -74,12 +73,6 @@ def test_a_tree_of_processes_is_counted_whole() -> None:
         assert 5 << 20 < usage.memory_bytes < 200 << 20
         subprocess.run(["kill", *map(str, processes)], check=True)
     assert Usage.of(outer.pid) == Usage(cpu_s=0, memory_bytes=0)
-
-
-def test_gpus_are_sampled_where_there_are_any() -> None:
-    with gpu_use.sampled() as use:
-        utilisation = gpu_use.read()
-    assert (use.mean() is None) == (utilisation is None)
 
 
 def test_the_simulated_accelerator_takes_the_place_of_resnet50(tmp_path: Path) -> None:

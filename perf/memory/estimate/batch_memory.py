@@ -125,6 +125,10 @@ class Model:
             live=tuple(self._live(first)),
         )
 
+    def least_bytes(self, inputs: Mapping[str, Shape]) -> int:
+        """Bytes that one instance needs for these shapes, whatever the allocator: weights and lower bound."""
+        return self.weights.bytes + peak_bytes(self.buffers(self.shapes(inputs)))
+
     def _session(self, graph: Graph, plan: Plan) -> Session:
         return Session(graph, plan, self.weights, threads=self.threads, rules=self.rules, pattern=self.pattern)
 

@@ -7,6 +7,7 @@ from perf.records.candidate import Candidate
 from perf.records.last_comparison import Gain
 from perf.records.study import TUNED, Trial
 from perf.records.target_verdict import of_trials
+from perf.report.study import use
 from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s, word
 from perf.report.study.gain import claim, gains, sentence
 from perf.report.study.section import Grid, Section
@@ -34,6 +35,7 @@ def verdict(evidence: Evidence) -> Section:
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
         *_rejected(evidence),
+        use.sentence(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         _next(evidence, all_gains),
         _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
@@ -51,6 +53,7 @@ def verdict(evidence: Evidence) -> Section:
             "passes": passes(evidence, evidence.shown),
             "current_passes": passes(evidence, evidence.study.default),
             "gains": [_data(gain, evidence) for gain in all_gains],
+            "used": use.data(evidence),
         },
     )
 
@@ -79,6 +82,8 @@ def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
         return f"Not verified: {study.chosen} was chosen, but all its measurements together miss {goal}"
     if new is True and current is False:
         return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
+    if over := use.excess(evidence):
+        return f"Use {study.chosen}, because the current configuration used {over}"
     first = all_gains[0] if all_gains else None
     better = first.verdict.word if first is not None else CANNOT_TELL
     if first is not None and better == FASTER:
@@ -173,7 +178,7 @@ def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     if first is None or not first.verdict.more_rounds:
         return ""
     options = (
-        f"{_option(study.command, '--rows')}{repository} --rounds {first.interval.count + first.verdict.more_rounds}"
+        f"{_option(study.command, '--rows')}{repository} --most-rounds {first.interval.count + first.verdict.more_rounds}"
     )
     return (
         f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} --load {study.load} "

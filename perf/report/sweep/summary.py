@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement
+from perf.records.resource_use import ResourceUse
 from perf.report.sweep.marks import marks
 from perf.report.sweep.mixture import refuse
 from perf.stats import rounds
@@ -102,6 +103,7 @@ class Row:
     rows_per_execution: float
     infer_us_per_row: float
     batches: Mapping[int, int]
+    used: ResourceUse
     to_baseline: Interval | None = None
     p95_to_baseline: Interval | None = None
     to_ceiling: Interval | None = None
@@ -261,6 +263,7 @@ def _row(records: Sequence[Measurement], ceiling: Top | None) -> Row:
         rows_per_execution=float(np.median([record.counters.rows_per_execution for record in records])),
         infer_us_per_row=float(np.median([_infer_us_per_row(record.counters) for record in records])),
         batches=counted.batches,
+        used=ResourceUse.of((record.used for record in records), lambda values: float(np.median(values))),
         to_ceiling=ratio_of(rates, ceiling.by_repeat) if ceiling else None,
         marks=marks(records),
     )

@@ -43,6 +43,10 @@ def _to_baseline(row: Row) -> str:
     return "" if row.verdict is None else ends_of(row.to_baseline)
 
 
+def _filled(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
 def _within(row: Row) -> str:
     """How far the interval of the throughput ends from its value, in percent."""
     if row.throughput is None or not row.throughput.bounded:
@@ -70,6 +74,10 @@ COLUMNS = (
     Column(title="interval", value=_to_baseline, drop=8),
     Column(title="verdict", value=lambda row: row.verdict.word if row.verdict else "", drop=2, left=True),
     Column(title="x ceil.", value=lambda row: _times(row.to_ceiling), drop=3),
+    Column(title="server\ncores", value=lambda row: _filled(row.used.server_cores, "{:.2f}"), drop=11),
+    Column(title="server\nMiB", value=lambda row: _filled(row.used.server_memory_mib, "{:,.0f}"), drop=12),
+    Column(title="GPU\nbusy", value=lambda row: _filled(row.used.gpu_busy, "{:.0%}"), drop=11),
+    Column(title="GPU\nMiB", value=lambda row: _filled(row.used.gpu_memory_mib, "{:,.0f}"), drop=12),
     MARK,
 )
 

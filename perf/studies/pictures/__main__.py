@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 
 from clients.async_model import AsyncModel
-from perf.measure import gpu_use
 from perf.records import file
 from perf.stats.percentile import percentile
 from perf.studies.experiment import command_line, now, origin, progress_line
 from perf.studies.pictures.models import CLASSIFIERS, SLOT, build, pictures
 from perf.studies.pictures.table import VARIANTS, WIDTH, PicturesRecord, PicturesTrial, table
 from serve.launcher import Server, Settings, launch
+from serve.management import gpu_use
 from serve.management.statistics import Counters
 from triton_batching.processes import Usage
 from triton_batching.terminal import Failure, guarded, program_parser, terminal
@@ -75,7 +75,6 @@ async def measure_trial(
     if not answers:
         raise Failure(f"'{name}' answered no picture within {seconds:g} s. Measure for longer: --seconds.")
     latencies = np.array([answer.latency_s for answer in answers]) * 1e3
-    busy = gpu.mean()
     return PicturesTrial(
         variant=server.settings.config_name or "",
         concurrency=concurrency,
@@ -87,8 +86,8 @@ async def measure_trial(
         pictures_per_s=len(answers) / seconds,
         cpu_cores=(after.cpu_s - before.cpu_s) / seconds,
         memory_mib=after.memory_bytes / 2**20,
-        gpu_busy_percent=busy[0] if busy else None,
-        gpu_memory_mib=busy[1] if busy else None,
+        gpu_busy_percent=None if gpu.busy is None else 100 * gpu.busy,
+        gpu_memory_mib=gpu.mean_mib,
         classifier_rows=rows.rows_per_execution,
         changed=sum(answer.changed for answer in answers),
     )

@@ -11,6 +11,7 @@ from processes import wait_until
 from perf.measure.sweep import main
 from perf.measure.sweep_run import Sweep, parse_range, parse_shape, run, window_ms
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Store, read
+from triton_batching.machine import cores
 from triton_batching.terminal import Mistake
 
 ROOT = Path(__file__).parents[3]
@@ -83,6 +84,13 @@ def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:
     reached = records[("dynamic", 1)].measured.throughput_rows_per_s
     assert records[("dynamic", 4)].measured.window_ms == round(20 * 4 / reached / 3 * 1e3)
     assert {record.order_seed for record in records.values()} == {0}
+    for record in records.values():
+        assert record.used.server_cores is not None
+        assert record.used.server_memory_mib is not None
+        # The instance sleeps most of the time; a core is 1, and the machine has no more than `cores`.
+        assert 0 < record.used.server_cores < cores()
+        # The server alone has more than 32 MiB, and one model that computes nothing needs less than 1 GiB.
+        assert 32 < record.used.server_memory_mib < 1024
 
 
 @pytest.mark.usefixtures("ranker")

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -30,9 +31,13 @@ from perf.simulate.clients import NS
 from perf.simulate.clients import arrivals as simulated_arrivals
 from perf.stats import bootstrap
 from perf.stats.latency_target import LatencyTarget
+from serve.management import gpu_use
+from triton_batching import processes
+from triton_batching.machine import cores
 from triton_batching.terminal import Mistake, terminal
 
 MODEL = "simulated_accelerator"
+PSS = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
 ONE, TWO = (Candidate(max_batch_size=8, instances=instances) for instances in (1, 2))
 
 
@@ -174,6 +179,26 @@ def test_a_server_is_measured_and_traced_several_times() -> None:
     # Both open loops use the same pool; the closed loop has its own.
     assert sorted(len(pool.requests) for pool in meter.answers.pools.values()) == [16, 64]
     assert (trials[1].requests, trials[1].offered_per_s) == (50, 100.0)
+
+
+@pytest.mark.server
+def test_a_trial_has_what_the_processes_of_the_server_used() -> None:
+    """The memory is as the kernel says it of each process; the cores are the server's, not the clients'."""
+    meter = Meter(target=LatencyTarget(latency_ms=5000.0), warm_up_s=0.3)
+    with serving(MODEL, TWO.apply(fast())) as server:
+        assert server.server is not None
+        trial = meter.measure(server, TWO, Traffic.parse("closed:8"), stage=AGAINST, seconds=0.5)
+        running = processes.tree(server.server.pid)
+        stubs = [pid for pid in running if "python_backend_stub" in processes.name(pid)]
+        kib = [int(PSS.findall(Path(f"/proc/{pid}/smaps_rollup").read_text())[0]) for pid in running]
+    assert len(stubs) == 2
+    # The server is idle since, and of what it frees little returns to the kernel.
+    assert trial.used.server_memory_mib == pytest.approx(sum(kib) / 1024, rel=0.1)
+    assert trial.used.server_cores is not None
+    assert trial.cores_ours is not None
+    assert 0 < trial.used.server_cores < trial.cores_ours * cores()
+    if gpu_use.driver() is None:
+        assert (trial.used.gpu_busy, trial.used.gpu_memory_mib) == (None, None)
 
 
 def synthetic(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:

@@ -18,6 +18,7 @@ from perf.records.measurement import (
     Store,
     read,
 )
+from perf.records.resource_use import ResourceUse
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine, versions
 
@@ -148,3 +149,15 @@ def test_this_machine_is_described_without_its_name() -> None:
     assert machine.cores >= 1
     assert str(machine.cores) in str(machine)
     assert {"python", "numpy", "tritonclient"} <= versions().keys()
+
+
+def test_what_the_server_used_comes_back_and_is_not_needed(tmp_path: Path) -> None:
+    used = ResourceUse(server_cores=1.5, server_memory_mib=412.0)
+    path = Store(tmp_path).add(dataclasses.replace(RECORD, used=used))
+    (stored,) = read(tmp_path)
+    assert isinstance(stored, Measurement)
+    assert stored.used == used
+    content = json.loads(path.read_text())
+    del content["used"]
+    path.write_text(json.dumps(content))
+    assert list(read(tmp_path)) == [RECORD]

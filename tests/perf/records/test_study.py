@@ -7,6 +7,7 @@ import pytest
 from studies import study
 
 from perf.records.file import RecordError
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import Study, is_study
 
 
@@ -41,6 +42,38 @@ def test_a_trial_holds_what_makes_it_the_same_trial(tmp_path: Path) -> None:
         assert count == 1
     path.write_text(text)
     assert Study.read(path).trials == (replace(first, planned_s=None, warm_up_s=None, load_sha256=""),)
+
+
+def test_a_trial_holds_what_the_server_used(tmp_path: Path) -> None:
+    original = study()
+    used = ResourceUse(server_cores=1.5, server_memory_mib=412.0, gpu_busy=0.25, gpu_memory_mib=5120.0)
+    assert str(used) == "1.50 cores, 412 MiB of memory, GPUs 25% busy, 5,120 MiB of GPU memory"
+    assert str(ResourceUse()) == ""
+    first = replace(original.trials[0], used=used)
+    path = replace(original, trials=(first,)).write(tmp_path / "study.json")
+    assert Study.read(path).trials == (first,)
+    # Older records have none of it, and read nevertheless.
+    text, count = re.subn(r',?\s*"used": \{[^}]+\}', "", path.read_text())
+    assert count == 1
+    path.write_text(text)
+    assert Study.read(path).trials == (replace(first, used=ResourceUse()),)
+
+
+def test_a_study_holds_its_limits_and_older_ones_have_none(tmp_path: Path) -> None:
+    original = replace(study(), limits=Limits(server_cores=1.5))
+    path = original.write(tmp_path / "study.json")
+    assert Study.read(path) == original
+    text, count = re.subn(r',?\s*"limits": \{[^}]+\}', "", path.read_text())
+    assert count == 1
+    path.write_text(text)
+    assert Study.read(path) == study()
+
+
+def test_several_uses_are_one_by_what_is_known() -> None:
+    uses = [ResourceUse(server_cores=cores, gpu_busy=busy) for cores, busy in ((1.0, None), (3.0, 0.5), (2.0, None))]
+    assert ResourceUse.of(uses, max) == ResourceUse(server_cores=3.0, gpu_busy=0.5)
+    assert ResourceUse.of(uses, min) == ResourceUse(server_cores=1.0, gpu_busy=0.5)
+    assert ResourceUse.of([], max) == ResourceUse()
 
 
 def test_infeasible_studies_read_back(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from invented_worlds import InventedWorld
 from rich.console import Console
 
+from perf.records.resource_use import ResourceUse
 from perf.records.study import LatencyTarget, Trial
 from perf.records.traffic import Traffic
 from perf.tune.answer import show
@@ -89,6 +90,16 @@ def test_a_better_configuration_is_printed_with_its_figures_after_the_choice(tmp
     assert "(chosen)" in text
     assert "written: " in text
     assert re.search(r"error of the model, .*: [\d.]+% in throughput and [\d.]+% in p99", text)
+
+
+def test_what_the_server_used_is_printed(tmp_path: Path) -> None:
+    assert "the server used" not in printed(tmp_path)
+    text = printed(
+        tmp_path,
+        lambda trial, number: replace(trial, used=ResourceUse(server_cores=1 + number / 10, server_memory_mib=420)),
+        lambda trial, number: replace(trial, used=ResourceUse(server_cores=0.5, server_memory_mib=300)),
+    )
+    assert "  the server used 1.20 cores, 420 MiB of memory (current: 0.50 cores, 300 MiB of memory)" in text
 
 
 def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Path) -> None:

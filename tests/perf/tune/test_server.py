@@ -133,6 +133,26 @@ def test_a_model_is_tuned_from_the_command_line(
 
 
 @pytest.mark.server
+def test_no_configuration_is_chosen_over_a_limit(
+    repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No server runs in 1 MiB."""
+    monkeypatch.setattr(Budget, "LIMITS_S", (0.5, 0.5))
+    monkeypatch.setattr(tuning, "Screen", partial(Screen, coarse=400, fine=800))
+    record_profile(repository, tmp_path)
+    command = [MODEL, "--p99-ms", "5000", "--load", "closed:4", "--instances", "1", "--memory-mib", "1"]
+    options = ["--repository", str(repository), "--results", str(tmp_path), "--seconds", "25", "--points", "9"]
+    assert main([*command, *options]) == 1
+    output = " ".join(capsys.readouterr().out.split())
+    assert "no configuration met p99 <= 5000 ms under closed:4 (1 row a request), --memory-mib 1 with a" in output
+    assert re.search(r"have to change: the limits: max \d+, .* used [\d.,]+ MiB of memory \(--memory-mib 1\)", output)
+    study = Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))
+    assert study.steps[0].text == "the memory is only measured, not estimated before: model.py is no ONNX file"
+    assert study.trials
+    assert all((trial.used.server_memory_mib or 0) > 1 for trial in study.trials)
+
+
+@pytest.mark.server
 def test_servers_start_side_by_side_before_the_first_load(repository: Path) -> None:
     config = read_config(config_file(repository / MODEL, None))
     target, traffic = LatencyTarget(latency_ms=400), Traffic.parse("closed:2")
@@ -148,6 +168,22 @@ def test_servers_start_side_by_side_before_the_first_load(repository: Path) -> N
     for trial in (first, second):
         assert trial.requests
         assert (trial.planned_s, trial.warm_up_s, trial.failed, trial.wrong) == (0.5, WARM_UP_S, 0, 0)
+
+
+@pytest.mark.server
+def test_with_a_limit_of_gpu_memory_each_server_is_measured_alone(repository: Path) -> None:
+    config = read_config(config_file(repository / MODEL, None))
+    target, traffic = LatencyTarget(latency_ms=400), Traffic.parse("closed:2")
+    both = [Candidate.of(config), Candidate(max_batch_size=1)]
+    with LiveBench(config=config, target=target, repository=repository, alone=True) as bench:
+        for candidate in both:
+            bench.prepare(candidate)
+        assert bench._servers == {}
+        for candidate in both:
+            trial = bench.measure(candidate, traffic, stage=HALVING, round=1, seconds=0.5)
+            assert trial.used.server_memory_mib
+            assert list(bench._servers) == [candidate]
+            assert not any(stopping.is_alive() for stopping in bench._stopping)
 
 
 def test_the_oldest_server_ends_but_not_that_of_the_current_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

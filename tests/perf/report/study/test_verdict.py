@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from studies import CHOSEN, DEFAULT, impossible, study
 
 from perf.records.last_comparison import LOOKS, THROUGHPUT, Gain
+from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import AGAINST, HALVING, NOISE, Study
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
@@ -42,6 +43,56 @@ def test_the_chosen_candidate_is_recommended_when_the_current_one_misses_the_tar
     assert "the target is met, at 99 % confidence" in section.sentences[0]
     assert section.data["passes"] is True
     assert section.data["current_passes"] is False
+
+
+def test_what_the_server_used_is_said_of_the_choice_and_the_current_one() -> None:
+    def using(tuning: Study) -> Study:
+        """Each trial of a comparison uses more than the one before it; the choice also has a GPU."""
+        trials = (
+            replace(
+                trial,
+                used=ResourceUse(
+                    server_cores=1 + number / 100,
+                    server_memory_mib=300.0,
+                    gpu_busy=0.5 if trial.candidate == CHOSEN else None,
+                ),
+            )
+            for number, trial in enumerate(tuning.trials)
+        )
+        return replace(tuning, trials=tuple(trials))
+
+    plain, shown = verdict(evidence(study())), verdict(evidence(using(study())))
+    assert plain.data["used"] == {}
+    added = [sentence for sentence in shown.sentences if sentence not in plain.sentences]
+    # Of the 20 trials the last rounds are A, default and default again; the last of A is the 18th.
+    assert added == [
+        f"The server used at most 1.17 cores, 300 MiB of memory, GPUs 50% busy with {CHOSEN} (chosen); "
+        f"1.19 cores, 300 MiB of memory with {DEFAULT} (current)."
+    ]
+    assert shown.data["used"][f"{DEFAULT} (current)"] == {  # type: ignore[index]
+        "server_cores": 1.19,
+        "server_memory_mib": 300.0,
+        "gpu_busy": None,
+        "gpu_memory_mib": None,
+    }
+
+
+def test_a_choice_within_the_limits_replaces_a_current_configuration_that_is_not() -> None:
+    """Even if it is no faster: it was chosen for the limits."""
+    tuning = both_pass(study("closed:16", same=True))
+
+    def using(choice: float, limits: Limits) -> str:
+        used = {DEFAULT: 812.0, CHOSEN: choice}
+        trials = (
+            replace(trial, used=ResourceUse(server_memory_mib=used.get(trial.candidate))) for trial in tuning.trials
+        )
+        return verdict(evidence(replace(tuning, trials=tuple(trials), limits=limits))).title
+
+    limits, plain = Limits(server_memory_mib=600), verdict(evidence(tuning)).title
+    over = "812.0 MiB of memory (--memory-mib 600)"
+    assert using(420, limits) == f"Use {CHOSEN}, because the current configuration used {over}"
+    assert not plain.startswith("Use")
+    assert using(420, Limits()) == using(900, limits) == plain
 
 
 def test_a_gain_in_a_closed_loop_comes_with_interval_rounds_requests_and_noise() -> None:

@@ -1,0 +1,80 @@
+"""What a server used during one measurement, and the most that it may use."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceUse:
+    """What the server used within the window of a measurement; None where it could not be read, as in older records.
+
+    `gpu_busy` is the mean utilisation of the GPUs, 0 to 1. `gpu_memory_mib` is the most memory in use on them, by
+    whatever program. `server_cores` is the CPU time of the server's processes over that of the window, and
+    `server_memory_mib` their memory after it, in which pages that several share count once.
+    """
+
+    gpu_busy: float | None = None
+    gpu_memory_mib: float | None = None
+    server_cores: float | None = None
+    server_memory_mib: float | None = None
+
+    def __str__(self) -> str:
+        """In words, as `1.62 cores, 412 MiB of memory`; empty if nothing is known."""
+        texts = {
+            "server_cores": "{:.2f} cores",
+            "server_memory_mib": "{:,.0f} MiB of memory",
+            "gpu_busy": "GPUs {:.0%} busy",
+            "gpu_memory_mib": "{:,.0f} MiB of GPU memory",
+        }
+        known = {name: value for name in texts if (value := getattr(self, name)) is not None}
+        return ", ".join(texts[name].format(value) for name, value in known.items())
+
+    @classmethod
+    def of(cls, uses: Iterable["ResourceUse"], merge: Callable[[list[float]], float]) -> "ResourceUse":
+        """Several measurements as one: each value is `merge` of those that are known."""
+        uses = tuple(uses)
+        known = {
+            each.name: [value for use in uses if (value := getattr(use, each.name)) is not None] for each in fields(cls)
+        }
+        return cls(**{name: merge(values) for name, values in known.items() if values})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The most cores and MiB of memory that the server may use, and of GPU memory; None is no limit."""
+
+    server_cores: float | None = None
+    server_memory_mib: float | None = None
+    gpu_memory_mib: float | None = None
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """The options that were given, by the field of `ResourceUse` that each limits."""
+        names = {"server_cores": "--cpu", "server_memory_mib": "--memory-mib", "gpu_memory_mib": "--gpu-memory-mib"}
+        return {
+            field: f"{option} {limit:.10g}"
+            for field, option in names.items()
+            if (limit := getattr(self, field)) is not None
+        }
+
+    @property
+    def of_memory(self) -> bool:
+        """Whether memory is limited, which can be estimated."""
+        return self.server_memory_mib is not None or self.gpu_memory_mib is not None
+
+    def excess(self, used: ResourceUse) -> str:
+        """The first limit that is exceeded, as in `812.3 MiB of memory (--memory-mib 600)`; empty if none is."""
+        texts = {
+            "server_cores": "{:.2f} cores",
+            "server_memory_mib": "{:,.1f} MiB of memory",
+            "gpu_memory_mib": "{:,.1f} MiB of GPU memory",
+        }
+        for field, option in self.options.items():
+            value = getattr(used, field)
+            if value is not None and value > getattr(self, field):
+                return f"{texts[field].format(value)} ({option})"
+        return ""
+
+    def known(self, used: ResourceUse) -> bool:
+        """Whether everything that is limited was measured."""
+        return all(getattr(used, field) is not None for field in self.options)

@@ -1,0 +1,246 @@
+"""Limits of what the server may use: what is not tried, what is not chosen, and the words for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+from simulated_bench import CONFIG, SimulatedBench, bench_of, searching
+from tiny_models import onnx_model, python_model
+
+from export.repository import read_config
+from perf.records.candidate import Candidate
+from perf.records.resource_use import Limits, ResourceUse
+from perf.records.study import Trial
+from perf.records.traffic import Traffic
+from perf.tune.__main__ import main
+from perf.tune.comparison import Comparison
+from perf.tune.entrants import untried
+from perf.tune.limits import narrowed, tried
+from perf.tune.memory_estimate import estimated, unknown
+from perf.tune.pooled_trials import PooledTrials
+from perf.tune.reasons import not_tried
+from perf.tune.remedy import remedies
+from perf.tune.search import Search
+from perf.tune.space import Parallelism, space
+from perf.tune.study_log import StudyLog
+from serve.management import gpu_use
+
+LIMITS = Limits(server_cores=1.5, server_memory_mib=600)
+SEARCHED = space(CONFIG, largest=16, cores=2, gpu=False)
+
+
+def of_rows(candidate: Candidate) -> ResourceUse:
+    """An invented model: 100 MiB and 20 MiB a row for each instance."""
+    return ResourceUse(server_memory_mib=candidate.instances * (100.0 + 20 * candidate.max_batch_size))
+
+
+@dataclass(kw_only=True)
+class UsingBench(SimulatedBench):
+    """Its servers use what `use` says."""
+
+    use: Callable[[Candidate], ResourceUse]
+
+    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
+        trial = super().measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
+        return replace(trial, used=self.use(candidate))
+
+
+def limited(path: Path, limits: Limits, use: Callable[[Candidate], ResourceUse], p99_ms: float = 100) -> Search:
+    """A search over batches of 8 and 16 rows on one or two instances of an accelerator."""
+    search = searching(path, "closed:32", p99_ms, sizes=(8, 16))
+    bench = bench_of(search)
+    using = UsingBench(service=bench.service, target=bench.target, use=use)
+    search.screen = replace(search.screen, goal=replace(search.goal, limits=limits))
+    study = replace(search.log.study, limits=limits)
+    search.log = StudyLog(study, path, using, usable=lambda trial: limits.known(trial.used))
+    return search
+
+
+def test_a_limit_is_named_with_what_exceeds_it() -> None:
+    assert LIMITS.excess(ResourceUse(server_cores=1.5, server_memory_mib=600)) == ""
+    assert LIMITS.excess(ResourceUse(server_memory_mib=812.3)) == "812.3 MiB of memory (--memory-mib 600)"
+    assert LIMITS.excess(ResourceUse(server_cores=1.62, server_memory_mib=812)) == "1.62 cores (--cpu 1.5)"
+    assert Limits(gpu_memory_mib=1234567).excess(ResourceUse(gpu_memory_mib=1234567.9)) == (
+        "1,234,567.9 MiB of GPU memory (--gpu-memory-mib 1234567)"
+    )
+    assert Limits().excess(ResourceUse(server_cores=1e6, server_memory_mib=1e6, gpu_memory_mib=1e6)) == ""
+    assert [LIMITS.known(ResourceUse(server_cores=1.0, server_memory_mib=mib)) for mib in (1.0, None)] == [True, False]
+
+
+def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
+    # One instance needs 100 + 20 x 16 = 420 MiB; two need 2 x (100 + 20 x 11) = 640, and 600 with 10 rows.
+    (sentence,) = not_tried(SEARCHED, LIMITS, of_rows)
+    estimate = "640.0 MiB of memory (--memory-mib 600) by perf.memory"
+    assert sentence == f"not tried: 2 instances, max 11 or more: it needs at least {estimate}"
+    candidates = SEARCHED.candidates(lambda parallelism, rows: 1000.0 * rows)
+    assert tried(candidates, LIMITS, of_rows) == [
+        each for each in candidates if each.instances == 1 or each.max_batch_size <= 10
+    ]
+    assert tried(candidates, LIMITS, unknown) == list(candidates)
+    # The current configuration is measured, whatever it needs.
+    assert tried(candidates, Limits(server_memory_mib=1), of_rows) == [SEARCHED.default]
+
+
+def test_what_is_over_a_limit_with_everything_is_not_profiled() -> None:
+    def at(mib: float) -> tuple[tuple[int, ...], tuple[Parallelism, ...]]:
+        left = narrowed(SEARCHED, Limits(server_memory_mib=mib), of_rows)
+        return left.sizes, left.profiled
+
+    one, two = Parallelism(instances=1), Parallelism(instances=2)
+    assert at(600) == ((1, 2, 4, 8, 16), (one, two))
+    assert at(300) == ((1, 2, 4, 8), (one, two))
+    assert at(200) == ((1, 2, 4, 8), (one,))  # the default's 8 rows stay
+
+
+def test_a_search_chooses_the_best_within_the_limits(tmp_path: Path) -> None:
+    free = limited(tmp_path / "free.json", Limits(), of_rows).run().chosen
+    assert free is not None
+    assert (free.candidate.instances, free.candidate.max_batch_size) == (2, 16)
+    search = limited(tmp_path / "limited.json", Limits(server_memory_mib=500), of_rows)
+    chosen = search.run().chosen
+    assert chosen is not None
+    # Of one instance with 420 MiB and two of 8 rows with 520 only the first is within 500 MiB.
+    assert (chosen.candidate.instances, chosen.candidate.max_batch_size) == (1, 16)
+    assert chosen.used == ResourceUse(server_memory_mib=420)
+    steps = " ".join(step.text for step in search.log.study.steps)
+    assert "meets the target, used 840.0 MiB of memory (--memory-mib 500)" in steps
+
+
+def test_a_choice_that_exceeds_a_limit_only_in_the_last_comparison_is_dropped(tmp_path: Path) -> None:
+    """Its trials before the choice were within the limit."""
+    path = tmp_path / "study.json"
+    search = limited(path, Limits(server_cores=1.5), lambda candidate: ResourceUse(server_cores=1.0))
+    best = search.run().chosen
+    assert best is not None
+    count = sum(trial.candidate == best.candidate for trial in search.log.study.trials if trial.stage == "halving")
+    seen: list[Candidate] = []
+
+    def greedier(candidate: Candidate) -> ResourceUse:
+        seen.append(candidate)
+        late = candidate == best.candidate and seen.count(candidate) > count
+        return ResourceUse(server_cores=1.75 if late else 1.0)
+
+    again = limited(tmp_path / "again.json", Limits(server_cores=1.5), greedier)
+    other = again.run().chosen
+    assert other is None or other.candidate != best.candidate
+    steps = [step.text for step in again.log.study.steps]
+    assert f"{best.candidate}: not chosen, it used 1.75 cores (--cpu 1.5) in the last comparison" in steps
+
+
+def test_where_nothing_is_within_the_limits_they_are_what_has_to_change(tmp_path: Path) -> None:
+    search = limited(tmp_path / "study.json", Limits(server_memory_mib=50), of_rows)
+    result = search.run()
+    assert result.chosen is None
+    assert result.closest is not None
+    (remedy,) = remedies(result.closest, search.screen, search.corrections, search.candidates)
+    assert remedy == (
+        f"the limits: {result.closest.candidate} used {result.closest.used.server_memory_mib:,.1f} MiB of memory "
+        "(--memory-mib 50), and no measured configuration is within them"
+    )
+
+
+def test_a_current_configuration_over_a_limit_is_replaced_by_a_slower_one(tmp_path: Path) -> None:
+    search = limited(tmp_path / "study.json", Limits(server_memory_mib=500), of_rows)
+    slow, fast = Candidate(max_batch_size=8), Candidate(max_batch_size=16, instances=2)
+
+    def rounds(candidate: Candidate) -> tuple[Trial, ...]:
+        load = search.screen.traffic
+        return tuple(
+            search.log.bench.measure(candidate, load, stage="", round=number, seconds=2.0) for number in (1, 2, 3)
+        )
+
+    both = Comparison(goal=search.goal, final=rounds(slow), current=rounds(fast))
+    assert both.better
+    assert not replace(both, goal=replace(search.goal, limits=Limits())).better
+    # The other way round it may not be chosen.
+    assert not replace(both, final=both.current, current=both.final).better
+
+
+def test_likely_offenders_are_tried_last(tmp_path: Path) -> None:
+    search = limited(tmp_path / "study.json", Limits(server_memory_mib=500), of_rows)
+    screened = search.screen.run(search.candidates, search.corrections)
+    over = Candidate(max_batch_size=16, instances=2)
+    trial = search.log.measure(over, search.screen.traffic, stage="halving", round=1, seconds=1.0)
+    measured = [PooledTrials.of([trial], search.goal.target)]
+    order = [each.candidate.instances for each in untried(screened, measured, search.goal)]
+    assert order == sorted(order)
+    assert len(order) == len([each for each in screened if each.candidate != over])
+    free = replace(search.goal, limits=Limits())
+    assert [each for each in screened if each.candidate != over] == untried(screened, measured, free)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "covers"),
+    [((2, 1), (1, 1), True), ((1, 1), (2, 1), False), ((2, 1), (1, 2), False), ((1, None), (1, 2), True)],
+)
+def test_a_parallelism_covers_fewer_instances_and_threads(
+    one: tuple[int, int | None], other: tuple[int, int | None], covers: bool
+) -> None:
+    pair = [Parallelism(instances=instances, threads=threads) for instances, threads in (one, other)]
+    assert pair[0].covers(pair[1]) is covers
+
+
+def test_a_recorded_trial_without_what_is_limited_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "study.json"
+
+    def measured_now(limits: Limits, use: Callable[[Candidate], ResourceUse]) -> int:
+        search = limited(path, limits, use)
+        search.log.measure(search.default, search.screen.traffic, stage="halving", round=1, seconds=1.0)
+        assert search.log.study.limits == limits
+        return search.log.measured_now
+
+    assert measured_now(Limits(), lambda candidate: ResourceUse()) == 1
+    assert measured_now(Limits(), of_rows) == 0
+    assert measured_now(Limits(server_memory_mib=500), of_rows) == 1
+    assert measured_now(Limits(server_memory_mib=400), of_rows) == 0
+
+
+def linear(folder: Path, config: str = "") -> tuple[Path, Path]:
+    """A model of one matrix, 256 x 512: its configuration and its ONNX file."""
+    weights = numpy_helper.from_array(np.ones((256, 512), dtype=np.float32), "weights")
+    node = helper.make_node("MatMul", ["x", "weights"], ["y"])
+    made = onnx_model(folder, "linear", [node], dims=(256, 512), initialisers=[weights], config=config)
+    return made / "config.pbtxt", made / "1" / "model.onnx"
+
+
+@pytest.mark.parametrize(("gpu", "field"), [(False, "server_memory_mib"), (True, "gpu_memory_mib")])
+def test_the_estimate_has_the_weights_and_the_output_of_each_instance(tmp_path: Path, gpu: bool, field: str) -> None:
+    config, file = linear(tmp_path)
+    estimate, why = estimated(read_config(config), file, LIMITS, gpu=gpu)
+    assert why == ""
+    for rows, instances in ((1, 1), (8, 1), (8, 3)):
+        used = estimate(Candidate(max_batch_size=rows, instances=instances))
+        # 256 x 512 floats, and 512 floats a row.
+        expected = instances * (256 * 512 + 512 * rows) * 4 / 2**20
+        assert getattr(used, field) == pytest.approx(expected, rel=0.01)
+        assert replace(used, **{field: None}) == ResourceUse()
+
+
+def test_what_cannot_be_estimated_is_said(tmp_path: Path) -> None:
+    accelerated = 'optimization { execution_accelerators { gpu_execution_accelerator [ { name: "tensorrt" } ] } }'
+    config, file = linear(tmp_path, accelerated)
+    reasons = {
+        "execution accelerators are not estimated": (config, file),
+        "model.py is no ONNX file": (config, python_model(tmp_path, "double", "return []") / "1" / "model.py"),
+    }
+    for reason, (at, served) in reasons.items():
+        estimate, why = estimated(read_config(at), served, LIMITS, gpu=True)
+        assert why.startswith("the memory is only measured, not estimated before: ")
+        assert why.endswith(reason)
+        assert estimate(Candidate(max_batch_size=1024)) == ResourceUse()
+
+
+@pytest.mark.skipif(gpu_use.driver() is not None, reason="this machine has a GPU")
+def test_a_limit_of_gpu_memory_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["ranker", "--p99-ms", "50", "--results", str(tmp_path)]
+    assert main([*arguments, "--gpu-memory-mib", "4000"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--gpu-memory-mib 4000: nvidia-smi reports no GPU of this machine" in line
+    assert "Leave it out" in line
+    for option, value in (("--cpu", "0"), ("--memory-mib", "0.5"), ("--cpu", "nan")):
+        assert main([*arguments, option, value]) == 2
+        assert f"{option} {value}: must be from" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
