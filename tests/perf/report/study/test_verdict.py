@@ -284,7 +284,7 @@ def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
     rounds_in_all = 4 + first.verdict.more_rounds
     assert (
         f"To be certain: python -m perf.compare.versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
-        f"--repository mine --rounds {rounds_in_all}."
+        f"--repository mine --most-rounds {rounds_in_all}."
     ) in section.sentences
 
 
