@@ -64,6 +64,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     ),
     "blind point": ("a measurement of a blind case", "python -m perf.studies.prediction blind --seed N --only-compare"),
     "blind client": ("a client of blind cases", "python -m perf.studies.prediction blind --seed N --only-compare"),
+    "blind tuning": ("a tuning of a blind model", "python -m perf.studies.grid.blind --seed N"),
     "blind predictions": (
         "predictions of blind cases",
         "python -m perf.studies.prediction blind --seed N --only-compare",

@@ -177,9 +177,8 @@ def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
     first = all_gains[0] if all_gains else None
     if first is None or not first.verdict.more_rounds:
         return ""
-    options = (
-        f"{_option(study.command, '--rows')}{repository} --most-rounds {first.interval.count + first.verdict.more_rounds}"
-    )
+    rounds_in_all = first.interval.count + first.verdict.more_rounds
+    options = f"{_option(study.command, '--rows')}{repository} --most-rounds {rounds_in_all}"
     return (
         f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} --load {study.load} "
         f"--p99-ms {study.target.latency_ms:g}{options}."

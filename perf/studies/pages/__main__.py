@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import cluster, experiments, summary, tools
+from perf.studies.pages import blind, cluster, experiments, summary, tools
 from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -25,6 +25,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "batching text_recognition": lambda: tools.batching("text_recognition"),
     "tuned": tools.tuned,
     "tuned, judged": tools.judged,
+    "blind predictions": blind.predictions,
+    "blind tuning": blind.tuning,
     "overhead": experiments.overhead,
     "served share": experiments.served_share,
     "peers": experiments.peers,

@@ -27,6 +27,7 @@ from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.simulate.uncertainty import LEVEL, Bounds, PredictedBounds, bounds
+from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import blind_models
 from perf.studies.prediction.blind_bench import BlindBench, BlindCase, BlindPoint, client
 from perf.studies.prediction.blind_client import together
@@ -77,7 +78,7 @@ class BlindComparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlindRecord:
+class BlindRecord(Origin):
     """All comparisons of one seed."""
 
     KIND: ClassVar[str] = "blind predictions"
@@ -158,7 +159,7 @@ def show(comparisons: Sequence[BlindComparison], console: Console) -> None:
             each.model,
             f"{each.candidate}, {each.rows} rows",
             each.load,
-            *map(_cell, figures),
+            *map(cell, figures),
             f"{sum(figure.held for figure in figures)}/{count}",
             style=None if each.within else "bold",
         )
@@ -193,7 +194,8 @@ def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
     return lines
 
 
-def _cell(figure: Figure) -> str:
+def cell(figure: Figure) -> str:
+    """A figure as text: predicted with its interval, measured, and the error."""
     return f"{figure.predicted:.1f} ({figure.bounds:.1f}) / {median(figure.measured):.1f} ({figure.error:+.0%})"
 
 
@@ -241,7 +243,8 @@ def main(argv: Sequence[str]) -> int:
                             bench.run(number, progress)
             comparisons = [each for bench in benches for each in compared(bench, arguments.rounds)]
         show(comparisons, console)
-        file.write(BlindRecord(seed=seed, points=tuple(comparisons)), folder / FILE)
+        record = BlindRecord(**origin(command, now()), seed=seed, points=tuple(comparisons))
+        file.write(record, folder / FILE)
         return 0 if passed(comparisons) else 1
 
     return guarded(run, on_interrupt=f"stopped; go on with: --seed {seed}. Finished measurements are in {folder}.")
