@@ -1,4 +1,4 @@
-"""What the tests share: one real server and the model that it needs exported."""
+"""What the tests share: one real server, the model that it needs exported, and the order of their files."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +9,21 @@ import pytest
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
+
+TESTS = Path(__file__).parent
+# Files that take 20 s or more, the longest first, so that none of them begins when all others have ended.
+LONGEST = (
+    "test_readme.py",
+    "serve/cluster/test_ray_engine.py",
+    "serve/cluster/test_ends.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest; the others keep their order."""
+    place = {TESTS / file: number for number, file in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(autouse=True)

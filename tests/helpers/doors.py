@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 import numpy as np
+from server_processes import IMPATIENT
+from sleepers import PLAIN
 from tritonclient.grpc import service_pb2
 
 from export.repository import REPOSITORY
@@ -40,7 +42,8 @@ class Answer:
 
 def start(stack: contextlib.ExitStack, *models: str, repository: Path = REPOSITORY) -> list[Server]:
     """A server for each model; they start, and stop with the stack, at the same time."""
-    managers = [launch(Settings(models=(model,), repository=repository)) for model in models]
+    arguments = (*PLAIN, *IMPATIENT)
+    managers = [launch(Settings(models=(model,), repository=repository, arguments=arguments)) for model in models]
     with ThreadPoolExecutor() as threads:
         servers = list(threads.map(lambda manager: manager.__enter__(), managers))
 
