@@ -23,10 +23,9 @@ CONFIG  ?=
 P99_MS  ?= 50
 LOAD    ?= closed:16
 IMAGE   ?= triton-batching
-# Tests mostly wait for servers, so more of them run at a time than there are cores. Each worker takes a file of tests
-# after another, those that take longest first (tests/conftest.py).
+# Tests mostly wait for servers, so more of them run at a time than there are cores.
 WORKERS ?= $(shell n=$$(( 2 * $$(nproc) + 1 )); echo $$(( n < 8 ? n : 8 )))
-PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean

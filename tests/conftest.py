@@ -1,5 +1,6 @@
-"""What the tests share: one real server, the model that it needs exported, and the order of their files."""
+"""What the tests share: one real server, and the model that it needs exported."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,20 +11,14 @@ from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
 
-TESTS = Path(__file__).parent
-# Files that take 20 s or more, the longest first, so that none of them begins when all others have ended.
-LONGEST = (
-    "test_readme.py",
-    "serve/cluster/test_ray_engine.py",
-    "serve/cluster/test_ends.py",
-)
 
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start, even if a shell started pytest in the background.
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest; the others keep their order."""
-    place = {TESTS / file: number for number, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    Such a shell has SIGINT ignored, which programs inherit, and guards and many tests end programs by it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
