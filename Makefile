@@ -23,6 +23,9 @@ CONFIG  ?=
 P99_MS  ?= 50
 LOAD    ?= closed:16
 IMAGE   ?= triton-batching
+# Tests mostly wait for servers, so more of them run at a time than there are cores.
+WORKERS ?= $(shell n=$$(( 2 * $$(nproc) + 1 )); echo $$(( n < 8 ? n : 8 )))
+PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean
@@ -77,11 +80,11 @@ watch: $(READY)  ## a live page of the running server, in the terminal
 
 test: $(VENV)/.dev vendor  ## every test of what users run, with real servers
 	$(PY) -m export
-	$(PY) -m pytest --numprocesses 3 --dist loadfile --ignore tests/studies --ignore tests/docker/test_image.py $(ARGS)
+	$(PYTEST) --ignore tests/studies --ignore tests/docker/test_image.py $(ARGS)
 
 test-studies: $(VENV)/.dev vendor  ## the tests of our own experiments
 	$(PY) -m export
-	$(PY) -m pytest --numprocesses 3 --dist loadfile tests/studies $(ARGS)
+	$(PYTEST) tests/studies $(ARGS)
 
 test-image: $(VENV)/.dev vendor  ## build the Debian image, start it and its pod (needs buildah, podman)
 	$(PY) -m pytest tests/docker/test_image.py $(ARGS)

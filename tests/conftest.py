@@ -1,5 +1,6 @@
-"""What the tests share: one real server and the model that it needs exported."""
+"""What the tests share: one real server, and the model that it needs exported."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,15 @@ import pytest
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C reach the programs that tests start, even if a shell started pytest in the background.
+
+    Such a shell has SIGINT ignored, which programs inherit, and guards and many tests end programs by it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -146,9 +146,8 @@ def test_https_is_verified_as_grpc_is(folder: Path, client_server: Server) -> No
         assert answered(url=f"https://{front.url}", tls=trusted)
         assert answered(url=front.url, tls=trusted, transport="http")
         check_refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}")
-        check_refused(
-            TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}", tls=Tls(ca=folder / "other.pem")
-        )
+        stranger = Tls(ca=folder / "other.pem")
+        check_refused(TlsError, "CERTIFICATE_VERIFY_FAILED", url=f"https://{front.url}", tls=stranger)
         ends = both("unbatched", ROW, url=f"http://{front.url}")
         assert [type(end) for end in ends] == [ServerUnreachableError] * 2
         assert all("https://" in str(end) for end in ends)

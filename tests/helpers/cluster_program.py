@@ -21,6 +21,7 @@ PLAN = """
 name = "accelerator"
 models = ["simulated_accelerator"]
 config_name = "dynamic"
+arguments = ["--disable-auto-complete-config"]
 replicas = {replicas}
 p99_ms = 200
 """

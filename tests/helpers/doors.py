@@ -10,6 +10,8 @@ from typing import Any
 
 import grpc
 import numpy as np
+from server_processes import IMPATIENT
+from sleepers import PLAIN
 from tritonclient.grpc import service_pb2
 
 from export.repository import REPOSITORY
@@ -40,7 +42,8 @@ class Answer:
 
 def start(stack: contextlib.ExitStack, *models: str, repository: Path = REPOSITORY) -> list[Server]:
     """A server for each model; they start, and stop with the stack, at the same time."""
-    managers = [launch(Settings(models=(model,), repository=repository)) for model in models]
+    arguments = (*PLAIN, *IMPATIENT)
+    managers = [launch(Settings(models=(model,), repository=repository, arguments=arguments)) for model in models]
     with ThreadPoolExecutor() as threads:
         servers = list(threads.map(lambda manager: manager.__enter__(), managers))
 
@@ -63,11 +66,15 @@ def endpoints(servers: Sequence[Server]) -> list[Endpoint]:
     return [endpoint(server, f"r{number}") for number, server in enumerate(servers)]
 
 
-def door(*models: str, is_retried: bool = True, **settings: Any) -> FrontDoor:
-    """A door on free ports with a pool for each model, called like it."""
+def door(*models: str, is_retried: bool = True, slowest_s: float = 20.0, **settings: Any) -> FrontDoor:
+    """A door on free ports with a pool for each model, called like it.
+
+    A try may take 20 s, because a busy machine takes seconds for a first request; tests of hanging replicas say less.
+    """
     http_port, grpc_port, _ = free_ports("127.0.0.1", 0, 0, 0)
     pools = tuple(
-        Pool(name=model, models=(model,), slowest_s=1.0, is_retried=is_retried, most_in_flight=256) for model in models
+        Pool(name=model, models=(model,), slowest_s=slowest_s, is_retried=is_retried, most_in_flight=256)
+        for model in models
     )
     sizes = {"largest_request_bytes": 500_000, "retry_buffer_bytes": 600_000}
     ports = {"http_port": http_port, "grpc_port": grpc_port}

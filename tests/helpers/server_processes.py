@@ -7,6 +7,9 @@ from tiny_models import python_model
 
 from triton_batching.processes import arguments, name
 
+# A server waits so long at its end for what will not end, such as the model of a dead process; without it ten seconds.
+IMPATIENT = ("--exit-timeout-secs=1",)
+
 
 def tritonserver(ancestor: int) -> int:
     """The server below this process; raises StopIteration without one."""

@@ -28,7 +28,7 @@ def program(repository: Path, output: Path, *arguments: str, change: str = "") -
     """`python -m serve` with its output in a file, after the statement `change`."""
     ports = [f"--{kind}-port=0" for kind in ("http", "grpc", "metrics")]
     called = ["--repository", str(repository), *ports, *arguments]
-    imports = "import sys\nfrom serve import guard_process, supervisor\nfrom serve.__main__ import main"
+    imports = "import sys\nfrom serve import guard_process, revival, supervisor\nfrom serve.__main__ import main"
     code = f"{imports}\n{change}\nsys.exit(main({called!r}))"
     with output.open("w") as file:
         return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)

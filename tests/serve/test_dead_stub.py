@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as triton
 from processes import alive, wait_until
-from server_processes import model_that
+from server_processes import IMPATIENT, model_that
 from sleepers import PLAIN, sleeper
 from tiny_models import python_model
 from tritonclient.utils import InferenceServerException
@@ -52,7 +52,7 @@ def test_waiting_requests_are_answered_by_the_new_process(tmp_path: Path, count:
     """The dead instance keeps its batch for ten seconds at most; each new one answers five requests a second."""
     reports: list[str] = []
     sleeper(tmp_path, "sleeper", f"{CONFIG}instance_group [ {{ count: {count} kind: KIND_CPU }} ]", fixed_ms=200)
-    settings = Settings(models=("sleeper",), repository=tmp_path, arguments=PLAIN)
+    settings = Settings(models=("sleeper",), repository=tmp_path, arguments=(*PLAIN, *IMPATIENT))
     with launch(settings) as server, reviving(server, report=reports.append):
         outcome, old = asyncio.run(kill_one_while_many_wait(server))
         assert set(outcome) <= {"answered", "failed"}

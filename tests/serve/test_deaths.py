@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from processes import alive, descendants, leftovers, wait_until
-from server_processes import prefix, tritonserver
+from server_processes import IMPATIENT, prefix, tritonserver
 from serving_program import ask, end, printed, program
 from sleepers import PLAIN, sleeper
 from tiny_models import lookup
@@ -30,7 +30,7 @@ def successor(first: int, shared: str) -> int:
 def test_a_process_whose_successor_dies_while_it_loads_brings_a_new_server(tmp_path: Path) -> None:
     sleeper(tmp_path / "models", "sleeper", CONFIG)
     output = tmp_path / "output.txt"
-    serving = program(tmp_path / "models", output, "--", *PLAIN)
+    serving = program(tmp_path / "models", output, "--", *PLAIN, *IMPATIENT, change="revival.ABSENT_S = 1.0")
     try:
         assert printed(output, "gRPC clients take --url ")
         url = output.read_text().partition("--url ")[2].split()[0]

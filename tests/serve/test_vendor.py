@@ -116,4 +116,4 @@ def test_a_start_of_a_server_renews_the_copies_of_this_project_only(
 def test_copies_are_renewed_on_several_threads() -> None:
     """Replicas start on threads of one program, and each start renews the copies."""
     with ThreadPoolExecutor(8) as threads:
-        assert list(threads.map(lambda _: vendor.renew(), range(40))) == [[]] * 40
+        assert list(threads.map(lambda _: vendor.renew(), range(16))) == [[]] * 16

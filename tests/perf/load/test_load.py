@@ -201,4 +201,6 @@ def test_the_run_survives_a_client_and_a_model_process_and_ctrl_c_keeps_what_was
     assert record["outcome"]["failed"] <= 3 * 4
     assert all("is not healthy" in text for text in record["errors"])
     assert (record["outcome"]["wrong"], record["outcome"]["right"] > 50) == (0, True)
-    assert {path.name for path in set(SHARED_MEMORY.iterdir()) - before if "triton_batching" not in path.name} == set()
+    # Those of other tests' clients go in a moment, and other programs have files there with other names.
+    left = [path for kind in ("triton_client_*", "sem.*") for path in SHARED_MEMORY.glob(kind) if path not in before]
+    assert wait_until(lambda: not any(path.exists() for path in left), seconds=20), left

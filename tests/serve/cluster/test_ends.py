@@ -23,6 +23,7 @@ repository = "models"
 [[deployment]]
 name = "own"
 models = ["identity"]
+arguments = ["--disable-auto-complete-config"]
 replicas = 1
 """
 # A model that starts unless its configuration is the variant `broken`.

@@ -19,6 +19,7 @@ import ray
 import ray_nodes
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
+from sleepers import PLAIN
 
 from export.repository import REPOSITORY
 from serve.cluster.engine import Phase, Replica, ReplicaState
@@ -37,12 +38,13 @@ from serve.cluster.engine import Phase, Replica
 from serve.cluster.ray_session import connected
 from serve.launcher import Settings
 
+SETTINGS = Settings(models=("simulated_accelerator",), arguments=("--disable-auto-complete-config",))
 with connected(sys.argv[1] or None):
     from serve.cluster.ray_engine import RayEngine
 
     engine = RayEngine()
     for name in sys.argv[2:]:
-        engine.start(Replica(name=name, deployment="it", cpus=0.5, settings=Settings(models=("ranker",))))
+        engine.start(Replica(name=name, deployment="it", cpus=0.5, settings=SETTINGS))
         while (state := engine.states()[name]).phase is Phase.STARTING:
             time.sleep(0.05)
         print(state.problem or state.pid, flush=True)
@@ -54,7 +56,7 @@ pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def nodes(ranker: Path) -> Iterator[Any]:
+def nodes() -> Iterator[Any]:
     """Three nodes with one cpu and one GPU (by name) each."""
     with ray_nodes.cluster("a", "b", "c", cpus=1, gpus=1) as cluster:
         yield cluster
@@ -69,7 +71,7 @@ def engine(nodes: Any) -> Iterator[RayEngine]:
 
 
 def replica(name: str, *, cpus: float = 0.5, gpus: float = 0.0, nodes: tuple[str, ...] = ()) -> Replica:
-    settings = Settings(models=("ranker",))
+    settings = Settings(models=("simulated_accelerator",), arguments=PLAIN)
     return Replica(name=name, deployment=name.partition("-")[0], settings=settings, cpus=cpus, gpus=gpus, nodes=nodes)
 
 

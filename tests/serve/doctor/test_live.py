@@ -47,10 +47,11 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
         mixed = [{"x": np.zeros((1, 1 + index % 2), np.float32)} for index in range(3 * HELD)]
         for model in ("good", "shapes"):
             running.batches(mixed, model=model, gap_s=0.005)
-        # The first requests fill a batch, the others come in pairs that wait for the full delay.
+        # The first requests fill a batch, the others come in pairs, each of which waits for the full delay.
         request = {"x": np.zeros((1, 2), np.float32)}
         running.batches([request] * HELD, model="delayed")
-        running.batches([request] * (FEWEST_REQUESTS - HELD), model="delayed", gap_s=0.225)
+        for _ in range(HELD, FEWEST_REQUESTS, 2):
+            running.batches([request] * 2, model="delayed", gap_s=0.0)
         path = running.repository / "edited" / "config.pbtxt"
         path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 16"))
         yield running

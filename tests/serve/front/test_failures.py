@@ -78,7 +78,7 @@ def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> lis
 def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
     with contextlib.ExitStack() as stack:
         victim, sleeper = start(stack, SIMULATED, SIMULATED)
-        front = door(SIMULATED)
+        front = door(SIMULATED, slowest_s=1.0)
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
 
             def harm() -> None:
@@ -100,7 +100,7 @@ def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(kind: Kind, r
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED)
         with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim])):
-            assert offer(front, 100, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
+            assert offer(front, 50, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
             assert wait_until(lambda: not victim.running(), seconds=30.0)
 
 

@@ -195,7 +195,6 @@ def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> Non
 
 def test_a_replica_may_work_for_longer_than_a_client_may_be_idle(kind: Kind, replicas: Sequence[Server]) -> None:
     front = door(SIMULATED, idle_s=0.2)
-    front = replace(front, pools=(replace(front.pools[0], slowest_s=20.0),))
     with (
         opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])),
         Caller(front) as caller,
@@ -211,7 +210,7 @@ def test_more_requests_than_the_door_lets_in_are_refused(
     kind: Kind, replicas: Sequence[Server], protocol: str, refusal: str
 ) -> None:
     front = door(SIMULATED, is_retried=False)
-    front = replace(front, pools=(replace(front.pools[0], most_in_flight=6, slowest_s=20.0),))
+    front = replace(front, pools=(replace(front.pools[0], most_in_flight=6),))
     pid = tritonserver(replicas[0].pid)
     # Its threads share the limit.
     with open_door(front, kind=kind, workers=3) as proxy, contextlib.ExitStack() as stack:

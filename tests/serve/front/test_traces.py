@@ -65,9 +65,10 @@ def ask(front: FrontDoor, trace: str) -> None:
         headers = {"traceparent": f"00-{trace}{number}-b7ad6b7169203331-01", "tracestate": "a=b"}
         with Caller(front, headers) as caller:
             if protocol == GRPC:
-                assert caller.grpc("ModelInfer", request.SerializeToString()).ok
+                answer = caller.grpc("ModelInfer", request.SerializeToString())
             else:
-                assert caller.http("POST", f"/v2/models/{MODEL}/infer", json.dumps(body).encode()).ok
+                answer = caller.http("POST", f"/v2/models/{MODEL}/infer", json.dumps(body).encode())
+            assert answer.ok, answer
 
 
 @pytest.mark.server
