@@ -8,6 +8,7 @@ is never replaced.
 
 import argparse
 import ast
+import functools
 import os
 import sys
 import threading
@@ -99,20 +100,24 @@ def _needed(files: list[Path], shared: dict[str, Path]) -> set[str]:
     needed: set[str] = set()
     waiting = list(files)
     while waiting:
-        added = (_imported(waiting.pop()) & shared.keys()) - needed
+        added = (_imported(waiting.pop().read_bytes()) & shared.keys()) - needed
         needed |= added
         waiting += [shared[name] for name in added]
     return needed
 
 
-def _imported(file: Path) -> set[str]:
-    """The top-level names that a file imports anywhere; none if the file cannot be parsed."""
+@functools.lru_cache(maxsize=256)
+def _imported(source: bytes) -> frozenset[str]:
+    """The top-level names that a module imports anywhere; none if it cannot be parsed.
+
+    It is cached because every start of a server asks it of the same files, and parsing takes longer than reading.
+    """
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return set()
+        return frozenset()
     direct = {name.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for name in node.names}
-    return direct | {
+    return frozenset(direct) | {
         node.module.partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module
     }
 
