@@ -163,13 +163,15 @@ class BlindQuestion:
         command = [sys.executable, "-m", "perf.tune", self.model, "--load", str(traffic), "--p99-ms", f"{p99_ms:g}"]
         command += ["--repository", str(self.repository), "--results", str(self.folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode not in (0, NO_CHOICE):
-            raise Mistake(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip() or done.stdout}")
-        (self.folder / f"{self.model}.tune.txt").write_text(done.stdout)
         question = Question(
             model=self.model, target=LatencyTarget(latency_ms=p99_ms), traffic=traffic, results=self.folder
         )
-        return Study.read(question.record)
+        study = Study.read(question.record) if question.record.exists() else None
+        # An error ends with the same exit code as a search that found nothing, but leaves no finished study.
+        if study is None or not study.limit or done.returncode not in (0, NO_CHOICE):
+            raise Mistake(f"{' '.join(command)} ended with {done.returncode}: {done.stderr.strip() or done.stdout}")
+        (self.folder / f"{self.model}.tune.txt").write_text(done.stdout)
+        return study
 
 
 def printed(study: Study) -> Interval | None:

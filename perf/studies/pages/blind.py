@@ -9,6 +9,7 @@ from perf.studies.prediction.blind import BlindComparison, BlindRecord
 from perf.studies.tables import rows_markdown
 
 FOLDER = RESULTS / "blind"
+NOTHING = "No run of all of it is on record yet."
 
 
 def prediction_records() -> list[BlindRecord]:
@@ -30,7 +31,7 @@ def predictions() -> str:
         titles = ("miss", "load", "rows/s: predicted (interval), measured", "p50 ms", "p95 ms")
         table = rows_markdown(titles, misses, left=2) if misses else ""
         parts.append("\n".join([f"Seed {record.seed}, {record.started_at[:10]}:", "", *lines, "", table]))
-    return "\n\n".join(parts)
+    return "\n\n".join(parts) or NOTHING
 
 
 def tuning() -> str:
@@ -39,7 +40,8 @@ def tuning() -> str:
         *("model, load, target", "best of the grid", "tuned", "tuned / best", "of level", "cost after the ramps"),
         *("gain printed", "gain again", "gates"),
     )
-    return rows_markdown(titles, [_row(each) for each in tunings()], left=3)
+    rows = [_row(each) for each in tunings()]
+    return rows_markdown(titles, rows, left=3) if rows else NOTHING
 
 
 def _miss(point: BlindComparison) -> tuple[str, ...]:
