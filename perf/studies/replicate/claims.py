@@ -1,4 +1,4 @@
-"""The ten claims. Each is read from the record that its page is made of, by the function that makes the page."""
+"""The ten claims. Each is computed from the record of its page, as the page computes it."""
 
 from collections.abc import Callable
 from pathlib import Path
