@@ -86,7 +86,7 @@ def _old_records(*sides: Runs, study: bool) -> list[str]:
         if COUNTED_AGAIN in counts and not study:
             sentences.append(
                 f"{title}: older records, whose throughput is of the requests that were due in the window. It is "
-                "counted again from these requests: the answers from the first one to the end of the window."
+                "counted again from these requests: the answers from the end of the first batch to that of the last."
             )
         if DUE in counts or (study and COUNTED_AGAIN in counts):
             sentences.append(

@@ -7,7 +7,7 @@ differ in 5.5 % of the cases, with thirds in 5 % (tests/perf/compare/test_looks_
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -67,16 +67,24 @@ class LooksTaken:
     def after(self, rounds: int, trials: str, *, planned: Sequence[int], ends: bool) -> "LooksTaken":
         """These and the look after `rounds` rounds, one of the `planned` ones; raises `Mistake` if no error is left.
 
-        `ends`: the last one of the plan is the last of all, if the plan was made before the first look.
+        `ends`: the last one of the plan is the last of all, if the plan was made before the first look. A look that the
+        plan does not have, such as one at other trials of the same rounds, takes its share of what is left.
         """
         if self.same(rounds, trials):
             return self
         self.check(rounds)
         errors = {at: 1 - Looks(at=planned).level_at(at) for at in planned}
         error = errors[rounds]
-        if not ends or any(not math.isclose(look.error, errors.get(look.rounds, 0.0)) for look in self.looks):
+        if not ends or not self._are({at: errors[at] for at in planned if at < rounds}):
             error *= self.next_error / sum(errors[at] for at in planned if at >= rounds)
-        return replace(self, looks=(*self.looks, Look(rounds=rounds, error=error, trials=trials)))
+        look = Look(rounds=rounds, error=min(error, self.left), trials=trials)
+        return replace(self, looks=(*self.looks, look))
+
+    def _are(self, errors: Mapping[int, float]) -> bool:
+        """Whether these looks are those of `errors`, by number of rounds, each taken once and with its error."""
+        return [look.rounds for look in self.looks] == list(errors) and all(
+            math.isclose(look.error, errors[look.rounds]) for look in self.looks
+        )
 
     def level_at(self, rounds: int, trials: str) -> float:
         """The level of a look that was taken."""

@@ -57,6 +57,13 @@ class VersusPlan:
     most_rounds: int | None = None
     seed: int = 0
 
+    @property
+    def digest(self) -> str:
+        """That of A and B, in this order: only A has the A/A noise."""
+        return file.digest(
+            [(name, text_format.MessageToString(self.configs[name]), self.model_sha256[name]) for name in self.configs]
+        )
+
     def slot(self, name: str, stage: str, number: int) -> TrialKey:
         """Return the key of one trial, which names its record."""
         return TrialKey(
@@ -73,6 +80,7 @@ class VersusPlan:
             round=number,
             machine=Machine.this(),
             versions=versions(),
+            compared=self.digest,
         )
 
     def slots(self, number: int) -> list[TrialKey]:
@@ -141,7 +149,7 @@ def _until_certain(
 
 
 def _taken(plan: VersusPlan) -> LooksTaken:
-    """The looks on record. Rounds of a version without that record were looked at with the whole error."""
+    """The looks on record. Rounds without such a record may have been looked at with the whole error."""
     taken = looks_taken.read(plan.looks_path)
     if taken is None:
         before = next(number for number in itertools.count(0) if not plan.has(number + 1))

@@ -9,6 +9,9 @@ from perf.records.study import NOISE, Trial
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine
 
+# What older keys lack.
+ADDED = ("load_sha256", "compared")
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrialKey:
@@ -16,7 +19,8 @@ class TrialKey:
 
     `name` is the name of the configuration and `config` its text. `model_sha256` is the digest of the model file, empty
     if there is none, `load_sha256` that of the file that the load names, empty if it names none or in older records.
-    `seconds` is the planned duration.
+    `seconds` is the planned duration. `compared` is the digest of A and B, with whose trials this one was measured in
+    turn; it is empty in older records, which are read but are not taken for a round.
     """
 
     model: str
@@ -32,6 +36,7 @@ class TrialKey:
     machine: Machine
     versions: dict[str, str]
     load_sha256: str = ""
+    compared: str = ""
 
     @property
     def side(self) -> str:
@@ -41,9 +46,9 @@ class TrialKey:
     def path(self, folder: Path) -> Path:
         """The path of the record. Its name is model, side, digest of the key as JSON, and round.
 
-        An empty `load_sha256` is left out of the digest, so that records of other loads are found under their old name.
+        What older records lack is left out of the digest if it is empty, so that a name stays what it was.
         """
-        key = {name: value for name, value in vars(self).items() if name != "load_sha256" or value}
+        key = {name: value for name, value in vars(self).items() if name not in ADDED or value}
         return folder / f"{self.model}.{self.side}.{file.digest(key)}.r{self.round}.json"
 
 

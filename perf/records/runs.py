@@ -103,11 +103,7 @@ def of_study(path: Path) -> tuple[tuple[Runs, Runs], Study, LastComparison]:
             f"configuration under {compared.choice[0].load}, which cannot be compared. "
             f"See: python -m perf.report {path.parent}"
         )
-    default = Runs(
-        title=f"{path}, default",
-        runs=_trials(study, compared.current, path),
-        noise=_trials(study, compared.again, path),
-    )
+    default = Runs(title=f"{path}, default", runs=_trials(study, compared.current, path))
     return (default, _chosen(study, path)), study, compared
 
 

@@ -43,7 +43,6 @@ def anew(noun: str) -> str:
     together with these again.
     """
     return (
-        f"{noun.capitalize()} that are added to these would be looked at a second time, for which no error is left. "
-        f"Measure all {noun} anew, as a test of its own, or with perf.compare.versus --most-rounds, whose looks share "
-        "one error."
+        f"Testing the same {noun} twice finds differences that are not there. So do not add {noun} to these: measure "
+        "all of them anew, or use perf.compare.versus --most-rounds, which corrects for several looks."
     )

@@ -20,7 +20,6 @@ from perf.studies.experiment import origin
 from perf.studies.replicate import __main__ as replicate
 from perf.studies.replicate import record as replication
 from perf.studies.replicate.claim import FOLDER, Claim
-from perf.studies.replicate.claims import CLAIMS
 from perf.studies.replicate.figure import EXACT, Figure
 from perf.studies.replicate.record import HeldCount, Replication
 from triton_batching.terminal import Failure
@@ -99,45 +98,6 @@ def test_an_exact_claim_holds_only_the_same_value() -> None:
 def test_one_round_is_no_figure() -> None:
     with pytest.raises(ValueError, match="one round"):
         Figure.of(rounds.paired([2.0], [1.0]))
-
-
-def test_there_are_ten_claims_and_each_is_read_from_a_record() -> None:
-    assert len({claim.name for claim in CLAIMS}) == len(CLAIMS) == 10
-    for each in CLAIMS:
-        figure = each.printed()
-        assert figure.low <= figure.value <= figure.high
-        assert FOLDER in each.command
-        assert list(ROOT.glob(each.record)), each.record
-        page = each.page.partition(",")[0]
-        assert (ROOT / page).is_file()
-
-
-def test_a_printed_claim_is_what_the_page_prints() -> None:
-    text = (ROOT / "perf" / "RESULTS.md").read_text()
-    figures = {each.name: each.printed() for each in CLAIMS}
-    http, overhead = figures["http over mosec"], figures["backend overhead"]
-    assert f"| ours, HTTP | mosec | {http.value:.3f} ({http.low:.3f} to {http.high:.3f}) |" in text
-    assert f"{overhead.value:.2f} ({overhead.low:.2f} to {overhead.high:.2f}) |" in text
-    tuned = figures["tuned"]
-    assert f"{tuned.value:.3f} ({tuned.low:.3f} to {tuned.high:.3f}) |" in text
-
-
-def test_the_value_that_is_measured_again_is_computed_as_the_printed_one() -> None:
-    """The records in git, read as new records, give the printed figure."""
-    folders = {"batching": ROOT / "perf" / "results" / "readme"}
-    results = ROOT / "perf" / "studies" / "results"
-    folders |= {"tuned": results / "grid", "backend overhead": results / "backend", "served share": results / "backend"}
-    folders |= {"packing": results / "pack", "memory estimate": results / "memory" / "estimate"}
-    folders |= {"shared memory": results / "clients"}
-    for each in CLAIMS:
-        if each.name in folders:
-            assert each.again(folders[each.name]) == each.printed(), each.name
-
-
-def test_the_ragged_claim_needs_both_routes(tmp_path: Path) -> None:
-    (ragged,) = (each for each in CLAIMS if each.name == "ragged")
-    with pytest.raises(ValueError, match="both routes"):
-        ragged.again(tmp_path)
 
 
 def test_a_claim_with_a_record_is_not_measured_again(writer: Path) -> None:

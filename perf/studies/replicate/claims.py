@@ -1,10 +1,11 @@
-"""The ten claims. Each is read from the record that its page is made of, by the function that makes the page."""
+"""The ten claims. Each is computed from the record of its page, as the page computes it."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 from perf.records import file
-from perf.records.measurement import Measurement, read
+from perf.records.measurement import read
+from perf.report.sweep.summary import compare
 from perf.stats import rounds
 from perf.studies.archive import RESULTS
 from perf.studies.backend_overhead.__main__ import NAME as OVERHEAD
@@ -69,14 +70,12 @@ def _tuned(points: tuple[GridTrial, ...]) -> Figure:
 
 def _batching(folder: Path) -> Figure:
     """Dynamic batching over the baseline, with 16 clients that send two rows each."""
-    rates: dict[str | None, dict[int, float]] = {}
-    for record in read(folder):
-        if isinstance(record, Measurement) and (record.point.model, record.point.load.concurrency) == (SWEEP[1], 16):
-            of_config = rates.setdefault(record.point.config_name, {})
-            of_config[record.point.repeat] = record.measured.throughput_rows_per_s
-    common = sorted(rates["dynamic"].keys() & rates["baseline"].keys())
-    new, old = ([rates[name][repeat] for repeat in common] for name in ("dynamic", "baseline"))
-    return Figure.of(rounds.paired(new, old))
+    rows = [row for comparison in compare(read(folder)) if comparison.model == SWEEP[1] for row in comparison.rows]
+    dynamic = [row for row in rows if (row.config_name, row.load.concurrency) == ("dynamic", 16)]
+    gains = [row.to_baseline for row in dynamic if row.to_baseline]
+    if not gains:
+        raise ValueError(f"no repeat of {SWEEP[1]} with 16 clients has both configurations")
+    return Figure.of(gains[0])
 
 
 def _transport(cells: tuple[TransportCell, ...]) -> Figure:

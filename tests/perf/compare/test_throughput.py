@@ -55,6 +55,17 @@ def test_two_runs_under_an_overload_differ_as_their_answers_do(tmp_path: Path, m
     assert value == pytest.approx(1.25, rel=0.05)
 
 
+def test_one_run_of_each_has_the_ratio_of_the_printed_throughputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pieces of a run lack the answers to requests from before the window, so their ratio was another one."""
+    monkeypatch.setattr(bootstrap, "RESAMPLES", 300)
+    sides = [runs.read(str(overloaded(tmp_path / name, rate))) for name, rate in (("a", 390), ("b", 510))]
+    line = lines_of(*sides)[0]
+    assert line.ratio.value == pytest.approx(line.b / line.a, rel=1e-9)
+    assert line.ratio.low < line.b / line.a < line.ratio.high
+
+
 def rounds_of(folder: Path, capacities: Sequence[float], first: int) -> list[Path]:
     return [overloaded(folder, capacity, 2 * number + first) for number, capacity in enumerate(capacities)]
 

@@ -1,5 +1,6 @@
 """Rounds that are added, and looks at them, without a server."""
 
+import json
 import math
 import re
 from dataclasses import replace
@@ -7,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.compare import __main__ as compare
 from perf.compare import versus_run
 from perf.compare.versus_run import VersusPlan, versus
 from perf.measure.trial import Meter
-from perf.records import round_record
+from perf.records import round_record, runs
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.stats.looks import Looks
@@ -27,7 +29,7 @@ def of_versus(monkeypatch: pytest.MonkeyPatch, folder: Path, spread: float) -> V
     def write(plan: VersusPlan, *_: object, **__: object) -> None:
         for number in plan.missing:
             for slot in plan.slots(number):
-                chance = np.random.default_rng([number, ["one", "two", "noise"].index(slot.side)])
+                chance = np.random.default_rng([number, ["one", "two", "noise", "three"].index(slot.side)])
                 speed = (110 if slot.side == "two" else 100) * math.exp(chance.normal(0, spread))
                 trial = synthetic(ONE, slot.stage, number, speed)
                 at = f"2030-01-01T{number // 60:02d}:{number % 60:02d}:00+00:00"
@@ -120,10 +122,58 @@ def test_rounds_that_are_measured_again_are_looked_at_again(
     assert together(capsys.readouterr().out) == pytest.approx(0.025 / 3, abs=1e-4)
 
 
-def test_rounds_of_a_version_without_looks_on_record_are_looked_at_as_then(
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"one": ONE.apply(fast()), "three": TWO.apply(fast())},
+        {"one": ONE.apply(fast()), "two": ONE.apply(fast())},
+        {"two": TWO.apply(fast()), "one": ONE.apply(fast())},
+    ],
+    ids=["another B", "a changed B", "B against A"],
+)
+def test_another_comparison_in_the_same_folder_replaces_no_trial(
+    other: dict[str, ModelConfig],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A of the second comparison replaced that of the first, which was then compared with a B of another hour."""
+    plan = of_versus(monkeypatch, tmp_path, 0.3)
+    versus(plan, terminal())
+    first = capsys.readouterr().out
+    records = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    meter = replace(plan.meter, command=("second",))
+    versus(replace(plan, configs=other, model_sha256=dict.fromkeys(other, "1"), meter=meter), terminal())
+    capsys.readouterr()
+    assert {path: path.read_bytes() for path in records} == records
+    assert len(list(tmp_path.glob("*.r*.json"))) == 2 * 3 * 3
+    versus(plan, terminal())
+    assert capsys.readouterr().out == first
+
+
+def test_trials_that_do_not_say_what_they_were_compared_with_are_not_taken_for_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It looked with the whole error, so no rounds can be added."""
+    """Records of older versions: they still are runs of their configuration."""
+    plan = of_versus(monkeypatch, tmp_path, 0.05)
+    versus_run.measure_missing(plan, terminal(), together=True)
+    for path in list(tmp_path.glob("*.r*.json")):
+        slot, trial = round_record.read(path)
+        path.unlink()
+        before = round_record.write(replace(slot, compared=""), trial, tmp_path)
+        content = json.loads(before.read_text())
+        assert content["slot"].pop("compared") == ""
+        before.write_text(json.dumps(content))
+    assert plan.missing == [1, 2, 3]
+    assert len(runs.read(f"{tmp_path}:one").runs) == 3
+    assert versus(plan, terminal()) == 0
+    assert together(capsys.readouterr().out) == pytest.approx(0.025, abs=1e-4)
+
+
+def test_rounds_without_looks_on_record_count_as_looked_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the whole error, so no rounds can be added."""
     plan = of_versus(monkeypatch, tmp_path, 0.3)
     versus_run.measure_missing(plan, terminal(), together=True)
     versus(plan, terminal())

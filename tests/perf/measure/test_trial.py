@@ -258,7 +258,7 @@ def test_the_first_configuration_has_a_second_lane_for_the_noise() -> None:
 def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = study().write(tmp_path / "study.json")
     (default, chosen), _, _ = runs.of_study(path)
-    assert (len(default.runs), len(chosen.runs), len(default.noise)) == (4, 4, 4)
+    assert (len(default.runs), len(chosen.runs)) == (4, 4)
     assert default.runs[0].config == str(study().default)
     assert chosen.runs[0].latencies_us == next(
         trial.latencies_us for trial in study().trials if (trial.stage, trial.candidate) == (AGAINST, study().chosen)

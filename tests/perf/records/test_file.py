@@ -191,6 +191,8 @@ def test_a_trial_is_found_again_only_for_the_same_content_of_its_load(tmp_path: 
     assert not replace(before, load_sha256="2" * 64).path(tmp_path).exists()
     # A record that does not know the content is that of no file; other loads are found under their old names.
     assert not replace(before, load_sha256="").path(tmp_path).exists()
+    # Nor is it found for another comparison.
+    assert not replace(before, compared="a1b2c3").path(tmp_path).exists()
     assert KEY.path(tmp_path).name == "ranker.dynamic.a8ae85.r1.json"
 
 
