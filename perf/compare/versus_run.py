@@ -232,6 +232,7 @@ def measure_missing(plan: VersusPlan, console: Console, *, together: bool) -> No
                 round=number,
                 seconds=plan.seconds,
                 seed=number,
+                alone=not together,
             )
             round_record.write(plan.slot(lane.name, lane.stage, number), trial, plan.folder, order_seed=plan.seed)
             bar.advance(task)

@@ -268,10 +268,11 @@ def _used(server: Running, window: Window, gpu: GpuUse) -> ResourceUse:
     """What the server used; the memory is read after the window, because the kernel holds the processes up for it."""
     if server.server is None:
         return ResourceUse()
-    within, seconds = gpu.between(window.first_ns, window.last_ns), window.busy.server_s
+    seconds = window.busy.server_s
+    gpu.sample()  # one at least, even if each reading takes as long as the window
     return ResourceUse(
-        gpu_busy=within.busy,
-        gpu_memory_mib=within.peak_mib,
+        gpu_busy=gpu.between(window.first_ns, window.last_ns).busy,
+        gpu_memory_mib=gpu.between(window.first_ns, time.monotonic_ns()).peak_mib,
         server_cores=None if seconds is None or not window.busy.wall_s else seconds / window.busy.wall_s,
         server_memory_mib=processes.memory_bytes(processes.tree(server.server.pid)) / 2**20 or None,
     )

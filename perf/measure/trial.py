@@ -4,7 +4,7 @@ import contextlib
 import datetime
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -99,10 +99,12 @@ class Meter:
         seconds: float,
         round: int = 0,
         seed: int = 0,
+        alone: bool = True,
     ) -> Trial:
         """Measure a server with the candidate's configuration under `traffic` for `seconds` after the warm-up.
 
-        The same `seed` draws the same arrivals, so that the candidates of a round meet the same load. Raises
+        The same `seed` draws the same arrivals, so that the candidates of a round meet the same load. Unless it runs
+        `alone`, the memory in use on the GPUs is that of several servers, and is not recorded. Raises
         `KeyboardInterrupt` after Ctrl-C: no part of a trial is kept.
         """
         load = traffic.load(warm_up_s=self.warm_up_s, duration_s=seconds, workers=self.workers, seed=seed)
@@ -144,5 +146,5 @@ class Meter:
             planned_s=seconds,
             warm_up_s=self.warm_up_s,
             load_sha256=load.trace_sha256,
-            used=result.used,
+            used=result.used if alone else replace(result.used, gpu_memory_mib=None),
         )

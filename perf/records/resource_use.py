@@ -5,12 +5,30 @@ from dataclasses import dataclass, fields
 
 
 @dataclass(frozen=True, kw_only=True)
+class Resource:
+    """How the use of a resource is written, with a `form` for its number, and the option that limits it, if any."""
+
+    form: str
+    option: str = ""
+
+
+# By field of `ResourceUse`. One decimal, because a use may be just above its limit.
+RESOURCES = {
+    "server_cores": Resource(form="{:.2f} cores", option="--cpu"),
+    "server_memory_mib": Resource(form="{:,.1f} MiB of memory", option="--memory-mib"),
+    "gpu_busy": Resource(form="GPUs {:.0%} busy"),
+    "gpu_memory_mib": Resource(form="{:,.1f} MiB of GPU memory", option="--gpu-memory-mib"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResourceUse:
     """What the server used within the window of a measurement; None where it could not be read, as in older records.
 
     `gpu_busy` is the mean utilisation of the GPUs, 0 to 1. `gpu_memory_mib` is the most memory in use on them, by
-    whatever program. `server_cores` is the CPU time of the server's processes over that of the window, and
-    `server_memory_mib` their memory after it, in which pages that several share count once.
+    whatever program, until the last request after the window. `server_cores` is the CPU time of the server's processes
+    over that of the window, and `server_memory_mib` their memory after it, in which pages that several share count
+    once.
     """
 
     gpu_busy: float | None = None
@@ -19,15 +37,9 @@ class ResourceUse:
     server_memory_mib: float | None = None
 
     def __str__(self) -> str:
-        """In words, as `1.62 cores, 412 MiB of memory`; empty if nothing is known."""
-        texts = {
-            "server_cores": "{:.2f} cores",
-            "server_memory_mib": "{:,.0f} MiB of memory",
-            "gpu_busy": "GPUs {:.0%} busy",
-            "gpu_memory_mib": "{:,.0f} MiB of GPU memory",
-        }
-        known = {name: value for name in texts if (value := getattr(self, name)) is not None}
-        return ", ".join(texts[name].format(value) for name, value in known.items())
+        """In words, as `1.62 cores, 412.0 MiB of memory`; empty if nothing is known."""
+        known = {name: value for name in RESOURCES if (value := getattr(self, name)) is not None}
+        return ", ".join(RESOURCES[name].form.format(value) for name, value in known.items())
 
     @classmethod
     def of(cls, uses: Iterable["ResourceUse"], merge: Callable[[list[float]], float]) -> "ResourceUse":
@@ -50,11 +62,10 @@ class Limits:
     @property
     def options(self) -> Mapping[str, str]:
         """The options that were given, by the field of `ResourceUse` that each limits."""
-        names = {"server_cores": "--cpu", "server_memory_mib": "--memory-mib", "gpu_memory_mib": "--gpu-memory-mib"}
         return {
-            field: f"{option} {limit:.10g}"
-            for field, option in names.items()
-            if (limit := getattr(self, field)) is not None
+            field: f"{resource.option} {limit:.10g}"
+            for field, resource in RESOURCES.items()
+            if resource.option and (limit := getattr(self, field)) is not None
         }
 
     @property
@@ -64,17 +75,12 @@ class Limits:
 
     def excess(self, used: ResourceUse) -> str:
         """The first limit that is exceeded, as in `812.3 MiB of memory (--memory-mib 600)`; empty if none is."""
-        texts = {
-            "server_cores": "{:.2f} cores",
-            "server_memory_mib": "{:,.1f} MiB of memory",
-            "gpu_memory_mib": "{:,.1f} MiB of GPU memory",
-        }
         for field, option in self.options.items():
             value = getattr(used, field)
             if value is not None and value > getattr(self, field):
-                return f"{texts[field].format(value)} ({option})"
+                return f"{RESOURCES[field].form.format(value)} ({option})"
         return ""
 
-    def known(self, used: ResourceUse) -> bool:
-        """Whether everything that is limited was measured."""
-        return all(getattr(used, field) is not None for field in self.options)
+    def unread(self, used: ResourceUse) -> str:
+        """The first limit whose use could not be read, as in `--gpu-memory-mib 4000`; empty if there is none."""
+        return next((option for field, option in self.options.items() if getattr(used, field) is None), "")

@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     space.add_argument("--preferred", action="store_true", help="also try preferred_batch_size")
     limits = parser.add_argument_group(
         "limits of what the server may use",
-        "A configuration is not tried if perf.memory says that it needs more,\n"
+        "A configuration is not tried if its full batches need more by perf.memory,\n"
         "and not chosen if it used more. For example: --memory-mib 800 --cpu 1.5",
     )
     limits.add_argument("--cpu", type=float, metavar="CORES", help="cores that all its processes use")

@@ -33,7 +33,7 @@ def entrants(screened: Sequence[Screened], goal: Goal, default: Candidate) -> li
 
 def untried(screened: Sequence[Screened], measured: Sequence[PooledTrials], goal: Goal) -> list[Screened]:
     """Return the candidates that were not measured, best first, and last those that are likely to exceed a limit."""
-    known = {(pooled.candidate, pooled.trials[0].load) for pooled in measured}
+    known = set(map(key, measured))
     new = [each for each in screened if (each.candidate, str(each.traffic)) not in known]
     over = likely_over(measured, goal)
     return sorted(new, key=lambda each: over(each.candidate))
@@ -43,6 +43,11 @@ def likely_over(measured: Sequence[PooledTrials], goal: Goal) -> Callable[[Candi
     """Return whether a candidate has no fewer instances and threads than one that exceeded a limit."""
     over = {Parallelism.of(pooled.candidate) for pooled in measured if not goal.fits(pooled)}
     return lambda candidate: any(Parallelism.of(candidate).covers(one) for one in over)
+
+
+def key(pooled: PooledTrials) -> tuple[Candidate, str]:
+    """Return what was measured: the candidate and the load."""
+    return pooled.candidate, pooled.trials[0].load
 
 
 def _kind(candidate: Candidate) -> object:

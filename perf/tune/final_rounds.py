@@ -11,7 +11,7 @@ from perf.tune.comparison import Comparison
 from perf.tune.goal import Goal
 from perf.tune.study_log import Budget, StudyLog
 
-# Rounds of another choice have other numbers: round 11 is the first of the second choice.
+# Rounds of another choice have other numbers: round 21 is the first of the second choice.
 ANOTHER = 10 * (1 + LOOKS.at[-1] // 10)
 # Trials of the current configuration, if that is the choice: there is nothing to compare, and two show the noise.
 ALONE = 2
@@ -34,7 +34,7 @@ class FinalRounds:
     def of(self, chosen: Candidate, traffic: Traffic) -> Comparison | None:
         """Return the comparison; None if the budget has not one round left.
 
-        It ends early if the choice misses the target, or at a planned look at which it is certain.
+        It ends early if the choice misses the target or exceeds a limit, or at a planned look at which it is certain.
         """
         comparison = Comparison(goal=self.goal, rows=traffic.rows, final=())
         most = ALONE if chosen == self.default else self.budget.most_rounds
@@ -42,20 +42,24 @@ class FinalRounds:
             if not self.budget.affords_round(self.log):
                 break
             comparison = self._round(comparison, chosen, traffic, number)
-            missed = comparison.chosen.passed is False or (number > 1 and not comparison.confirmed)
+            # No further round makes up for these.
+            final = comparison.chosen.passed is False or bool(self.goal.objection(comparison.chosen))
+            missed = final or (number > 1 and not comparison.confirmed)
             if missed or (number in LOOKS.at and comparison.certain):
                 break
         return comparison if comparison.final else None
 
     def _round(self, comparison: Comparison, chosen: Candidate, traffic: Traffic, number: int) -> Comparison:
-        """Measure one trial of each; the side that comes first alternates, so that a drift favours neither."""
-        trials, turn = {}, number + ANOTHER * self.earlier
-        sides = [FINAL] if chosen == self.default else [AGAINST, FINAL]
-        for side in sides if number % 2 else sides[::-1]:
-            candidate, stage = (chosen, FINAL) if side == FINAL else (self.default, self._stage)
-            trials[side] = self.measure(candidate, traffic, stage, turn, self.budget.long_s)
-        current = (*comparison.current, trials[AGAINST]) if AGAINST in trials else ()
-        return replace(comparison, final=(*comparison.final, trials[FINAL]), current=current)
+        """Measure one trial of each, or read both; the side that comes first alternates, so a drift favours neither."""
+        turn, current = number + ANOTHER * self.earlier, self._stage
+        sides = [(chosen, FINAL)] if chosen == self.default else [(self.default, current), (chosen, FINAL)]
+        self.log.discard_part(sides, traffic, round=turn, seconds=self.budget.long_s)
+        trials = {
+            stage: self.measure(candidate, traffic, stage, turn, self.budget.long_s)
+            for candidate, stage in (sides if number % 2 else sides[::-1])
+        }
+        before = (*comparison.current, trials[current]) if current in trials else ()
+        return replace(comparison, final=(*comparison.final, trials[FINAL]), current=before)
 
     @property
     def _stage(self) -> str:

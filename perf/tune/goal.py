@@ -1,13 +1,13 @@
 """Which of two configurations is better: the objective, the latency target and its margin."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from perf.records.candidate import Candidate
 from perf.records.resource_use import Limits, ResourceUse
-from perf.records.study import LatencyTarget
+from perf.records.study import LatencyTarget, Trial
 
 OBJECTIVES = ("throughput", "goodput", "cost")
 # A server carries an open load if it answers this share of it within a window; a growing queue loses more.
@@ -40,6 +40,14 @@ class Figures(Protocol):
         """What the server used; all None if that is not predicted."""
 
 
+class Measured(Figures, Protocol):
+    """Figures of one configuration that were measured."""
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """The trials."""
+
+
 Ranked = TypeVar("Ranked", bound=Figures)
 
 
@@ -68,16 +76,27 @@ class Goal:
         return offered is None or figures.throughput_rows_per_s >= CARRIED * offered
 
     def fits(self, figures: Figures) -> bool:
-        """Return whether the server used no more than it may."""
+        """Return whether no limit is exceeded, as far as the use is known: predictions have none."""
         return not self.limits.excess(figures.used)
+
+    def objection(self, measured: Measured) -> str:
+        """Return why it may not be within the limits, as `used 812.3 MiB of memory (--memory-mib 600)`; empty if it is.
+
+        The use of every trial must be known: one that could not be read may be above the limit.
+        """
+        if over := self.limits.excess(measured.used):
+            return f"used {over}"
+        unread = [self.limits.unread(trial.used) for trial in measured.trials]
+        return f"has no reading for {max(unread)}" if any(unread) else ""
 
     def met(self, figures: Figures) -> bool:
         """Return whether the target is met with the margin, the load carried, and no limit exceeded."""
         return self.fits(figures) and self.carries(figures) and figures.p99_ms <= self.limit_ms
 
-    def within(self, figures: Figures) -> bool:
-        """Return whether the target itself is met, without a margin, the load carried, and no limit exceeded."""
-        return self.fits(figures) and self.carries(figures) and figures.p99_ms <= self.target.latency_ms
+    def within(self, measured: Measured) -> bool:
+        """Return whether the target itself is met, without a margin, the load carried, and surely no limit exceeded."""
+        met = self.carries(measured) and measured.p99_ms <= self.target.latency_ms
+        return met and not self.objection(measured)
 
     @property
     def by_p99(self) -> bool:

@@ -17,15 +17,14 @@ from export.repository import REPOSITORY
 from perf.load.deployment import Running
 from perf.measure.trial import TRACE_RATE, Answers, Meter, serving
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, FINAL, NOISE, LatencyTarget, Trial
+from perf.records.study import LatencyTarget, Trial
 from perf.records.traffic import Traffic
-from perf.tune.study_log import WARM_UP_S
+from perf.tune.study_log import COMPARED, WARM_UP_S
 from serve.management import traces
 
 MOST_SERVERS = 6
 # 20 s of trials then trace ten of the slowest 1 % of requests; both sides of a comparison trace equally many.
 TRACED_PER_S = 50
-TRACED = (FINAL, AGAINST, NOISE)
 AFTER = 1000
 
 
@@ -81,17 +80,22 @@ class LiveBench:
         # All servers that were asked for, so that none starts while another is under load.
         ready = {each: started.result()[0] for each, started in self._servers.items()}
         server = ready[candidate]
-        if stage in TRACED:
+        if stage in COMPARED:
             server = replace(server, trace_rate=self._rates.get(candidate, server.trace_rate))
         else:
             server = replace(server, trace_file=None)
         # Trials after the choice get arrivals that no trial before it had.
-        seed = round + (AFTER if stage in TRACED else 0)
-        trial = meter.measure(server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=seed)
+        seed = round + (AFTER if stage in COMPARED else 0)
+        trial = meter.measure(
+            server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=seed, alone=not self._others
+        )
         self._rates[candidate] = trace_rate(trial.requests / trial.seconds)
-        if len(self._servers) > 1:
-            return replace(trial, used=replace(trial.used, gpu_memory_mib=None))
         return trial
+
+    @property
+    def _others(self) -> int:
+        """The servers beside one: a retired one has its memory until it ends."""
+        return len(self._servers) - 1 + sum(stopping.is_alive() for stopping in self._stopping)
 
     def prepare(self, candidate: Candidate) -> None:
         """Start the candidate's server, if there is none, and return at once.

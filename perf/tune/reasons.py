@@ -1,6 +1,6 @@
 """The reason for each value of the chosen configuration: what is expected with that one value as it was before.
 
-It also says why others are not tried or not chosen: a limit that they exceed.
+It also says why others are not tried: a limit that they exceed.
 """
 
 import bisect
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from perf.records.candidate import Candidate
-from perf.records.resource_use import Limits, ResourceUse
+from perf.records.resource_use import Limits
 from perf.tune.goal import Figures, Goal
 from perf.tune.limits import Estimate
 from perf.tune.screening import Screen, Screened
@@ -33,12 +33,6 @@ def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default
     return sentences
 
 
-def excess(limits: Limits, used: ResourceUse) -> str:
-    """Return which limit a server exceeded, as in `used 812.3 MiB of memory (--memory-mib 600)`; empty if none."""
-    over = limits.excess(used)
-    return over and f"used {over}"
-
-
 def not_tried(searched: Space, limits: Limits, estimate: Estimate) -> Iterator[str]:
     """Yield a sentence for each parallelism of which some batch sizes need more memory than they may."""
     largest = max(searched.sizes)
@@ -50,7 +44,10 @@ def not_tried(searched: Space, limits: Limits, estimate: Estimate) -> Iterator[s
         # More rows need no less memory.
         rows = 1 + bisect.bisect_left(range(1, largest + 1), 1, key=lambda rows: bool(over(rows)))
         if rows <= largest:
-            yield f"not tried: {parallelism}, max {rows} or more: it needs at least {over(rows)} by perf.memory"
+            current = parallelism == Parallelism.of(searched.default) and rows <= searched.default.max_batch_size
+            but = ", except the current configuration" if current else ""
+            needs = f"full batches of that size need at least {over(rows)} by perf.memory"
+            yield f"not tried: {parallelism}, max_batch_size {rows} or more{but}: {needs}"
 
 
 def simplified(screen: Screen, corrections: Corrections, chosen: Candidate, default: Candidate) -> Candidate:

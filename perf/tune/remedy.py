@@ -7,7 +7,6 @@ from dataclasses import replace
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
 from perf.tune.pooled_trials import PooledTrials
-from perf.tune.reasons import excess
 from perf.tune.screening import Screen
 from perf.tune.simulator import NO_CORRECTION, Corrections
 from perf.tune.space import Parallelism
@@ -21,8 +20,8 @@ def remedies(
 ) -> list[str]:
     """Return what would have to change, one sentence each."""
     goal, traffic = screen.goal, screen.traffic
-    if over := excess(goal.limits, closest.used):
-        return [f"the limits: {closest.candidate} {over}, and no measured configuration is within them"]
+    if objection := goal.objection(closest):
+        return [f"the limits: {closest.candidate} {objection}, and no measured configuration is within them"]
     sentences = []
     if goal.carries(closest) and math.isfinite(closest.p99_ms):
         reachable_ms = closest.p99_ms / (1 - goal.margin)

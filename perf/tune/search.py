@@ -14,12 +14,12 @@ from perf.records.candidate import Candidate
 from perf.records.study import HALVING, Prediction, Trial
 from perf.records.traffic import Traffic
 from perf.tune.comparison import Comparison
-from perf.tune.entrants import entrants, untried
+from perf.tune.entrants import entrants, key, untried
 from perf.tune.final_rounds import FinalRounds
 from perf.tune.fitting import Fit
 from perf.tune.goal import Goal
 from perf.tune.pooled_trials import PooledTrials
-from perf.tune.reasons import excess, is_better, simplified
+from perf.tune.reasons import is_better, simplified
 from perf.tune.screening import Screen, Screened
 from perf.tune.simulator import LEAST_ERROR, Corrections
 from perf.tune.study_log import FINAL_POINTS, LEAST_FINAL_POINTS, SURVIVORS, Budget, StudyLog
@@ -128,9 +128,10 @@ class Search:
                 return None
             if comparison.confirmed:
                 return comparison
-            why = excess(self.goal.limits, comparison.chosen.used) or "missed the target"
+            missed = "missed the target" if self.goal.carries(comparison.chosen) else "did not carry the load"
+            why = self.goal.objection(comparison.chosen) or missed
             self.log.add_step(f"{best.candidate}: not chosen, it {why} in the last comparison")
-            self.failed.add(_key(best))
+            self.failed.add(key(best))
             self._fit()
 
     def _halve(self) -> None:
@@ -191,10 +192,11 @@ class Search:
     def _measure(self, candidate: Candidate, traffic: Traffic, stage: str, number: int, seconds: float) -> Trial:
         trial = self.log.measure(candidate, traffic, stage=stage, round=number, seconds=seconds)
         verdict = {True: "meets the target", False: "misses the target", None: "too few requests to be sure"}
-        over = excess(self.goal.limits, trial.used)
+        pooled = self._pooled([trial])
+        objection = self.goal.objection(pooled)
         self.log.add_step(
             f"{candidate} at {trial.load}, {trial.seconds:g} s: {trial.throughput_rows_per_s:.4g} rows/s, "
-            f"p99 {trial.p99_ms:.4g} ms, {verdict[self._pooled([trial]).passed]}{over and f', {over}'}"
+            f"p99 {trial.p99_ms:.4g} ms, {verdict[pooled.passed]}{objection and f', {objection}'}"
         )
         return trial
 
@@ -236,16 +238,14 @@ class Search:
         chosen, before = comparison.chosen, comparison.before
         after = [pooled for pooled in (chosen, before) if pooled is not None]
         others = [
-            pooled
-            for pooled in measured
-            if pooled.candidate != chosen.candidate and _key(pooled) not in map(_key, after)
+            pooled for pooled in measured if pooled.candidate != chosen.candidate and key(pooled) not in map(key, after)
         ]
         return self.goal.ranked([*after, *others], default=self.default)
 
     def _verified(self, pooled: PooledTrials) -> bool:
-        """Return whether it may be chosen: within the margin, within the target in every trial, not surely missed."""
-        within = self.goal.met(pooled) and pooled.worst_p99_ms <= self.goal.target.latency_ms
-        return within and pooled.passed is not False and _key(pooled) not in self.failed
+        """Return whether it may be chosen: within margin and limits, no trial over the target, not surely missed."""
+        met = self.goal.met(pooled) and pooled.worst_p99_ms <= self.goal.target.latency_ms
+        return met and not self.goal.objection(pooled) and pooled.passed is not False and key(pooled) not in self.failed
 
     def _best(self) -> PooledTrials | None:
         return next((pooled for pooled in self._measured() if self._verified(pooled)), None)
@@ -294,7 +294,3 @@ class Search:
 
 def _figures(screened: Screened) -> str:
     return f"{screened.throughput_rows_per_s:.4g} rows/s with p99 {screened.p99_ms:.4g} ms"
-
-
-def _key(pooled: PooledTrials) -> tuple[Candidate, str]:
-    return pooled.candidate, pooled.trials[0].load

@@ -1,7 +1,8 @@
 """The study under way: each trial is on disk before the next begins, so a stopped study resumes; and its budget.
 
 The search depends only on what was measured. The same command therefore asks for the same trials in the same order:
-those on record are read, and the first that is missing is measured.
+those on record are read, and the first that is missing is measured. The sides of a round of the last comparison are
+compared with each other, so they are read only if both are on record, from the same turn.
 """
 
 import time
@@ -13,7 +14,7 @@ from typing import Protocol
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
 from perf.records.last_comparison import LOOKS
-from perf.records.study import PROFILE, Step, Study, Trial
+from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Step, Study, Trial
 from perf.records.traffic import Traffic
 
 WARM_UP_S = 0.5
@@ -22,6 +23,7 @@ IDENTITY = ("model", "config_name", "load", "sla", "objective", "machine", "vers
 # Rounds of the last comparison; each has one trial of the choice and one of the default.
 ROUNDS = LOOKS.at[0]
 FINAL_POINTS = 2 * ROUNDS
+COMPARED = (FINAL, AGAINST, NOISE)
 # While no configuration met the target, so few trials are kept back to confirm one that does.
 LEAST_FINAL_POINTS = 2
 # The two best are measured once more, for longer, before the last comparison.
@@ -46,7 +48,7 @@ class Bench(Protocol):
 class StudyLog:
     """A study on disk at `path`, and the bench that measures its missing trials.
 
-    Trials on record that are not `usable` are measured again.
+    Trials on record in which the use of a limited resource is not known are measured again, and kept until then.
     """
 
     def __init__(
@@ -55,13 +57,11 @@ class StudyLog:
         path: Path,
         bench: Bench,
         progress: Callable[[str], None] = lambda _: None,
-        usable: Callable[[Trial], bool] = lambda _: True,
     ) -> None:
         self.path, self.bench, self._progress = path, bench, progress
         resumed = _stored(study, path)
-        self.study = study if resumed is None else replace(resumed, command=study.command, limits=study.limits)
-        self._recorded = list(filter(usable, self.study.trials))
-        self.study = replace(self.study, trials=(), steps=())
+        self._recorded = [] if resumed is None else list(resumed.trials)
+        self.study = study if resumed is None else _resumed(resumed, study)
         self._old_steps = list(resumed.steps) if resumed is not None else []
         self._before_s = self._old_steps[-1].at_s if self._old_steps else 0.0
         self._began = time.monotonic()
@@ -70,7 +70,7 @@ class StudyLog:
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """Return a trial from the record, or a new one, which is then on record."""
         key = _wanted(candidate, traffic, stage, round, seconds)
-        recorded = next((trial for trial in self._recorded if _key(trial) == key), None)
+        recorded = self._find(key)
         if recorded is not None:
             self.change(trials=(*self.study.trials, recorded), write=False)
             return recorded
@@ -82,9 +82,25 @@ class StudyLog:
 
     def prepare(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> None:
         """Start the server of a trial that is not on record."""
-        key = _wanted(candidate, traffic, stage, round, seconds)
-        if not any(_key(trial) == key for trial in self._recorded):
+        if self._find(_wanted(candidate, traffic, stage, round, seconds)) is None:
             self.bench.prepare(candidate)
+
+    def discard_part(
+        self, sides: Iterable[tuple[Candidate, str]], traffic: Traffic, *, round: int, seconds: float
+    ) -> None:
+        """Discard what is on record of a round of the last comparison, unless all of its `sides` are.
+
+        So the record never holds sides of one round from two turns, between which the machine may have changed. The
+        trials of an earlier choice in that round are discarded, too.
+        """
+        wanted = [_wanted(candidate, traffic, stage, round, seconds) for candidate, stage in sides]
+        if any(self._find(key) is None for key in wanted):
+            self._recorded = [trial for trial in self._recorded if trial.round != round or trial.stage not in COMPARED]
+
+    def _find(self, key: tuple[object, ...]) -> Trial | None:
+        """The trial on record of which the use of all limited resources is known."""
+        known = (trial for trial in self._recorded if not self.study.limits.unread(trial.used))
+        return next((trial for trial in known if _key(trial) == key), None)
 
     def retire(self, candidates: Iterable[Candidate]) -> None:
         """Stop the servers of candidates that are needed no more."""
@@ -190,6 +206,12 @@ def _key(trial: Trial) -> tuple[object, ...]:
 def _wanted(candidate: Candidate, traffic: Traffic, stage: str, round: int, seconds: float) -> tuple[object, ...]:
     """The key of a trial that is to be measured; raises `Mistake` if its trace cannot be read."""
     return candidate, str(traffic), traffic.sha256, WARM_UP_S, stage, round, seconds
+
+
+def _resumed(stored: Study, study: Study) -> Study:
+    """The stored study without its trials, as this command searches it."""
+    new = {name: getattr(study, name) for name in ("command", "limits", "space", "profiles")}
+    return replace(stored, trials=(), steps=(), **new)
 
 
 def _stored(study: Study, path: Path) -> Study | None:

@@ -132,7 +132,7 @@ def tune(question: Question, progress: Progress) -> Tuning:
         progress=progress,
         alone=question.limits.gpu_memory_mib is not None,
     ) as bench:
-        log = StudyLog(study, question.record, bench, progress, usable=lambda trial: question.limits.known(trial.used))
+        log = StudyLog(study, question.record, bench, progress)
         for note in notes:
             log.add_step(note)
         result = Search(candidates=candidates, screen=screen, log=log, budget=budget, progress=progress).run()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from perf.watch.reading import Reading
 from perf.watch.sample import Sample, merged
+from serve.management.gpu_use import together
 
 # How long fine and coarse samples are kept, and the steps within which samples are merged.
 FINE_SPAN_S, FINE_S = 60.0, 0.5
@@ -30,14 +31,14 @@ class State:
     @classmethod
     def of(cls, reading: Reading) -> "State":
         """The state in a reading: the mean busy share of the GPUs and the sum of their memory."""
-        gpus, metrics = reading.gpus, reading.metrics
+        gpu, metrics = together(reading.gpus), reading.metrics
         return cls(
             at_s=reading.at_s,
             cpu=metrics.cpu if metrics else None,
             memory_bytes=metrics.memory_bytes if metrics else None,
             memory_total_bytes=metrics.memory_total_bytes if metrics else None,
-            gpu=sum(gpu.busy for gpu in gpus) / len(gpus) if gpus else None,
-            gpu_memory_bytes=sum(gpu.memory_bytes for gpu in gpus) if gpus else None,
+            gpu=gpu.busy if gpu else None,
+            gpu_memory_bytes=gpu.memory_bytes if gpu else None,
         )
 
 

@@ -1,17 +1,20 @@
 """Utilisation and memory of the GPUs, sampled during a measurement: from the server's metrics, else from the driver."""
 
 import contextlib
+import itertools
 import statistics
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from serve.management.metrics import Device, Metrics, MetricsError
 
 QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
 PERIOD_S = 0.5
+# A machine on which so many reads fail at the beginning has no GPU.
+TRIES = 3
 # Triton reads the GPUs every 2 s unless told otherwise, which is longer than some windows.
 METRICS_INTERVAL = f"--metrics-interval-ms={1000 * PERIOD_S:.0f}"
 MIB = 2**20
@@ -19,9 +22,18 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUse:
-    """Samples of all GPUs as one device, each with its time on the monotonic clock in nanoseconds."""
+    """Samples of all GPUs as one device, each with its time on the monotonic clock in nanoseconds.
+
+    `read` reads the GPUs; None if that fails.
+    """
 
     samples: list[tuple[int, Device]] = field(default_factory=list)
+    read: Callable[[], Device | None] = lambda: None
+
+    def sample(self) -> None:
+        """Take a sample now, if the GPUs can be read."""
+        if (device := self.read()) is not None:
+            self.samples.append((time.monotonic_ns(), device))
 
     def between(self, first_ns: int, last_ns: int) -> "GpuUse":
         """The samples within a window."""
@@ -29,8 +41,8 @@ class GpuUse:
 
     @property
     def busy(self) -> float | None:
-        """The mean utilisation, 0 to 1; None without samples."""
-        return statistics.fmean(device.busy for _, device in self.samples) if self.samples else None
+        """The mean utilisation, 0 to 1; None without samples that have one."""
+        return _mean(device.busy for _, device in self.samples)
 
     @property
     def mean_mib(self) -> float | None:
@@ -53,9 +65,21 @@ def driver() -> Device | None:
 
 
 def parse(answer: str) -> Device | None:
-    """All GPUs in nvidia-smi's answer, a line each (percent, MiB); raises `ValueError` for another text."""
-    rows = [[float(cell) for cell in line.split(",")] for line in answer.splitlines() if line.strip()]
-    return together([Device(busy=busy / 100, memory_bytes=mib * MIB, memory_total_bytes=0.0) for busy, mib in rows])
+    """All GPUs in nvidia-smi's answer, a line each (percent, MiB); raises `ValueError` for another text.
+
+    What a device lacks is in brackets, such as the `[N/A]` percent of a slice of a GPU (MIG).
+    """
+    rows = [line.split(",") for line in answer.splitlines() if line.strip()]
+    return together(
+        [
+            Device(
+                busy=None if "[" in busy else float(busy) / 100,
+                memory_bytes=float(mib) * MIB,
+                memory_total_bytes=0.0,
+            )
+            for busy, mib in rows
+        ]
+    )
 
 
 def exported(metrics_url: str) -> Device | None:
@@ -67,34 +91,35 @@ def exported(metrics_url: str) -> Device | None:
 
 
 def together(gpus: Sequence[Device]) -> Device | None:
-    """Several GPUs as one device: mean utilisation, sum of memory; None without GPUs."""
+    """Several GPUs as one device: mean utilisation where it is known, sum of memory; None without GPUs."""
     if not gpus:
         return None
     return Device(
-        busy=statistics.fmean(gpu.busy for gpu in gpus),
+        busy=_mean(gpu.busy for gpu in gpus),
         memory_bytes=sum(gpu.memory_bytes for gpu in gpus),
         memory_total_bytes=sum(gpu.memory_total_bytes for gpu in gpus),
     )
 
 
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
+
+
 @contextlib.contextmanager
 def sampled(metrics_url: str | None = None) -> Iterator[GpuUse]:
-    """Sample until the block ends; without a GPU nothing is sampled.
+    """Sample until the block ends, whether or not a read fails; without a GPU nothing is sampled.
 
     The server with its metrics at `metrics_url` (host:port) is asked; one that exports no GPU, and None: the driver.
     """
-    use, stop = GpuUse(), threading.Event()
-    read = _source(metrics_url)
+    use, stop = GpuUse(read=_source(metrics_url)), threading.Event()
 
     def sample() -> None:
-        while (device := read()) is not None:
-            use.samples.append((time.monotonic_ns(), device))
-            if stop.wait(PERIOD_S):
+        for count in itertools.count(1):
+            use.sample()
+            if stop.wait(PERIOD_S) or (count >= TRIES and not use.samples):
                 return
 
-    if read() is None:
-        yield use
-        return
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
     try:

@@ -30,9 +30,9 @@ Samples = Mapping[str, Sequence[Sample]]
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
-    """A GPU: its utilisation (0 to 1) and its memory."""
+    """A GPU: its utilisation (0 to 1; None for a slice of a GPU, which has none) and its memory."""
 
-    busy: float
+    busy: float | None
     memory_bytes: float
     memory_total_bytes: float
 
@@ -115,8 +115,8 @@ def _gpus(samples: Samples) -> tuple[Device, ...]:
     busy, used = by_gpu("nv_gpu_utilization"), by_gpu("nv_gpu_memory_used_bytes")
     total = by_gpu("nv_gpu_memory_total_bytes")
     return tuple(
-        Device(busy=busy.get(gpu, 0.0), memory_bytes=used.get(gpu, 0.0), memory_total_bytes=total.get(gpu, 0.0))
-        for gpu in sorted({*busy, *used})
+        Device(busy=busy.get(gpu), memory_bytes=memory_bytes, memory_total_bytes=total.get(gpu, 0.0))
+        for gpu, memory_bytes in sorted(used.items())
     )
 
 

@@ -1,6 +1,7 @@
 """Utilisation and memory of GPUs: the texts of Triton and of nvidia-smi, and the samples of a window."""
 
 import shutil
+import threading
 
 import pytest
 
@@ -48,9 +49,34 @@ def test_the_gpus_that_triton_exports_are_one_device() -> None:
 def test_nvidia_smi_prints_percent_and_mib() -> None:
     assert gpu_use.parse("75, 1024\n25, 512\n") == Device(busy=0.5, memory_bytes=1536 * 2**20, memory_total_bytes=0.0)
     assert gpu_use.parse("") is None
-    # A slice of a GPU (MIG) has no utilisation.
+    # A slice of a GPU (MIG) has no utilisation, but memory.
+    assert gpu_use.parse("[N/A], 1024\n") == Device(busy=None, memory_bytes=2**30, memory_total_bytes=0.0)
+    assert gpu_use.parse("[N/A], 1024\n50, 1024\n") == Device(busy=0.5, memory_bytes=2**31, memory_total_bytes=0.0)
     with pytest.raises(ValueError, match="N/A"):
-        gpu_use.parse("[N/A], 1024\n")
+        gpu_use.parse("75, [N/A]\n")
+
+
+def test_gpus_of_which_triton_exports_no_memory_are_not_said_to_use_none() -> None:
+    without = "".join(line for line in EXPORTED.splitlines(keepends=True) if "memory_used" not in line)
+    assert Metrics.parse(without).gpus == ()
+    idle = "".join(line for line in EXPORTED.splitlines(keepends=True) if "utilization" not in line)
+    assert [gpu.busy for gpu in Metrics.parse(idle).gpus] == [None, None]
+
+
+def test_sampling_goes_on_after_a_read_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, over = iter([None, BOTH, None, None, None, None, BOTH]), threading.Event()
+
+    def read() -> Device | None:
+        for device in reads:
+            return device
+        over.set()
+        return None
+
+    monkeypatch.setattr(gpu_use, "driver", read)
+    monkeypatch.setattr(gpu_use, "PERIOD_S", 0.0)
+    with gpu_use.sampled() as use:
+        assert over.wait(10)
+    assert [device for _, device in use.samples] == [BOTH, BOTH]
 
 
 def test_only_the_samples_of_a_window_count() -> None:
@@ -63,6 +89,9 @@ def test_only_the_samples_of_a_window_count() -> None:
     within = use.between(10, 20)
     assert within.busy == pytest.approx(0.6)
     assert (within.mean_mib, within.peak_mib) == (200, 300)
+    # Without a utilisation there is memory nevertheless.
+    slices = GpuUse(samples=[(10, Device(busy=None, memory_bytes=2**20, memory_total_bytes=0.0))])
+    assert (slices.busy, slices.peak_mib) == (None, 1.0)
     nothing = use.between(1, 2)
     assert (nothing.busy, nothing.mean_mib, nothing.peak_mib) == (None, None, None)
 

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import json
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -32,12 +33,14 @@ from perf.simulate.clients import arrivals as simulated_arrivals
 from perf.stats import bootstrap
 from perf.stats.latency_target import LatencyTarget
 from serve.management import gpu_use
+from serve.management.metrics import Device
 from triton_batching import processes
 from triton_batching.machine import cores
 from triton_batching.terminal import Mistake, terminal
 
 MODEL = "simulated_accelerator"
 PSS = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
+GPU = Device(busy=0.5, memory_bytes=9000 * 2**20, memory_total_bytes=0.0)
 ONE, TWO = (Candidate(max_batch_size=8, instances=instances) for instances in (1, 2))
 
 
@@ -100,6 +103,7 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
 ) -> None:
     """One instance against two that have the same times, in one round."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 200)
+    monkeypatch.setattr(gpu_use, "driver", lambda: GPU)
     plan = VersusPlan(
         model=MODEL,
         configs={"one": ONE.apply(fast()), "two": TWO.apply(fast())},
@@ -136,6 +140,8 @@ def test_configurations_are_measured_in_turn_on_servers_of_their_own(
     # The answers were collected once: all servers have the same maximum batch size.
     assert len(plan.meter.answers.pools) == 1
     for trial in trials:
+        # Three servers run, so the memory in use is not that of one.
+        assert trial.used.gpu_memory_mib is None
         assert trial.load == "closed:8"
         assert trial.wrong == trial.failed == trial.not_sent == trial.late == 0
         assert trial.requests == len(trial.latencies_us) == len(trial.due_s) > 0
@@ -199,6 +205,23 @@ def test_a_trial_has_what_the_processes_of_the_server_used() -> None:
     assert 0 < trial.used.server_cores < trial.cores_ours * cores()
     if gpu_use.driver() is None:
         assert (trial.used.gpu_busy, trial.used.gpu_memory_mib) == (None, None)
+
+
+@pytest.mark.server
+def test_gpu_memory_is_read_at_the_end_if_every_reading_before_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing() -> Device | None:
+        return GPU if threading.current_thread() is threading.main_thread() else None
+
+    monkeypatch.setattr(gpu_use, "exported", lambda metrics_url: None)
+    monkeypatch.setattr(gpu_use, "driver", failing)
+    meter = Meter(target=LatencyTarget(latency_ms=5000.0), warm_up_s=0.3)
+    with serving(MODEL, ONE.apply(fast())) as server:
+        used = [
+            meter.measure(server, ONE, Traffic.parse("closed:8"), stage=AGAINST, seconds=0.5, alone=alone).used
+            for alone in (True, False)
+        ]
+    assert [each.gpu_memory_mib for each in used] == [9000, None]
+    assert used[1].server_memory_mib is not None
 
 
 def synthetic(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:

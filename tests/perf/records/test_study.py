@@ -47,7 +47,7 @@ def test_a_trial_holds_what_makes_it_the_same_trial(tmp_path: Path) -> None:
 def test_a_trial_holds_what_the_server_used(tmp_path: Path) -> None:
     original = study()
     used = ResourceUse(server_cores=1.5, server_memory_mib=412.0, gpu_busy=0.25, gpu_memory_mib=5120.0)
-    assert str(used) == "1.50 cores, 412 MiB of memory, GPUs 25% busy, 5,120 MiB of GPU memory"
+    assert str(used) == "1.50 cores, 412.0 MiB of memory, GPUs 25% busy, 5,120.0 MiB of GPU memory"
     assert str(ResourceUse()) == ""
     first = replace(original.trials[0], used=used)
     path = replace(original, trials=(first,)).write(tmp_path / "study.json")

@@ -100,6 +100,24 @@ def test_a_choice_that_fails_after_it_was_chosen_is_replaced_by_the_next(tmp_pat
     assert last_comparison(replace(search.log.study, chosen=comparison.chosen.candidate)) == comparison.compared
 
 
+@dataclass(kw_only=True)
+class TiringBench(SimulatedBench):
+    """In the last comparison every choice answers only half of the load."""
+
+    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
+        trial = super().measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
+        return replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s * (0.5 if stage == FINAL else 1.0))
+
+
+def test_a_choice_that_does_not_carry_the_load_did_not_miss_the_target(tmp_path: Path) -> None:
+    search = searching(tmp_path / "study.json", "poisson:500", 100, sizes=(8, 16))
+    search.log.bench = TiringBench(service=accelerator, target=search.goal.target)
+    assert search.run().comparison is None
+    steps = " ".join(step.text for step in search.log.study.steps)
+    assert "not chosen, it did not carry the load in the last comparison" in steps
+    assert "missed the target in the last comparison" not in steps
+
+
 def test_a_gain_is_faster_the_same_or_needs_more_rounds() -> None:
     faster = compared([300, 303, 297], [100, 101, 99])
     assert (faster.gains[0].verdict.word, faster.better, faster.certain) == (FASTER, True, True)

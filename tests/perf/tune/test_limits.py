@@ -13,7 +13,7 @@ from tiny_models import onnx_model, python_model
 from export.repository import read_config
 from perf.records.candidate import Candidate
 from perf.records.resource_use import Limits, ResourceUse
-from perf.records.study import Trial
+from perf.records.study import FINAL, Trial
 from perf.records.traffic import Traffic
 from perf.tune.__main__ import main
 from perf.tune.comparison import Comparison
@@ -55,7 +55,7 @@ def limited(path: Path, limits: Limits, use: Callable[[Candidate], ResourceUse],
     using = UsingBench(service=bench.service, target=bench.target, use=use)
     search.screen = replace(search.screen, goal=replace(search.goal, limits=limits))
     study = replace(search.log.study, limits=limits)
-    search.log = StudyLog(study, path, using, usable=lambda trial: limits.known(trial.used))
+    search.log = StudyLog(study, path, using)
     return search
 
 
@@ -67,14 +67,20 @@ def test_a_limit_is_named_with_what_exceeds_it() -> None:
         "1,234,567.9 MiB of GPU memory (--gpu-memory-mib 1234567)"
     )
     assert Limits().excess(ResourceUse(server_cores=1e6, server_memory_mib=1e6, gpu_memory_mib=1e6)) == ""
-    assert [LIMITS.known(ResourceUse(server_cores=1.0, server_memory_mib=mib)) for mib in (1.0, None)] == [True, False]
+    unread = [LIMITS.unread(ResourceUse(server_cores=1.0, server_memory_mib=mib)) for mib in (1.0, None)]
+    assert unread == ["", "--memory-mib 600"]
 
 
 def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
     # One instance needs 100 + 20 x 16 = 420 MiB; two need 2 x (100 + 20 x 11) = 640, and 600 with 10 rows.
     (sentence,) = not_tried(SEARCHED, LIMITS, of_rows)
     estimate = "640.0 MiB of memory (--memory-mib 600) by perf.memory"
-    assert sentence == f"not tried: 2 instances, max 11 or more: it needs at least {estimate}"
+    needs = f"full batches of that size need at least {estimate}"
+    assert sentence == f"not tried: 2 instances, max_batch_size 11 or more: {needs}"
+    # The current configuration, one instance of 8 rows, is measured with 260 MiB, too.
+    one, two = not_tried(SEARCHED, Limits(server_memory_mib=150), of_rows)
+    assert "1 instance, max_batch_size 3 or more, except the current configuration: full batches" in one
+    assert "2 instances, max_batch_size 1 or more: full batches" in two
     candidates = SEARCHED.candidates(lambda parallelism, rows: 1000.0 * rows)
     assert tried(candidates, LIMITS, of_rows) == [
         each for each in candidates if each.instances == 1 or each.max_batch_size <= 10
@@ -109,8 +115,13 @@ def test_a_search_chooses_the_best_within_the_limits(tmp_path: Path) -> None:
     assert "meets the target, used 840.0 MiB of memory (--memory-mib 500)" in steps
 
 
-def test_a_choice_that_exceeds_a_limit_only_in_the_last_comparison_is_dropped(tmp_path: Path) -> None:
-    """Its trials before the choice were within the limit."""
+@pytest.mark.parametrize(
+    ("used", "why"), [(1.75, "used 1.75 cores (--cpu 1.5)"), (None, "has no reading for --cpu 1.5")]
+)
+def test_a_choice_that_is_not_surely_within_a_limit_in_the_last_comparison_is_dropped(
+    tmp_path: Path, used: float | None, why: str
+) -> None:
+    """Its trials before the choice were within the limit. Its first round is final."""
     path = tmp_path / "study.json"
     search = limited(path, Limits(server_cores=1.5), lambda candidate: ResourceUse(server_cores=1.0))
     best = search.run().chosen
@@ -121,13 +132,15 @@ def test_a_choice_that_exceeds_a_limit_only_in_the_last_comparison_is_dropped(tm
     def greedier(candidate: Candidate) -> ResourceUse:
         seen.append(candidate)
         late = candidate == best.candidate and seen.count(candidate) > count
-        return ResourceUse(server_cores=1.75 if late else 1.0)
+        return ResourceUse(server_cores=used if late else 1.0)
 
     again = limited(tmp_path / "again.json", Limits(server_cores=1.5), greedier)
     other = again.run().chosen
     assert other is None or other.candidate != best.candidate
     steps = [step.text for step in again.log.study.steps]
-    assert f"{best.candidate}: not chosen, it used 1.75 cores (--cpu 1.5) in the last comparison" in steps
+    assert f"{best.candidate}: not chosen, it {why} in the last comparison" in steps
+    final = [trial for trial in again.log.study.trials if (trial.candidate, trial.stage) == (best.candidate, FINAL)]
+    assert len(final) == 1
 
 
 def test_where_nothing_is_within_the_limits_they_are_what_has_to_change(tmp_path: Path) -> None:
@@ -140,6 +153,34 @@ def test_where_nothing_is_within_the_limits_they_are_what_has_to_change(tmp_path
         f"the limits: {result.closest.candidate} used {result.closest.used.server_memory_mib:,.1f} MiB of memory "
         "(--memory-mib 50), and no measured configuration is within them"
     )
+
+
+def test_without_a_reading_of_what_is_limited_nothing_is_chosen(tmp_path: Path) -> None:
+    """As with a nvidia-smi that hangs: a configuration of 9 GB would else be within 4 GB."""
+    search = limited(tmp_path / "study.json", Limits(gpu_memory_mib=4000), of_rows)
+    result = search.run()
+    assert result.chosen is None
+    assert result.closest is not None
+    (remedy,) = remedies(result.closest, search.screen, search.corrections, search.candidates)
+    assert remedy.startswith(f"the limits: {result.closest.candidate} has no reading for --gpu-memory-mib 4000, and")
+    steps = [step.text for step in search.log.study.steps]
+    assert any(text.endswith("meets the target, has no reading for --gpu-memory-mib 4000") for text in steps)
+
+
+def test_one_trial_without_a_reading_is_enough_for_an_objection(tmp_path: Path) -> None:
+    goal = limited(tmp_path / "study.json", Limits(gpu_memory_mib=4000), of_rows).goal
+    bench = SimulatedBench(service=lambda parallelism, rows: 1000.0, target=goal.target)
+    one = bench.measure(SEARCHED.default, Traffic.parse("closed:4"), stage=FINAL, round=1, seconds=0.1)
+
+    def objection(*mib: float | None) -> str:
+        trials = [replace(one, used=ResourceUse(gpu_memory_mib=each)) for each in mib]
+        pooled = PooledTrials.of(trials, goal.target)
+        assert goal.within(pooled) is not bool(goal.objection(pooled))
+        return goal.objection(pooled)
+
+    assert objection(3000, 3500) == ""
+    assert objection(3000, None) == "has no reading for --gpu-memory-mib 4000"
+    assert objection(None, 9000) == "used 9,000.0 MiB of GPU memory (--gpu-memory-mib 4000)"
 
 
 def test_a_current_configuration_over_a_limit_is_replaced_by_a_slower_one(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_what_the_server_used_is_printed(tmp_path: Path) -> None:
         lambda trial, number: replace(trial, used=ResourceUse(server_cores=1 + number / 10, server_memory_mib=420)),
         lambda trial, number: replace(trial, used=ResourceUse(server_cores=0.5, server_memory_mib=300)),
     )
-    assert "  the server used 1.20 cores, 420 MiB of memory (current: 0.50 cores, 300 MiB of memory)" in text
+    assert "  the server used 1.20 cores, 420.0 MiB of memory (current: 0.50 cores, 300.0 MiB of memory)" in text
 
 
 def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ The profile is on record before, since measuring it takes longer than all trials
 
 import re
 import shutil
+from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from google.protobuf import text_format
 
 from export.repository import REPOSITORY, config_file, read_config
+from perf.load.deployment import Running
 from perf.measure import ramp_plan
 from perf.measure.service_profile import write
 from perf.measure.trial import TRACE_RATE
@@ -202,6 +205,21 @@ def test_the_oldest_server_ends_but_not_that_of_the_current_configuration(monkey
     for candidate in (Candidate.of(config), *others):
         bench.prepare(candidate)
     assert ended == others[:2]
+
+
+def test_a_retired_server_runs_beside_the_others_until_it_has_ended() -> None:
+    """So the memory in use on the GPUs is not that of one."""
+    config = read_config(config_file(REPOSITORY / MODEL, None))
+    bench = LiveBench(config=config, target=LatencyTarget(latency_ms=400))
+    starting = [Future[tuple[Running, ExitStack]]() for _ in range(2)]
+    bench._servers = dict(zip((Candidate.of(config), Candidate(max_batch_size=1)), starting, strict=True))
+    assert bench._others == 1
+    bench.retire(Candidate(max_batch_size=1))
+    assert bench._others == 1
+    starting[1].set_exception(RuntimeError("it did not start"))
+    for stopping in bench._stopping:
+        stopping.join()
+    assert bench._others == 0
 
 
 def test_a_mistake_is_one_line(repository: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

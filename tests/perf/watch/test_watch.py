@@ -12,11 +12,12 @@ from rich.console import Console
 
 from perf.watch.__main__ import main
 from perf.watch.chart import nice, runs
-from perf.watch.history import COARSE_S, FINE_S, FINE_SPAN_S, SPAN_S, History, Track
+from perf.watch.history import COARSE_S, FINE_S, FINE_SPAN_S, SPAN_S, History, State, Track
 from perf.watch.page import page, write
 from perf.watch.reading import Reading
 from perf.watch.sample import Sample
 from perf.watch.screen import notes, screen, sizes
+from serve.management.metrics import Device
 from serve.management.statistics import Counters
 
 
@@ -266,6 +267,12 @@ def test_ranges_of_sizes_hold_every_execution(batches: dict[int, int], bars: int
 def test_an_axis_ends_a_little_above_its_values(value: float) -> None:
     assert value <= nice(value) * (1 + 1e-9)
     assert nice(value) <= 10 * value
+
+
+def test_a_slice_of_a_gpu_has_memory_and_no_utilisation() -> None:
+    slices = Device(busy=None, memory_bytes=2.0**30, memory_total_bytes=0.0)
+    state = State.of(replace(reading(0.0), gpus=(slices, slices)))
+    assert (state.gpu, state.gpu_memory_bytes) == (None, 2.0**31)
 
 
 def test_a_line_breaks_at_a_missing_reading() -> None:

@@ -66,8 +66,8 @@ def test_what_the_server_used_is_said_of_the_choice_and_the_current_one() -> Non
     added = [sentence for sentence in shown.sentences if sentence not in plain.sentences]
     # Of the 20 trials the last rounds are A, default and default again; the last of A is the 18th.
     assert added == [
-        f"The server used at most 1.17 cores, 300 MiB of memory, GPUs 50% busy with {CHOSEN} (chosen); "
-        f"1.19 cores, 300 MiB of memory with {DEFAULT} (current)."
+        f"The server used at most 1.17 cores, 300.0 MiB of memory, GPUs 50% busy with {CHOSEN} (chosen); "
+        f"1.19 cores, 300.0 MiB of memory with {DEFAULT} (current)."
     ]
     assert shown.data["used"][f"{DEFAULT} (current)"] == {  # type: ignore[index]
         "server_cores": 1.19,
