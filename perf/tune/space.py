@@ -10,7 +10,8 @@ from export.repository import NO_BATCHES
 from perf.records.candidate import Candidate
 from triton_batching.terminal import Mistake
 
-# A delay longer than one execution only lengthens the queue: meanwhile an instance could run one more.
+# Delays as shares of the execution of one row. A longer one fills batches if requests spend most of their time outside
+# the server, so for each batch size one more is tried: the time in which its rows could run one by one.
 DELAY_SHARES = (0.0, 0.125, 0.25, 0.5, 1.0)
 # Every count of instances up to here is tried, above it every power of two.
 EVERY_COUNT = 4
@@ -71,12 +72,14 @@ class Space:
         return tuple(dict.fromkeys(profiled))
 
     def candidates(self, service_us: Callable[[Parallelism, int], float]) -> tuple[Candidate, ...]:
-        """Return every candidate, the current configuration first; delays are shares of `service_us(..., 1)`."""
+        """Return every candidate, the current configuration first; delays follow from `service_us(..., 1)`."""
         candidates = [self.default]
         for parallelism in self.parallelisms:
-            delays = sorted({_rounded(share * service_us(parallelism, 1)) for share in DELAY_SHARES})
+            row_us = service_us(parallelism, 1)
+            delays = {_rounded(share * row_us) for share in DELAY_SHARES}
             for size in self._sizes(parallelism, service_us):
-                for delay in delays if size > 1 else delays[:1]:
+                one_by_one = _rounded(size * row_us / parallelism.instances)
+                for delay in sorted({*delays, one_by_one}) if size > 1 else [0]:
                     candidate = Candidate(
                         max_batch_size=size,
                         delay_us=delay,

@@ -115,10 +115,12 @@ def test_of_equal_delays_the_shortest_and_the_longest_stay() -> None:
     assert [screened.candidate.delay_us for screened in remaining] == [40_000, 20_000]
 
 
-def test_delays_are_shares_of_the_service_time() -> None:
+def test_delays_follow_from_the_service_time() -> None:
     candidates = space(CONFIG, largest=4, cores=1, gpu=False).candidates(accelerator)
-    # An eighth, a quarter, a half and the whole of 20.5 ms, in two digits.
-    assert sorted({candidate.delay_us for candidate in candidates}) == [0, 2600, 5100, 10000, 20000]
+    # An eighth, a quarter, a half and the whole of 20.5 ms, in two digits; and for two and four rows as many of it.
+    shares = [0, 2600, 5100, 10000, 20000]
+    assert sorted(candidate.delay_us for candidate in candidates if candidate.max_batch_size == 2) == [*shares, 41000]
+    assert sorted(candidate.delay_us for candidate in candidates if candidate.max_batch_size == 4) == [*shares, 82000]
     assert [candidate.delay_us for candidate in candidates if candidate.max_batch_size == 1] == [0]
 
 
