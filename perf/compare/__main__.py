@@ -3,7 +3,8 @@
 A and B are files or folders of records (of perf.measure.sweep or perf.load); PATH:NAME takes one configuration of many.
 A study of perf.tune stands for its choice; one study alone has its choice over its default, as perf.tune prints it. The
 exit code is 1 if B is surely slower than A and by more than the threshold, so that a pipeline stops there; sure for all
-loads and quantities together, at 95 %. One run of each cannot tell: measure three or more, in turn.
+loads and quantities together, at 95 %. It is 0 for a study that kept its default or says to use its choice all the
+same. One run of each cannot tell: measure three or more, in turn.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -12,7 +12,11 @@ from rich.table import Table
 from perf.compare.comparison import QuantityComparison, compare
 from perf.compare.of_study import of_study
 from perf.records import file, runs
+from perf.records.decision import USE, Decision
+from perf.records.decision import of_study as decision_of
+from perf.records.last_comparison import OF_DUE
 from perf.records.runs import COUNTED_AGAIN, DUE, Runs
+from perf.records.study import Study
 from perf.stats.looks import anew
 from perf.stats.verdict import differs
 from triton_batching import whole_file
@@ -27,15 +31,12 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     threshold = _share(arguments.threshold)
     alone = not arguments.b and arguments.noise is not None
     refuse_unused((alone, "--noise", "for one study, which has A/A pairs of its own"))
-    a, b, lines = _of_two(arguments, console) if arguments.b else of_study(Path(arguments.a))
-    regressed = [line for line in lines if line.regressed(threshold)]
+    a, b, lines, study = _of_two(arguments, console) if arguments.b else of_study(Path(arguments.a))
+    decision = decision_of(study) if study is not None else None
+    regressed = [line for line in lines if line.regressed(threshold) and not _harmless(study, decision)]
     show(lines, console, titles=(a.title, b.title))
-    for sentence in _old_records(a, b, study=not arguments.b):
+    for sentence in (*_old_records(a, b, study=study is not None), *_next(lines, decision)):
         console.print(sentence, markup=False, highlight=False)
-    if needed := rounds_needed(lines):
-        console.print(
-            f"To be certain, measure about {needed} of each, in turn. {anew('runs')}", markup=False, highlight=False
-        )
     for line in regressed:
         console.print(
             f"REGRESSION: {line.quantity} of {line.model} under {line.load} is {-line.gained:.1%} worse "
@@ -43,16 +44,17 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
             style="red",
             markup=False,
         )
-    console.print(f"written: {_write(lines, (a.title, b.title), threshold, arguments.out)}", markup=False)
+    written = _write(lines, (a.title, b.title), threshold, arguments.out, decision)
+    console.print(f"written: {written}", markup=False)
     return 1 if regressed else 0
 
 
-def _of_two(arguments: argparse.Namespace, console: Console) -> tuple[runs.Runs, runs.Runs, list[QuantityComparison]]:
-    """Two sets of records and their lines."""
+def _of_two(arguments: argparse.Namespace, console: Console) -> tuple[Runs, Runs, list[QuantityComparison], None]:
+    """Two sets of records and their lines; they are no study."""
     a, b = runs.read(arguments.a), runs.read(arguments.b)
     if a.runs == b.runs:
         console.print(f"A and B are the same records ({a.title}), so nothing can differ.", markup=False)
-    return a, b, compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ())
+    return a, b, compare(a, b, runs.read(arguments.noise).runs if arguments.noise else ()), None
 
 
 def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple[str, str]) -> None:
@@ -89,11 +91,24 @@ def _old_records(*sides: Runs, study: bool) -> list[str]:
                 "counted again from these requests: the answers from the end of the first batch to that of the last."
             )
         if DUE in counts or (study and COUNTED_AGAIN in counts):
-            sentences.append(
-                f"{title}: older records, whose throughput is of the requests that were due in the window, which is "
-                "more than was answered under an overload."
-            )
+            sentences.append(f"{title}: {OF_DUE}")
     return sentences
+
+
+def _harmless(study: Study | None, decision: Decision | None) -> bool:
+    """Whether a slower B does no harm: the study says to use it all the same, or kept its default."""
+    return study is not None and (study.chosen == study.default or (decision is not None and decision.word == USE))
+
+
+def _next(lines: Sequence[QuantityComparison], decision: Decision | None) -> Iterator[str]:
+    """Yield what the study says, and how to measure more rounds."""
+    if decision is not None:
+        yield decision.sentence(*lines[0].configs)
+        if decision.wanted_rounds is not None:
+            rounds = decision.wanted_rounds
+            yield f"To be certain: the command of the study with --rounds {rounds}, which continues its planned looks."
+    elif needed := rounds_needed(lines):
+        yield f"To be certain, measure about {needed} of each, in turn. {anew('runs')}"
 
 
 def _levels(lines: Sequence[QuantityComparison]) -> list[str]:
@@ -136,13 +151,20 @@ def _share(text: str) -> float:
     return share
 
 
-def _write(lines: Sequence[QuantityComparison], titles: tuple[str, str], threshold: float, path: Path) -> Path:
+def _write(
+    lines: Sequence[QuantityComparison],
+    titles: tuple[str, str],
+    threshold: float,
+    path: Path,
+    decision: Decision | None,
+) -> Path:
     content = {
         "format": FORMAT,
         "kind": "comparison",
         "a": titles[0],
         "b": titles[1],
         "threshold": threshold,
+        "decision": None if decision is None else {"word": decision.word, "reason": decision.reason},
         "lines": [
             dataclasses.asdict(line)
             | {"verdict": line.verdict.word, "more_rounds": line.verdict.more_rounds, "gained": line.gained}

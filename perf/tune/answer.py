@@ -46,6 +46,8 @@ def verdict(tuning: Tuning) -> Iterator[str]:
         return
     chosen, default = comparison.chosen, tuning.study.default
     yield _headline(comparison, default, target)
+    if comparison.better:
+        yield f"  because {comparison.decision.reason}"
     if comparison.before is not None:
         yield f"  current: {_figures(comparison.before)}, {_certainty(comparison.before)}"
     name = "measured" if comparison.better or chosen.candidate == default else str(chosen.candidate)
@@ -70,15 +72,10 @@ def _used(comparison: Comparison) -> Iterator[str]:
 
 
 def _headline(comparison: Comparison, default: Candidate, target: str) -> str:
-    """Return which configuration to use and why, in words."""
-    chosen = comparison.chosen.candidate
-    if chosen == default:
-        return f"keep the current configuration, {default}: nothing is expected to beat it ({target})"
+    """Return which configuration to use, in words."""
     if comparison.better:
-        return f"use {chosen} in place of {default}: the best found with {target}"
-    decides = comparison.gains[0].verdict
-    why = f"{chosen} is {decides}" if decides.certain else f"it is not certain that {chosen} is better"
-    return f"keep the current configuration, {default}: {why} ({target})"
+        return f"use {comparison.chosen.candidate} in place of {default}: the best found with {target}"
+    return f"keep the current configuration, {default}: {comparison.decision.reason} ({target})"
 
 
 def _warnings(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
@@ -117,7 +114,7 @@ def _gains(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
         yield from _rates(tuning, comparison)
     for gain in comparison.gains:
         yield f"  against the current one: {gain}"
-    if not comparison.certain and (rounds := comparison.gains[0].wanted_rounds) is not None:
+    if (rounds := comparison.decision.wanted_rounds) is not None:
         yield f"  to measure more rounds: the same command with --rounds {rounds}; what is on record is not repeated"
     compared = comparison.compared
     noise = [(quantity, compared.noise(quantity)) for quantity in (THROUGHPUT, P99)]

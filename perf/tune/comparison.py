@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from perf.records.decision import UNSURE, USE, Decision, confirmed, decide
 from perf.records.last_comparison import Gain, LastComparison
 from perf.records.study import Trial
-from perf.stats.verdict import FASTER
 from perf.tune.goal import Goal
 from perf.tune.pooled_trials import PooledTrials
 
@@ -34,7 +34,7 @@ class Comparison:
     @property
     def confirmed(self) -> bool:
         """Whether the choice met the target in these trials. The margin was for them, so it is not asked for again."""
-        return bool(self.final) and self.chosen.passed is not False and self.goal.within(self.chosen)
+        return bool(self.final) and confirmed(self.final, self.goal)
 
     @property
     def compared(self) -> LastComparison:
@@ -47,27 +47,16 @@ class Comparison:
         return self.compared.gains
 
     @property
-    def misses(self) -> bool:
-        """Whether the current configuration surely misses the target, does not carry the load, or exceeds a limit."""
-        before = self.before
-        return before is not None and (
-            before.passed is False or not self.goal.carries(before) or not self.goal.fits(before)
-        )
+    def decision(self) -> Decision:
+        """Whether to use the choice, by the rule that everything that reads the study's record asks."""
+        return decide(self.compared, self.goal)
 
     @property
     def better(self) -> bool:
-        """Whether the choice is surely better than the current configuration.
-
-        It meets the target where the current one surely does not, or it needs fewer instances (for the objective cost),
-        or it is surely faster.
-        """
-        before = self.before
-        if before is None or not self.confirmed:
-            return False
-        tier, tier_before = self.goal.value(self.chosen)[0], self.goal.value(before)[0]
-        return self.misses or tier > tier_before or (tier == tier_before and self.gains[0].verdict.word == FASTER)
+        """Whether the choice is surely better than the current configuration."""
+        return self.decision.word == USE
 
     @property
     def certain(self) -> bool:
         """Whether more rounds would decide nothing more."""
-        return not self.current or self.better or self.gains[0].verdict.certain
+        return self.decision.word != UNSURE

@@ -14,7 +14,8 @@ def difference(evidence: Evidence) -> Section:
     """The values that decide batching, then the file."""
     study = evidence.study
     if study.chosen is None:
-        why = "The study is unfinished" if evidence.unfinished else "No configuration meets the target"
+        asked = "the target within the limits" if study.limits.options else "the target"
+        why = "The study is unfinished" if evidence.unfinished else f"No configuration meets {asked}"
         missing = f"{why}, so no configuration was written. The current one stays."
         return Section(name="difference", title=TITLE, missing=(missing,))
     rows = values(study.default, study.chosen)
@@ -25,9 +26,7 @@ def difference(evidence: Evidence) -> Section:
     listings = [Listing(title="Changed lines", text="\n".join(lines), difference=True)] if study.before_pbtxt else []
     if study.after_pbtxt:
         listings.append(Listing(title="The whole file, to copy", text=study.after_pbtxt))
-    sentence = (
-        f"{len(changed)} of {len(VALUES)} values change." if changed else "The current configuration is the best."
-    )
+    sentence = f"{len(changed)} of {len(VALUES)} values change." if changed else "The current configuration stays."
     return Section(
         name="difference",
         title=TITLE,

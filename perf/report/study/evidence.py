@@ -2,16 +2,20 @@
 
 import datetime
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from perf.measure.service_profile import ServiceTimes, load
+from perf.records import decision
 from perf.records.candidate import Candidate
+from perf.records.decision import Decision
 from perf.records.last_comparison import LastComparison, last_comparison
 from perf.records.measurement import RecordError
+from perf.records.resource_use import ResourceUse
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
+from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
 from perf.stats.percentile import percentile_ms
 from perf.stats.quantile import Quantile, quantile
@@ -60,15 +64,16 @@ class Evidence:
 
     @cached_property
     def shown(self) -> Candidate:
-        """The chosen candidate; without one, the measured candidate whose percentile is closest to the target.
+        """The chosen candidate; without one, the measured candidate that is closest to what was asked for.
 
-        The share of late requests cannot decide this: it is 1 for all of them if the target is out of reach.
+        Those within the limits come first, then those with the lowest percentile. The share of late requests cannot
+        decide this: it is 1 for all of them if the target is out of reach.
         """
         if self.study.chosen is not None:
             return self.study.chosen
         return min(
             self.candidates,
-            key=lambda candidate: (self._percentile_ms(candidate), late(self.of(candidate))),
+            key=lambda each: (bool(self.excess(each)), self._percentile_ms(each), late(self.of(each))),
             default=self.study.default,
         )
 
@@ -109,6 +114,11 @@ class Evidence:
         """The last comparison of the study, which may be of another candidate than the shown one."""
         return last_comparison(self.study)
 
+    @cached_property
+    def decision(self) -> Decision | None:
+        """The decision of the study, which `perf.tune` and `perf.compare` print as well; None if it chose nothing."""
+        return decision.of_study(self.study)
+
     @property
     def pairs(self) -> tuple[tuple[Trial, Trial], ...]:
         """Pairs of trials of the shown candidate and the default in the last comparison; empty if it is of another."""
@@ -123,6 +133,18 @@ class Evidence:
     def predicted(self) -> Mapping[Candidate, Prediction]:
         """The last prediction of each candidate, which has learned most from trials."""
         return {prediction.candidate: prediction for prediction in self.study.predictions}
+
+    def passed(self, trials: Sequence[Trial]) -> bool | None:
+        """Whether trials of one configuration together meet the target; None if they cannot tell."""
+        return of_trials(trials, self.study.target).passed
+
+    def used(self, candidate: Candidate) -> ResourceUse:
+        """The most that the server used in any trial from which a candidate's figures are reported."""
+        return ResourceUse.of((trial.used for trial in self.of(candidate)), max)
+
+    def excess(self, candidate: Candidate) -> str:
+        """The limit that a candidate exceeded, as in `812.3 MiB of memory (--memory-mib 600)`; empty if none."""
+        return self.study.limits.excess(self.used(candidate))
 
     def role(self, candidate: Candidate) -> str:
         """The role of a candidate: chosen, closest, current, or empty."""

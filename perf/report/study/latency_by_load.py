@@ -12,6 +12,7 @@ from perf.report.drawing import INK, NARROW, plain
 from perf.report.study.evidence import Evidence, quantile_of, rows_per_s, word
 from perf.report.study.points import colour, keys, logarithmic, middle, point, target
 from perf.report.study.section import Grid, Picture, Section
+from perf.report.study.sustained import highest
 from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, rate
 from perf.stats import pareto
@@ -42,14 +43,15 @@ def latency_by_load(evidence: Evidence) -> Section:
         sentences=(_sentence(evidence),),
         pictures=tuple(pictures),
         grids=(grid(evidence, trials, f"All {count(len(trials), 'measurement')}"),),
-        data={"trials": [data(trial) for trial in trials]},
+        data={"trials": [data(evidence, trial) for trial in trials]},
     )
 
 
 def _sentence(evidence: Evidence) -> str:
     trials = evidence.trials
     requests = sum(trial.requests for trial in trials)
-    passed = [sum(trial.passed is value for trial in trials) for value in (True, False, None)]
+    verdicts = [evidence.passed([trial]) for trial in trials]
+    passed = [verdicts.count(value) for value in (True, False, None)]
     not_sent, failed = sum(trial.not_sent for trial in trials), sum(trial.failed for trial in trials)
     sent_late = percent(sum(trial.late_sends for trial in trials) / max(requests, 1))
     loop = "open loop: latency counts from the time at which a request was due" if evidence.open else "closed loop"
@@ -65,7 +67,7 @@ def grid(evidence: Evidence, trials: Iterable[Trial], summary: str = "") -> Grid
     return Grid(titles=TITLES, rows=tuple(_row(evidence, trial) for trial in trials), left=3, summary=summary)
 
 
-def data(trial: Trial) -> dict[str, object]:
+def data(evidence: Evidence, trial: Trial) -> dict[str, object]:
     """The row of a trial for the JSON file."""
     p99 = quantile_of([trial], 99)
     return {
@@ -83,7 +85,7 @@ def data(trial: Trial) -> dict[str, object]:
         "late_sends": trial.late_sends,
         "not_sent": trial.not_sent,
         "failed": trial.failed,
-        "target": word(trial.passed),
+        "target": word(evidence.passed([trial])),
     }
 
 
@@ -104,7 +106,7 @@ def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
         percent(trial.late_sends / requests)[:-2],
         f"{trial.not_sent:,}",
         f"{trial.failed:,}",
-        word(trial.passed),
+        word(evidence.passed([trial])),
     )
 
 
@@ -139,7 +141,7 @@ def _median_to_p99(axes: Axes, evidence: Evidence, candidate: Candidate, row: in
     axes.plot([median, middle(tails)], [row, row], color=shade, linewidth=2, alpha=0.45)
     axes.plot(median, row, "|", color=shade, markersize=10)
     for trial, value in zip(evidence.of(candidate), tails, strict=True):
-        point(axes, value, row, trial, shade)
+        point(axes, evidence, trial, value, row)
 
 
 def _percentiles(evidence: Evidence, candidate: Candidate, q: float) -> list[float]:
@@ -155,7 +157,7 @@ def rates(evidence: Evidence) -> Picture:
         _panel(axes, evidence, trials, q)
     panels[-1].set_xlabel("offered, requests per second")
     figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
-    return Picture(name="rates", caption=_highest_passing(evidence, trials), figure=figure)
+    return Picture(name="rates", caption=_highest_passing(evidence), figure=figure)
 
 
 def _panel(axes: Axes, evidence: Evidence, trials: Sequence[Trial], q: float) -> None:
@@ -167,7 +169,7 @@ def _panel(axes: Axes, evidence: Evidence, trials: Sequence[Trial], q: float) ->
         if evidence.role(candidate):
             _medians(axes, evidence, candidate, [trial for trial in trials if trial.candidate == candidate], q)
     for trial, value in zip(trials, values, strict=True):
-        point(axes, _shifted_rate(evidence, trial), value, trial, colour(evidence, trial.candidate))
+        point(axes, evidence, trial, _shifted_rate(evidence, trial), value)
     axes.set_xlim(0, 1.06 * max(trial.offered_per_s or 0.0 for trial in trials))
     axes.set_ylabel(f"p{q:g}, ms")
 
@@ -190,15 +192,10 @@ def _medians(axes: Axes, evidence: Evidence, candidate: Candidate, trials: Seque
     axes.plot([x for x, _ in line], [y for _, y in line], color=colour(evidence, candidate), linewidth=1.2, alpha=0.7)
 
 
-def _highest_passing(evidence: Evidence, trials: Sequence[Trial]) -> str:
-    texts = []
-    for candidate in dict.fromkeys((evidence.shown, evidence.study.default)):
-        own = [trial for trial in trials if trial.candidate == candidate]
-        passed = [trial.offered_per_s or 0.0 for trial in own if trial.passed]
-        if own:
-            top = f"passes up to {number(max(passed))} requests/s" if passed else "passes at no measured rate"
-            texts.append(f"{evidence.label(candidate)} {top} ({count(len(own), 'measurement')})")
-    return "; ".join(texts)
+def _highest_passing(evidence: Evidence) -> str:
+    both = dict.fromkeys((evidence.shown, evidence.study.default))
+    texts = {candidate: highest(evidence, candidate) for candidate in both}
+    return "; ".join(f"{evidence.label(candidate)}: {text}" for candidate, text in texts.items() if text)
 
 
 def completion(evidence: Evidence) -> Picture:
@@ -213,7 +210,7 @@ def completion(evidence: Evidence) -> Picture:
     for axes, value, label in panels:
         plain(axes)
         for trial in trials:
-            point(axes, _shifted_rate(evidence, trial), value(trial), trial, colour(evidence, trial.candidate))
+            point(axes, evidence, trial, _shifted_rate(evidence, trial), value(trial))
         axes.set_ylabel(label)
         axes.set_ylim(0, 1.12 * max(1.0, *map(value, trials)))
     highest = max(trial.offered_per_s or 0.0 for trial in trials)
@@ -255,7 +252,7 @@ def throughput(evidence: Evidence) -> Picture:
     edge = front(simulated)
     axes.plot([x for x, _ in edge], [y for _, y in edge], color=INK, alpha=0.35, linewidth=1, drawstyle="steps-pre")
     for trial, value in zip(trials, values, strict=True):
-        point(axes, trial.throughput_rows_per_s, value, trial, colour(evidence, trial.candidate))
+        point(axes, evidence, trial, trial.throughput_rows_per_s, value)
     right = max([trial.throughput_rows_per_s for trial in trials] + [x for x, _ in simulated])
     label = "rows per second (dots and line: simulated, and their front)"
     axes.set(xlabel=label, ylabel="p99, ms", xlim=(0, 1.06 * right))

@@ -28,19 +28,20 @@ def colour(evidence: Evidence, candidate: Candidate) -> str:
     return GREY if candidate == evidence.study.default else OTHER
 
 
-def point(axes: Axes, x: float, y: float, trial: Trial, shade: str) -> None:
+def point(axes: Axes, evidence: Evidence, trial: Trial, x: float, y: float) -> None:
     """Draw one trial; an infinite latency is an arrow at the edge of the axes."""
+    shade, passed = colour(evidence, trial.candidate), evidence.passed([trial])
     if not math.isfinite(x):
         axes.plot(0.99, y, ">", color=shade, transform=axes.get_yaxis_transform(), markersize=7, clip_on=False)
         return
     if not math.isfinite(y):
         axes.plot(x, 0.97, "^", color=shade, transform=axes.get_xaxis_transform(), markersize=7, clip_on=False)
         return
-    face = PAPER if trial.passed is None else shade
-    shape, size = SHAPES[trial.passed], 8 if trial.passed is False else 7
-    edge = PAPER if trial.passed is False else shade
+    face = PAPER if passed is None else shade
+    shape, size = SHAPES[passed], 8 if passed is False else 7
+    edge = PAPER if passed is False else shade
     (marker,) = axes.plot(x, y, shape, markerfacecolor=face, markeredgecolor=edge, markersize=size)
-    marker.set(zorder=3, clip_on=False, markeredgewidth=0.6 if trial.passed is False else 1.3)
+    marker.set(zorder=3, clip_on=False, markeredgewidth=0.6 if passed is False else 1.3)
 
 
 def keys(evidence: Evidence, trials: Iterable[Trial]) -> list[Line2D]:
@@ -52,7 +53,8 @@ def keys(evidence: Evidence, trials: Iterable[Trial]) -> list[Line2D]:
         name = f"{role}: {candidate}" if role else "others"
         entries.setdefault(name, Line2D([], [], color=colour(evidence, candidate), linewidth=4, label=name))
     order = sorted(entries, key=lambda name: (name == "others", name.startswith("current")))
-    return [entries[name] for name in order] + [_key(passed) for passed in SHAPES if _occurs(trials, passed)]
+    verdicts = {evidence.passed([trial]) for trial in trials}
+    return [entries[name] for name in order] + [_key(passed) for passed in SHAPES if passed in verdicts]
 
 
 def target(axes: Axes, evidence: Evidence, *, upright: bool = False) -> None:
@@ -89,10 +91,6 @@ def logarithmic(axes: Axes, axis: str, values: Iterable[float]) -> None:
 def middle(values: Iterable[float]) -> float:
     """The median; infinite values count as the highest."""
     return float(np.median(list(values)))
-
-
-def _occurs(trials: Iterable[Trial], passed: bool | None) -> bool:
-    return any(trial.passed is passed for trial in trials)
 
 
 def _key(passed: bool | None) -> Line2D:

@@ -99,7 +99,7 @@ def _measured(evidence: Evidence, trial: Trial) -> tuple[str, str, str]:
     p99 = quantile_of([trial], 99)
     result = (
         f"{rate(trial.throughput_rows_per_s)}, p99 {ms(p99.value_ms)} ({short(p99)}), "
-        f"n = {trial.requests:,}: {word(trial.passed)}" + (", stopped early" if trial.early else "")
+        f"n = {trial.requests:,}: {word(evidence.passed([trial]))}" + (", stopped early" if trial.early else "")
     )
     return what, f"{trial.seconds:.1f}", result
 

@@ -1,8 +1,9 @@
-"""The highest rate of an open loop at which the shown configuration meets the target."""
+"""The highest rate of an open loop at which a configuration meets the target."""
 
 import math
 from collections.abc import Mapping, Sequence
 
+from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
@@ -15,11 +16,17 @@ Rates = Mapping[float, Sequence[Trial]]
 
 
 def sustained(evidence: Evidence) -> str:
-    """A sentence on the highest rate that passes, below the lowest rate that fails; empty without an open loop.
+    """What is known of the shown configuration as a sentence; empty without an open loop."""
+    text = highest(evidence, evidence.shown)
+    return text and f"{text[0].upper()}{text[1:]}."
+
+
+def highest(evidence: Evidence, candidate: Candidate) -> str:
+    """The highest rate that passes, below the lowest rate that fails, in words; empty without an open loop.
 
     The windows of a rate are judged together, and the verdicts on all rates hold together at 99 % (Bonferroni).
     """
-    rates = _rates(evidence)
+    rates = _rates(evidence, candidate)
     tested = _tested(evidence, rates)
     each = level_of_each(tested, CONFIDENCE)
     passed = {
@@ -28,12 +35,12 @@ def sustained(evidence: Evidence) -> str:
     limit = min((offered for offered, result in passed.items() if result is False), default=math.inf)
     top = max((offered for offered, result in passed.items() if result and offered < limit), default=None)
     if top is None:
-        return "No measured rate surely meets the target." if rates else ""
+        return "no measured rate surely meets the target" if rates else ""
     requests, windows = sum(trial.requests for trial in rates[top]), count(len(rates[top]), "window")
     several = f" for all {tested} verdicts on rates together" if tested > 1 else ""
     return (
-        f"Sustains {number(top)} requests/s within the target (n = {requests:,} requests in {windows}), "
-        f"{_end(rates, top, limit)}, at {100 * CONFIDENCE:g} % confidence{several}."
+        f"sustains {number(top)} requests/s within the target (n = {requests:,} requests in {windows}), "
+        f"{_end(rates, top, limit)}, at {100 * CONFIDENCE:g} % confidence{several}"
     )
 
 
@@ -44,11 +51,11 @@ def _end(rates: Rates, top: float, limit: float) -> str:
     return "the highest measured rate" if top == max(rates) else "and no measured rate surely fails"
 
 
-def _rates(evidence: Evidence) -> Rates:
-    """The windows of the shown candidate by rate: those that were made after the choice, if the rate has any."""
+def _rates(evidence: Evidence, candidate: Candidate) -> Rates:
+    """The windows of a candidate by rate: those that were made after the choice, if the rate has any."""
     rates: dict[float, list[Trial]] = {}
     for trial in evidence.trials:
-        if trial.candidate == evidence.shown and trial.offered_per_s:
+        if trial.candidate == candidate and trial.offered_per_s:
             rates.setdefault(_rate_of(trial), []).append(trial)
     return {offered: [trial for trial in trials if _is_later(trial)] or trials for offered, trials in rates.items()}
 
@@ -56,8 +63,8 @@ def _rates(evidence: Evidence) -> Rates:
 def _tested(evidence: Evidence, rates: Rates) -> int:
     """The number of verdicts that must hold together.
 
-    If windows that led to the choice are among those of `rates`, the shown candidate is one of several that might have
-    passed by chance, and the rates of all candidates count.
+    If windows that led to the choice are among those of `rates`, the candidate is one of several that might have passed
+    by chance, and the rates of all candidates count.
     """
     if all(_is_later(trial) for trials in rates.values() for trial in trials):
         return len(rates)

@@ -3,26 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from perf.records.candidate import Candidate
 from perf.records.resource_use import ResourceUse
 from perf.report.study.evidence import Evidence
-
-
-def of(evidence: Evidence, candidate: Candidate) -> ResourceUse:
-    """The most that the server used in any window of a candidate."""
-    return ResourceUse.of((trial.used for trial in evidence.of(candidate)), max)
 
 
 def used(evidence: Evidence) -> Mapping[str, ResourceUse]:
     """What was used, by candidate in words; empty if the records do not say it."""
     both = dict.fromkeys((evidence.shown, evidence.study.default))
-    return {evidence.label(candidate): use for candidate in both if str(use := of(evidence, candidate))}
-
-
-def excess(evidence: Evidence) -> str:
-    """The limit that the current configuration exceeds and the shown one does not; empty if there is none."""
-    limits = evidence.study.limits
-    return "" if limits.excess(of(evidence, evidence.shown)) else limits.excess(of(evidence, evidence.study.default))
+    return {evidence.label(candidate): use for candidate in both if str(use := evidence.used(candidate))}
 
 
 def sentence(evidence: Evidence) -> str:

@@ -1,22 +1,22 @@
 """Part 1: the configuration to use, the reason, the confidence, and the gain over the current configuration."""
 
-import math
 from collections.abc import Iterator, Sequence
 
 from perf.records.candidate import Candidate
-from perf.records.last_comparison import Gain
-from perf.records.study import TUNED, Trial
+from perf.records.last_comparison import OF_DUE, Gain
+from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
 from perf.report.study import use
 from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s, word
-from perf.report.study.gain import claim, gains, sentence
+from perf.report.study.gain import gains, sentence
+from perf.report.study.headline import headline, targets
+from perf.report.study.next_step import next_step
 from perf.report.study.section import Grid, Section
 from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
-from perf.report.study.units import count, ms, number, percent, plain_ms, rate
+from perf.report.study.units import count, number, percent, rate
 from perf.stats import rounds
 from perf.stats.percentile import percentile_ms
-from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 
 TITLE = "Verdict"
 
@@ -35,19 +35,21 @@ def verdict(evidence: Evidence) -> Section:
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
         *_rejected(evidence),
+        f"{evidence.name}.json: {OF_DUE}" if any(trial.planned_s is None for trial in trials) else "",
         use.sentence(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
-        _next(evidence, all_gains),
-        _needed(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
+        next_step(evidence),
+        targets(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
     ]
     return Section(
         name="verdict",
-        title=headline(evidence, all_gains),
+        title=headline(evidence),
         sentences=tuple(filter(None, sentences)),
         missing=tuple(missing),
         grids=(_grid(evidence),) if trials else (),
         data={
-            "headline": headline(evidence, all_gains),
+            "headline": headline(evidence),
+            "decision": evidence.decision and {"word": evidence.decision.word, "reason": evidence.decision.reason},
             "chosen": str(evidence.study.chosen) if evidence.study.chosen else None,
             "current": str(evidence.study.default),
             "passes": passes(evidence, evidence.shown),
@@ -67,39 +69,9 @@ def _rejected(evidence: Evidence) -> Iterator[str]:
             yield f"{compared.candidate}, which was compared last, over the current configuration: {text}."
 
 
-def headline(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
-    """The verdict in one sentence."""
-    study = evidence.study
-    goal = f"{study.target.percent:g} % of requests within {plain_ms(study.target.latency_ms)}"
-    if evidence.unfinished:
-        return "No verdict: the study is unfinished; the same command continues it"
-    if study.chosen is None:
-        return f"No measured configuration meets {goal} under {study.load}" + _closest(evidence)
-    if study.chosen == study.default:
-        return f"Keep {study.default}: no better configuration was found for {goal}"
-    new, current = passes(evidence, study.chosen), passes(evidence, study.default)
-    if new is False:
-        return f"Not verified: {study.chosen} was chosen, but all its measurements together miss {goal}"
-    if new is True and current is False:
-        return f"Use {study.chosen}, because it meets {goal} and the current configuration does not"
-    if over := use.excess(evidence):
-        return f"Use {study.chosen}, because the current configuration used {over}"
-    first = all_gains[0] if all_gains else None
-    better = first.verdict.word if first is not None else CANNOT_TELL
-    if first is not None and better == FASTER:
-        return f"Use {study.chosen}, because {claim(first)} within the same target" + (
-            "" if new is True else f", but the measurements cannot tell whether it meets {goal}"
-        )
-    if first is not None and better in (SLOWER, SAME):
-        how = "worse" if better == SLOWER else str(first.verdict)
-        return f"Keep {study.default}: {study.chosen} is {how}, {claim(first)}"
-    what = f"{claim(first)}: {first.verdict}" if first else "it was not compared"
-    return f"Cannot tell whether {study.chosen} is better than the current configuration ({what})"
-
-
 def passes(evidence: Evidence, candidate: Candidate) -> bool | None:
     """Whether a candidate meets the target, by all its windows together; None if they cannot tell."""
-    return of_trials(evidence.of(candidate), evidence.study.target).passed
+    return evidence.passed(evidence.of(candidate))
 
 
 def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
@@ -137,57 +109,6 @@ def throughput(trials: Sequence[Trial]) -> str:
         f"Throughput: {together} in all windows together, {interval.level_text} interval of a window's mean {low} to "
         f"{high} ({interval.method}, n = {windows})."
     )
-
-
-def _closest(evidence: Evidence) -> str:
-    trials = evidence.of(evidence.shown)
-    if not trials:
-        return "; nothing was measured"
-    target = evidence.study.target
-    q = quantile_of(trials, target.percent)
-    over = f", {q.value_ms / target.latency_ms:.2f} x the target" if math.isfinite(q.value_ms) else ""
-    return f"; the closest is {evidence.shown} with p{target.percent:g} {ms(q.value_ms)} ({short(q)}){over}"
-
-
-def _needed(evidence: Evidence) -> str:
-    """A sentence on the targets that can be met: the lowest measured and the lowest simulated latency."""
-    percent = evidence.study.target.percent
-    measured = [(percentile_ms(pooled(evidence.of(c)), percent), c) for c in evidence.candidates]
-    simulated = [(prediction.percentiles_ms[99], prediction.candidate) for prediction in evidence.study.predictions]
-    texts = []
-    for latencies, kind in ((measured, f"measured p{percent:g}"), (simulated, "simulated p99")):
-        finite = [pair for pair in latencies if math.isfinite(pair[0])]
-        if finite:
-            lowest, candidate = min(finite, key=lambda pair: pair[0])
-            texts.append(f"the lowest {kind} is {ms(lowest)} ({candidate})")
-    end = "; a target below that needs a lighter load, another model or another machine."
-    return f"Targets that can be met: {' and '.join(texts)}{end}" if texts else ""
-
-
-def _next(evidence: Evidence, all_gains: Sequence[Gain]) -> str:
-    """The command that serves the recommended configuration, or the one that measures until it is certain."""
-    study = evidence.study
-    if not study.after_pbtxt:
-        return ""
-    repository = _option(study.command, "--repository")
-    if headline(evidence, all_gains).startswith("Use "):
-        of_folder = f' ARGS="{repository.strip()}"' if repository else ""
-        command = f"make serve MODEL={study.model} CONFIG={TUNED}{of_folder}"
-        return f"To serve it (until the next tuning replaces it): {command}."
-    first = all_gains[0] if all_gains else None
-    if first is None or not first.verdict.more_rounds:
-        return ""
-    rounds_in_all = first.interval.count + first.verdict.more_rounds
-    options = f"{_option(study.command, '--rows')}{repository} --most-rounds {rounds_in_all}"
-    return (
-        f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} --load {study.load} "
-        f"--p99-ms {study.target.latency_ms:g}{options}."
-    )
-
-
-def _option(command: Sequence[str], name: str) -> str:
-    """An option of a command with its value and a space before it; empty if it is not given."""
-    return f" {name} {command[command.index(name) + 1]}" if name in command[:-1] else ""
 
 
 def _sentence(text: str) -> str:

@@ -86,6 +86,7 @@ def _changed(trials: Sequence[Trial], change: Change | None) -> tuple[Trial, ...
 def test_a_better_configuration_is_printed_with_its_figures_after_the_choice(tmp_path: Path) -> None:
     text = printed(tmp_path)
     assert re.search(r"^use max \d+, .* in place of max 8, 0 ms, 1 instance: the best found with p99 <= ", text)
+    assert text.splitlines()[1] == "  because it is faster, by throughput"
     assert re.search(r"throughput x [\d.]+ \([\d.]+ to [\d.]+\), 98\.21 % interval of 3 rounds: faster", text)
     assert "(chosen)" in text
     assert "written: " in text

@@ -4,6 +4,10 @@ from dataclasses import replace
 
 from studies import CHOSEN, study
 
+from perf.report.study.latency_by_load import data, grid, latency_by_load, rates
+from perf.report.study.points import keys
+from perf.report.study.search import search
+from perf.report.study.sustained import sustained
 from perf.report.study.verdict import passes
 from tests.perf.report.study.test_verdict import PASSING, evidence
 
@@ -26,3 +30,28 @@ def test_late_requests_that_come_together_prove_less() -> None:
         late = sum(us > 40e3 for us in latencies)
         trial = replace(study().trials[2], latencies_us=tuple(latencies), requests=4000, late=late, early=False)
         assert passes(evidence(replace(study(), trials=(trial,))), CHOSEN) is passed
+
+
+def test_a_row_a_marker_and_the_log_have_the_verdict_of_the_tuner() -> None:
+    """None late of 500 is sure of a planned run, which is what the record of a window says of it."""
+    first = study().trials[2]
+    window = replace(first, latencies_us=(1000.0,) * 500, due_s=(), requests=500, **PASSING)  # type: ignore[arg-type]
+    records = evidence(replace(study(), trials=(window,)))
+    assert window.passed is True
+    assert grid(records, [window]).rows[0][-1] == data(records, window)["target"] == "cannot tell"
+    assert "0 pass the target, 0 fail it, 1 cannot tell" in latency_by_load(records).sentences[0]
+    assert [entry.get_label() for entry in keys(records, [window])][-1] == "cannot tell"
+    (row,) = [row for row in search(records).grids[0].rows if row[1].startswith("measured")]
+    assert row[3].endswith("n = 500: cannot tell")
+
+
+def test_the_caption_of_the_rates_asks_for_sure_rates() -> None:
+    """One good window of 500 requests at each rate proves nothing."""
+    first = study().trials[2]
+    windows = [
+        replace(first, load=f"poisson:{rate}", offered_per_s=float(rate), latencies_us=(1000.0,) * 500, requests=500)
+        for rate in (100, 300)
+    ]
+    records = evidence(replace(study(), trials=tuple(replace(window, passed=True, late=0) for window in windows)))
+    assert rates(records).caption == f"{CHOSEN} (chosen): no measured rate surely meets the target"
+    assert sustained(records) == "No measured rate surely meets the target."

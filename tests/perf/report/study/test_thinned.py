@@ -67,7 +67,7 @@ def test_no_table_has_an_interval_of_a_percentile() -> None:
     cells = [cell for table in tables for row in table.rows for cell in row]
     assert not any(map(ends.search, cells))
     assert sum("no interval" in cell for cell in cells) >= 2 * len(evidence.trials)
-    values = data(evidence.trials[0])
+    values = data(evidence, evidence.trials[0])
     assert (values["p99_low_ms"], values["p99_high_ms"]) == (0.0, math.inf)
     # A study with its requests has them.
     whole = Evidence(study=study(), name="study")

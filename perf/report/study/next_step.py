@@ -1,0 +1,55 @@
+"""The command to go on with: it serves the recommended configuration, or measures until the study is certain."""
+
+from collections.abc import Sequence
+
+from perf.records.decision import UNSURE, USE
+from perf.records.last_comparison import Gain
+from perf.records.study import TUNED, Study
+from perf.report.study.evidence import Evidence
+
+# The rounds of perf.compare.versus before its first look.
+FIRST_LOOK = 5
+
+
+def next_step(evidence: Evidence) -> str:
+    """The command in a sentence; empty if there is none."""
+    study, decision = evidence.study, evidence.decision
+    if decision is None or not study.after_pbtxt:
+        return ""
+    if decision.word == USE:
+        repository = option(study.command, "--repository").strip()
+        serve = f"make serve MODEL={study.model} CONFIG={TUNED}" + (f' ARGS="{repository}"' if repository else "")
+        return f"To serve it (until the next tuning replaces it): {serve}."
+    if decision.word != UNSURE:
+        return ""
+    if study.chosen != study.default:
+        return _versus(study, decision.gain)
+    if decision.wanted_rounds is None or not study.command:
+        return ""
+    return f"To be certain: {' '.join(with_rounds(study.command, decision.wanted_rounds))}."
+
+
+def _versus(study: Study, gain: Gain | None) -> str:
+    """The comparison with the file that was written, by rounds that are measured anew."""
+    if gain is None or not gain.verdict.more_rounds:
+        return ""
+    rounds = gain.interval.count + gain.verdict.more_rounds
+    options = f"{option(study.command, '--rows')}{option(study.command, '--repository')}"
+    return (
+        f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} --load {study.load} "
+        f"--p99-ms {study.target.latency_ms:g}{options} --rounds {min(FIRST_LOOK, rounds)} --most-rounds {rounds}."
+    )
+
+
+def with_rounds(command: Sequence[str], rounds: int) -> list[str]:
+    """The command of a tuning with another number of rounds."""
+    kept: list[str] = []
+    for before, word in zip(("", *command), command, strict=False):
+        if before != "--rounds" and word.partition("=")[0] != "--rounds":
+            kept.append(word)
+    return [*kept, "--rounds", str(rounds)]
+
+
+def option(command: Sequence[str], name: str) -> str:
+    """An option of a command with its value and a space before it; empty if it is not given."""
+    return f" {name} {command[command.index(name) + 1]}" if name in command[:-1] else ""
