@@ -54,7 +54,7 @@ def _batch_ends_s(done: NDArray[np.float64], seconds: float) -> NDArray[np.float
     together = SAME_BATCH * (inside[-1] - inside[0]) / (len(inside) - 1)
     # A batch that the end of the window cuts ends later.
     ends = answers[np.diff(answers, append=np.inf) > together]
-    return ends[ends <= seconds]
+    return np.asarray(ends[ends <= seconds])
 
 
 def _done_s(due_s: Sequence[float], latencies_us: Sequence[float]) -> NDArray[np.float64]:
