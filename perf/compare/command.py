@@ -106,7 +106,7 @@ def _next(lines: Sequence[QuantityComparison], decision: Decision | None) -> Ite
         yield decision.sentence(*lines[0].configs)
         if decision.wanted_rounds is not None:
             rounds = decision.wanted_rounds
-            yield f"To be certain: the command of the study with --rounds {rounds}, which continues its planned looks."
+            yield f"To be certain: the command of the study with --rounds {rounds}."
     elif needed := rounds_needed(lines):
         yield f"To be certain, measure about {needed} of each, in turn. {anew('runs')}"
 

@@ -210,7 +210,7 @@ def test_perf_compare_says_the_same(case: Case, tmp_path: Path, capsys: pytest.C
     said = Decision(word=case.word, reason=case.reason)
     assert said.sentence(str(case.current.candidate), str(case.choice.candidate)) in printed
     assert json.loads(out.read_text())["decision"] == {"word": case.word, "reason": case.reason}
-    assert (f"the command of the study with --rounds {case.rounds}," in printed) is (case.rounds is not None)
+    assert (f"the command of the study with --rounds {case.rounds}." in printed) is (case.rounds is not None)
     assert "Measure all runs anew" not in printed
 
 
