@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Answers that are closer than this share of the mean time between two answers are of one batch. The gaps within a batch
-# of b rows would have to be half as long as T / b to be missed. If single answers are taken for one batch, the time
-# begins or ends with another answer, which makes no difference on average.
+# Answers that are closer than this share of the mean time for an answer are of one batch. The gaps within a batch of b
+# rows would have to be half as long as T / b to be missed. If single answers are taken for one batch, the time begins or
+# ends with another answer, which makes no difference on average.
 SAME_BATCH = 0.5
 
 
@@ -47,11 +47,10 @@ def per_piece(due_s: Sequence[float], latencies_us: Sequence[float], seconds: fl
 
 def _batch_ends_s(done: NDArray[np.float64], seconds: float) -> NDArray[np.float64]:
     """The times at which batches ended in the window, from that of the request that was due first; ascending."""
-    answers = np.sort(done[done >= done[0]]) if len(done) else done
-    inside = answers[answers <= seconds]
-    if len(inside) < 2:
-        return inside
-    together = SAME_BATCH * (inside[-1] - inside[0]) / (len(inside) - 1)
+    if not len(done):
+        return done
+    answers = np.sort(done[done >= done[0]])
+    together = SAME_BATCH * max(answers[-1], seconds) / len(answers)
     # A batch that the end of the window cuts ends later.
     ends = answers[np.diff(answers, append=np.inf) > together]
     return np.asarray(ends[ends <= seconds])

@@ -50,7 +50,7 @@ def ratio(a: Path, b: Path) -> tuple[float, float, float]:
 def test_two_runs_under_an_overload_differ_as_their_answers_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same requests were due in both."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 300)
-    low, value, high = ratio(overloaded(tmp_path / "a", 400), overloaded(tmp_path / "b", 500))
+    low, value, high = ratio(overloaded(tmp_path / "a", 400, 1), overloaded(tmp_path / "b", 500, 1))
     assert low < 1.25 < high
     assert value == pytest.approx(1.25, rel=0.05)
 

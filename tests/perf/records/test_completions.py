@@ -78,3 +78,10 @@ def test_the_batch_that_the_window_cuts_is_not_counted() -> None:
     # The pieces end at 2.52 and 4.02 s.
     assert per_piece(due.tolist(), latencies, 5.01, pieces=2) == pytest.approx([2.0, 4.0])
     assert rate_per_s(due.tolist(), latencies, 1.01) is None
+
+
+def test_one_batch_is_no_rate() -> None:
+    """32 answers within 1 ms are no rate of 32,000 a second."""
+    due, done = np.zeros(32), np.linspace(0.3, 0.301, 32)
+    assert rate_per_s(due.tolist(), (done * 1e6).tolist(), 3.0) is None
+    assert rate_per_s(due.tolist(), (done * 1e6).tolist(), 0.3005) is None

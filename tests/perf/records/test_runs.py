@@ -51,7 +51,7 @@ def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
     assert (len(compared.current), len(compared.choice), len(compared.again)) == (4, 4, 4)
     # These trials are older ones, which counted the requests that were due; their answers are counted again.
     found = [run.throughput_rows_per_s for run in old.runs]
-    assert found == pytest.approx([trial.throughput_rows_per_s for trial in compared.current], rel=0.005)
+    assert found == pytest.approx([trial.throughput_rows_per_s for trial in compared.current], rel=0.01)
     assert {run.load for run in (*old.runs, *new.runs)} == {tuned_study.load}
 
 
