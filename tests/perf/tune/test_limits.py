@@ -170,7 +170,7 @@ def test_without_a_reading_of_what_is_limited_nothing_is_chosen(tmp_path: Path) 
 def test_one_trial_without_a_reading_is_enough_for_an_objection(tmp_path: Path) -> None:
     goal = limited(tmp_path / "study.json", Limits(gpu_memory_mib=4000), of_rows).goal
     bench = SimulatedBench(service=lambda parallelism, rows: 1000.0, target=goal.target)
-    one = bench.measure(SEARCHED.default, Traffic.parse("closed:4"), stage=FINAL, round=1, seconds=0.1)
+    one = bench.measure(SEARCHED.default, Traffic.parse("closed:4"), stage=FINAL, round=1, seconds=2.0)
 
     def objection(*mib: float | None) -> str:
         trials = [replace(one, used=ResourceUse(gpu_memory_mib=each)) for each in mib]
