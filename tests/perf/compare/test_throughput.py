@@ -60,8 +60,8 @@ def test_one_run_of_each_has_the_ratio_of_the_printed_throughputs(
 ) -> None:
     """The pieces of a run lack the answers to requests from before the window, so their ratio was another one."""
     monkeypatch.setattr(bootstrap, "RESAMPLES", 300)
-    sides = [runs.read(str(overloaded(tmp_path / name, rate))) for name, rate in (("a", 390), ("b", 510))]
-    line = lines_of(*sides)[0]
+    a, b = (runs.read(str(overloaded(tmp_path / name, rate))) for name, rate in (("a", 390), ("b", 510)))
+    line = lines_of(a, b)[0]
     assert line.ratio.value == pytest.approx(line.b / line.a, rel=1e-9)
     assert line.ratio.low < line.b / line.a < line.ratio.high
 
