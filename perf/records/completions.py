@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Answers that are closer than this share of the mean time for an answer are of one batch. The gaps within a batch of b
-# rows would have to be half as long as T / b to be missed. If single answers are taken for one batch, the time begins or
-# ends with another answer, which makes no difference on average.
+# rows would have to be half as long as T / b to be missed. If single answers are taken for one batch, the time begins
+# or ends with another answer, which makes no difference on average.
 SAME_BATCH = 0.5
 
 
