@@ -23,8 +23,9 @@ CONFIG  ?=
 P99_MS  ?= 50
 LOAD    ?= closed:16
 IMAGE   ?= triton-batching
-# Tests mostly wait for servers, so more of them run at a time than there are cores.
-WORKERS ?= $(shell n=$$(( 2 * $$(nproc) + 1 )); echo $$(( n < 8 ? n : 8 )))
+# Tests mostly wait for servers, so one more of them runs at a time than there are cores. With more, tests of canaries and
+# targets see a machine that is too slow.
+WORKERS ?= $(shell n=$$(( $$(nproc) + 1 )); echo $$(( n < 8 ? n : 8 )))
 PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 .DEFAULT_GOAL := help

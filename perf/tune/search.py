@@ -75,10 +75,6 @@ class Search:
         return self.candidates[0]
 
     @property
-    def _rows(self) -> int:
-        return self.screen.traffic.rows
-
-    @property
     def _final_rounds(self) -> FinalRounds:
         return FinalRounds(
             goal=self.goal,
@@ -116,13 +112,15 @@ class Search:
         """Search, and confirm the best in new trials; if it fails in them, search on."""
         while True:
             self._halve()
-            best = self._best()
+            best = self._best() or self._without_margin()
             if best is None:
                 return None
-            if not self.failed:
+            if not self.failed and self._verified(best):
                 best = self._simplest(best)
                 self.log.retire(set(self.candidates) - {best.candidate, self.default})
-            comparison = self._final_rounds.of(best.candidate, Traffic.parse(best.trials[0].load, rows=self._rows))
+            comparison = self._final_rounds.of(
+                best.candidate, Traffic.parse(best.trials[0].load, rows=self.screen.traffic.rows)
+            )
             if comparison is None:
                 self.log.add_step(f"{best.candidate}: not chosen, since no trial is left that could confirm it")
                 return None
@@ -166,7 +164,8 @@ class Search:
 
     def _end_of_halving(self, best: PooledTrials | None, contender: Screened | None) -> str:
         if best is None:
-            return "the points are spent, and no measured configuration met the target"
+            margin = " with its margin" if self._without_margin() else ""
+            return f"the points are spent, and no measured configuration met the target{margin}"
         if contender is not None:
             return f"{contender.candidate} might be better, but the rest of the budget is for the last comparison"
         return (
@@ -212,7 +211,7 @@ class Search:
 
     def _fit(self) -> None:
         """Fit the corrections to all trials, and judge every candidate again."""
-        fit = Fit(simulator=self.screen.simulator, rows=self._rows, requests=self.screen.coarse)
+        fit = Fit(simulator=self.screen.simulator, rows=self.screen.traffic.rows, requests=self.screen.coarse)
         self.corrections = fit.corrections(self.log.study.trials)
         terms = "; ".join(f"{of}: {correction}" for of, correction in self.corrections.by_parallelism.items())
         self.log.add_step(f"fitted again ({terms}); error of the model: {self.corrections}")
@@ -220,7 +219,7 @@ class Search:
         self.traffic.clear()
 
     def _pooled(self, trials: Sequence[Trial]) -> PooledTrials:
-        return PooledTrials.of(trials, self.goal.target, rows=self._rows)
+        return PooledTrials.of(trials, self.goal.target, rows=self.screen.traffic.rows)
 
     def _measured(self) -> list[PooledTrials]:
         """Return what was measured, best first; trials of one configuration under one load are pooled."""
@@ -249,6 +248,11 @@ class Search:
 
     def _best(self) -> PooledTrials | None:
         return next((pooled for pooled in self._measured() if self._verified(pooled)), None)
+
+    def _without_margin(self) -> PooledTrials | None:
+        """Return the best that met the target itself; it may still be confirmed if none met it with the margin."""
+        met = (pooled for pooled in self._measured() if self.goal.within(pooled) and pooled.passed is not False)
+        return next((pooled for pooled in met if key(pooled) not in self.failed), None)
 
     def _new(self) -> Iterator[Screened]:
         """Yield the candidates that were not measured yet, best first."""

@@ -39,6 +39,20 @@ def brute_force(search: Search, true: Service) -> list[PooledTrials]:
     return search.goal.ranked(measured, default=search.default)
 
 
+def test_what_meets_the_target_without_the_margin_is_confirmed(tmp_path: Path) -> None:
+    """The fastest answer of all is within 2 % of the target, and the margin is 5 %."""
+    free = brute_force(searching(tmp_path / "free.json", "closed:8", 1000), accelerator)
+    least_ms = min(pooled.p99_ms for pooled in free)
+    search = searching(tmp_path / "study.json", "closed:8", 1.02 * least_ms)
+    assert not any(map(search.goal.met, free))
+    result = search.run()
+    assert result.chosen is not None
+    assert result.chosen.p99_ms <= 1.02 * least_ms
+    assert any(
+        "no measured configuration met the target with its margin" in step.text for step in search.log.study.steps
+    )
+
+
 @pytest.mark.parametrize(
     ("load", "p99_ms", "believed", "true"),
     [
