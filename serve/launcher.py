@@ -16,7 +16,16 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.repository import REPOSITORY, config_file, instance_count, model_file, model_folder, read_config, with_steps
+from export.repository import (
+    REPOSITORY,
+    config_file,
+    instance_count,
+    model_file,
+    model_folder,
+    read_config,
+    remedy,
+    with_steps,
+)
 from serve import failure_log, guard, guard_process, server_flags, server_folder, stubs, vendor
 from serve.installation import Installation, find
 from serve.management import admin, api, loaded
@@ -169,8 +178,7 @@ def check_files(settings: Settings) -> dict[str, ModelConfig]:
         configs[model] = read_config(path)
         served = model_file(folder, configs[model])
         if not served.exists():
-            how = f"Run: make export ARGS={model}." if served.suffix == ".onnx" else "Add it."
-            raise SettingsError(f"{served}: no such file, so '{model}' cannot be served. {how}")
+            raise SettingsError(f"{served}: no such file, so '{model}' cannot be served. {remedy(model, served)}")
     return configs
 
 
@@ -271,7 +279,7 @@ def _wait_until_ready(
         if process.poll() is not None:
             died = f"{guard_process.end(process)} while it started"
         if died:
-            others = [f"reason: {death}" for death in loading.deaths() if death != died]
+            others = [f"reason: {death}" for death in loading.failures() if death != died]
             raise LaunchError("\n".join([f"{died}.", *others, failure_log.digest(log)]))
         if api.is_ready(settings.address(port)):
             return

@@ -83,7 +83,7 @@ class Loading:
         self._guard = guard
         self._models: dict[int, str] = {}
         self._dead_since: dict[int, float] = {}
-        self._deaths: dict[int, str] = {}
+        self._failures: dict[int, str] = {}
 
     def look(self) -> str | None:
         """A sentence about a process that died and that Triton still waits for; None without one. Call it often."""
@@ -94,14 +94,20 @@ class Loading:
                     self._models[pid] = _model(arguments)
                 elif processes.is_zombie(pid):
                     since = self._dead_since.setdefault(pid, now)
-                    self._deaths[pid] = f"the Python process of {self._named(pid)} {_end(pid)} while it was loading"
+                    status = processes.wait_status(pid)
+                    death = f"the Python process of {self._named(pid)} {_end(status)} while it was loading"
+                    if status != 0:
+                        self._failures[pid] = death
                     if now - since > UNNOTICED_S:
-                        return self._deaths[pid]
+                        return death
         return None
 
-    def deaths(self) -> list[str]:
-        """A sentence about each death so far, whether Triton noticed it or not."""
-        return list(dict.fromkeys(self._deaths.values()))
+    def failures(self) -> list[str]:
+        """A sentence about each process that failed so far, whether Triton noticed it or not.
+
+        One that ended with code 0 did what Triton asked of it, after its model had failed: the log has the reason.
+        """
+        return list(dict.fromkeys(self._failures.values()))
 
     def _named(self, pid: int) -> str:
         return f"'{self._models[pid]}'" if pid in self._models else "a model"
@@ -120,8 +126,7 @@ def _model(arguments: list[str]) -> str:
     return Path(arguments[1]).parents[1].name
 
 
-def _end(pid: int) -> str:
-    status = processes.wait_status(pid)
+def _end(status: int) -> str:
     if os.WIFSIGNALED(status):
         return f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"ended with code {os.waitstatus_to_exitcode(status)}"
