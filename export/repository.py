@@ -25,6 +25,17 @@ NO_BATCHES = (
     "out of dims and set max_batch_size, or add the model with python -m export.add, which proves the axis."
 )
 NO_MODELS = "{}: there is no model. A repository has a folder for each model."
+# What `python -m export` makes; a test holds this to its catalogue.
+EXPORTED = (
+    "resnet50",
+    "text_recognition",
+    "text_recognition_512",
+    "ranker",
+    "text_recognition_ragged",
+    "ragged_encoder",
+)
+# The second name is that of the drop-in backend beside NVIDIA's, for models whose requests are padded.
+ONNXRUNTIME = ("onnxruntime", "onnxruntime_padded")
 # Triton makes two instances on a CPU for these backends if the configuration has no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
 
@@ -101,6 +112,15 @@ def model_file(folder: Path, config: ModelConfig) -> Path:
         return version
     default = "model.py" if config.backend == "python" else "model.onnx"
     return version / (config.default_model_filename or default)
+
+
+def remedy(model: str, path: Path) -> str:
+    """What to do about the missing file of a model: the file of one of ours is exported, another is its owner's."""
+    if model in EXPORTED:
+        return f"Export it: make export ARGS={model}."
+    if path.suffix == ".onnx":
+        return f"Copy the ONNX file there, or have it proved: triton-batching add FILE.onnx --name {model} --force."
+    return "Copy the file there, or name another in default_model_filename."
 
 
 def steps(config: ModelConfig) -> list[str]:
@@ -191,7 +211,8 @@ def report(repository: Path) -> int:
         raise RepositoryError(NO_MODELS.format(repository))
     lines = list(dict.fromkeys(faults(repository)))
     for model in models(repository):
-        state = "" if _is_exported(repository / model) else f" (not exported yet: make export ARGS={model})"
+        made = f": make export ARGS={model}" if model in EXPORTED else ""
+        state = "" if _is_exported(repository / model) else f" (its file is missing{made})"
         console.print(f"{model}: config.pbtxt + {len(variants(repository / model))} variants{state}", markup=False)
     for line in lines:
         complain(line)

@@ -46,7 +46,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--samples", type=path, help="an .npz file with real rows of every input, instead of random rows"
     )
+    parser.add_argument("--opset", type=int, help="convert the graph to this version, 21 for NVIDIA's release 24.10")
     parser.add_argument("--tolerance", type=float, help="largest accepted difference of a batch from its rows")
+    parser.add_argument(
+        "--variable-length",
+        action="store_true",
+        help="let requests of different length share a batch: the server pads them; proves that answers stay the same",
+    )
+    parser.add_argument(
+        "--mask",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="an input that the server makes, 1 for own elements and 0 for padding (default: attention_mask, mask)",
+    )
+    parser.add_argument(
+        "--pad-value",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what an input is padded with (default 0)",
+    )
     parser.add_argument("--yaml", type=path, help="add every model of a list in the form of grps' inference.yml")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a model of the same name")

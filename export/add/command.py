@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,12 +14,16 @@ from export.add import grps, model_config, model_folder, pipeline
 from export.add.deployment import NAME, Deployment
 from export.add.grps import Plan
 from export.add.model_config import Added
-from export.add.model_source import check_name, read
+from export.add.model_source import PROGRAMS, check_name, read
 from export.graph import onnx_graph
-from export.graph.axis_proof import open_session
-from export.graph.batched import BatchAxisError, ProofSettings, batched
-from export.graph.input_values import parse_range
+from export.graph.axis_proof import open_session, tolerance_of
+from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
+from export.graph.input_values import parse_range, ranges, read_samples
+from export.graph.opset import lowered
+from export.graph.padding_axes import Variation
+from export.graph.padding_proof import Padding, prove
 from export.graph.signature import Signature, check
+from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
 from triton_batching.terminal import Failure, Mistake, terminal
 
@@ -61,6 +67,9 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
     """Write the folder of one model below `drafts`, and check its configurations against its graph."""
     say(f"{deployment.name}: reading {deployment.source}")
     source = read(deployment.source)
+    if deployment.opset is not None:
+        say(f"{deployment.name}: converting it to opset {deployment.opset}")
+        source = lowered(source, deployment.opset, deployment.ranges)
     settings = ProofSettings(
         largest=deployment.max_batch_size,
         ranges=deployment.ranges,
@@ -74,18 +83,43 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         if deployment.batching != "none":
             raise
         proved, why_not = None, error.reason
+    padding = _padding(source, proved, settings, deployment) if proved and deployment.variable_length else None
     folder = drafts / deployment.name
     path = folder / str(deployment.version) / "model.onnx"
     path.parent.mkdir(parents=True)
     onnx_graph.save(proved.model if proved else source.model, path)
     open_session(path, user_path=source.user_path)
     signature = Signature.of(path)
-    added = Added(deployment=deployment, origin=source.origin, signature=signature, batched=proved, why_not=why_not)
+    added = Added(
+        deployment=deployment,
+        origin=source.origin,
+        signature=signature,
+        batched=proved,
+        why_not=why_not,
+        padding=padding,
+    )
     model_folder.write(folder, model_config.files(added))
     for config in [folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")]:
         for fault in check(read_config(config), signature):
             raise Failure(f"{deployment.name}/{config.relative_to(folder)}: {fault}")
     return added
+
+
+def _padding(source: Source, proved: Batched, settings: ProofSettings, deployment: Deployment) -> Padding:
+    """Prove that requests of different length can share a batch; raises `PaddingError`."""
+    settings.say("comparing padded requests with the same alone")
+    variation = Variation.of(proved.model, deployment.pad_values, deployment.masks)
+    examples, length = source.examples, proved.proof.open_dim or 1
+    if settings.samples:
+        examples = read_samples(settings.samples, proved.model)
+        length = max(examples[axis.tensor].shape[axis.index] for axis in variation.fills)
+    return prove(
+        proved.model,
+        ranges(proved.model, settings.ranges, examples),
+        length=length,
+        tolerance=settings.tolerance or tolerance_of(proved.model),
+        variation=variation,
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -101,9 +135,18 @@ def run(arguments: argparse.Namespace) -> int:
         _print_notes(model)
     names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
     where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
+    for line in _findings([arguments.repository / name for name in names]):
+        console.print(f"doctor: {line}", markup=False)
     for name in names:
         console.print(f"serve it: make serve MODEL={name}{where}", markup=False)
     return 0
+
+
+def _findings(folders: Sequence[Path]) -> list[str]:
+    """The doctor's findings on what was written, a line each. It is a later stage, so it runs in its own process."""
+    command = [sys.executable, "-m", "serve.doctor", *map(str, folders), "--fail-on", "never"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (ran.stdout or f"it failed: {ran.stderr}").splitlines()
 
 
 def _deployment(arguments: argparse.Namespace) -> Deployment:
@@ -120,16 +163,29 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         ranges=dict(map(parse_range, arguments.range)),
         samples=arguments.samples,
         tolerance=arguments.tolerance,
+        variable_length=arguments.variable_length,
+        pad_values=dict(map(_pad_value, arguments.pad_value)),
+        masks=tuple(arguments.mask),
+        opset=arguments.opset,
     )
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
     return deployment
 
 
+def _pad_value(text: str) -> tuple[str, float]:
+    """Read `NAME=VALUE`; raises `Mistake`."""
+    name, _, value = text.rpartition("=")
+    with contextlib.suppress(ValueError):
+        if name:
+            return name, float(value)
+    raise Mistake(f"--pad-value {text}: not a value for an input. Write NAME=VALUE, for example tokens=0.")
+
+
 def _file_name(model: str) -> str:
     """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
     path = Path(model)
-    if path.suffix in (".onnx", ".pt2") and NAME.fullmatch(path.stem):
+    if path.suffix in (".onnx", *PROGRAMS) and NAME.fullmatch(path.stem):
         return path.stem
     raise Mistake(f"{model}: gives the model no name. Add --name NAME.")
 
@@ -165,5 +221,10 @@ def _notes(model: Added) -> Iterator[str]:
         yield f"was exported for a fixed number of rows; {changes} changes made it dynamic (listed in its README.md)"
     for name, bounds in model.batched.valid.items():
         yield f"input {name} was tried with {bounds}"
+    if padding := model.padding:
+        lengths = ", ".join(map(str, padding.lengths))
+        yield f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried"
+        if padding.masks:
+            yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"

@@ -25,7 +25,9 @@ class Deployment:
     `source` is an ONNX file, a torch.export file (.pt2) or `module:function`. `batch_timeout_us` is how long the oldest
     request of a batch may wait for others (None: no delay). `gpus` are the devices for kind gpu, empty for all.
     `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
-    a batch from its rows (None: by the graph's types). The values are not checked before `faults` is called.
+    a batch from its rows (None: by the graph's types). With `variable_length` requests of different length share a
+    batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. `opset` converts the graph to that
+    version. The values are not checked before `faults` is called.
     """
 
     name: str
@@ -40,6 +42,10 @@ class Deployment:
     ranges: Mapping[str, Range] = field(default_factory=dict)
     samples: Path | None = None
     tolerance: float | None = None
+    variable_length: bool = False
+    pad_values: Mapping[str, float] = field(default_factory=dict)
+    masks: tuple[str, ...] = ()
+    opset: int | None = None
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Every field with an invalid value, with the reason and what to write: (field, reason)."""
@@ -58,6 +64,14 @@ class Deployment:
         yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
         if self.batch_timeout_us is not None and (reason := _wrong_timeout(self.batch_timeout_us)):
             yield "batch_timeout_us", reason
+        if self.opset is not None:
+            yield from _whole("opset", self.opset, "a version of ONNX's operators", 99)
+        if self.masks and not self.variable_length:
+            yield "mask", "no mask is made without --variable-length. Write that as well, or leave it out."
+        if self.pad_values and not self.variable_length:
+            yield "pad_value", "nothing is padded without --variable-length. Write that as well, or leave it out."
+        if self.variable_length and self.batching == "none":
+            yield "variable_length", "without batching requests never share a batch. Leave one of the two out."
         if self.tolerance is not None and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
             reason = (
                 f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "

@@ -7,6 +7,7 @@ from google.protobuf.text_encoding import CEscape
 
 from export.add.deployment import Deployment
 from export.graph.batched import Batched
+from export.graph.padding_proof import Padding
 from export.graph.signature import Signature, Tensor
 
 # Long enough for every request of a normal load, because nothing is known of the model.
@@ -15,13 +16,28 @@ QUEUE_LIMIT_MS = 5000
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason."""
+    """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
+
+    `padding` is how requests of different length share a batch; None if they do not.
+    """
 
     deployment: Deployment
     origin: str
     signature: Signature
     batched: Batched | None
     why_not: str = ""
+    padding: Padding | None = None
+
+    @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """The inputs that clients send: the graph's, without masks that the backend makes."""
+        made = self.padding.masks if self.padding else {}
+        return {name: tensor for name, tensor in self.signature.inputs.items() if name not in made}
+
+    @property
+    def ragged(self) -> frozenset[str]:
+        """The inputs whose requests may differ in length."""
+        return frozenset(axis.tensor for axis in self.padding.fills) if self.padding else frozenset()
 
     @property
     def max_batch_size(self) -> int:
@@ -58,11 +74,34 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
     lines += [f"# {variant}"] if variant else []
     if added.batched and not variant:
         lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
-    lines += [f'name: "{added.deployment.name}"', 'backend: "onnxruntime"', *_batch_size(added)]
-    lines += ["input [", *_tensors(added, added.signature.inputs), "]"]
+    lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
+    lines += ["input [", *_tensors(added, added.sent), "]"]
     lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances)]
     lines += _batching(added, dynamic)
+    lines += _padding(added.padding) if added.padding else []
     return "\n".join(lines) + "\n"
+
+
+def _backend(added: Added) -> Iterator[str]:
+    if added.padding:
+        yield "# It pads requests of different length, which NVIDIA's C++ backend does not; both servers have it."
+        yield 'backend: "onnxruntime_padded"'
+    else:
+        yield 'backend: "onnxruntime"'
+
+
+def _padding(padding: Padding) -> Iterator[str]:
+    lengths = ", ".join(map(str, padding.lengths))
+    yield "# Requests of different length share a batch, padded to the longest. Requests of the lengths"
+    yield f"# {lengths} were compared with themselves alone: within {padding.error:.1e}. INPUT[AXIS]=VALUE:"
+    comments = {
+        "pad_mask": "# Masks that clients do not send: 1 for own elements, 0 for padding.",
+        "cut": "# What belongs to padding is cut from the outputs.",
+    }
+    for key, value in padding.parameters.items():
+        if key in comments:
+            yield comments[key]
+        yield f'parameters {{ key: "{key}" value {{ string_value: "{quoted(value)}" }} }}'
 
 
 def _batch_size(added: Added) -> Iterator[str]:
@@ -77,8 +116,9 @@ def _batch_size(added: Added) -> Iterator[str]:
 def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     last = list(tensors)[-1]
     for name, tensor in tensors.items():
-        valid = added.batched.valid.get(name) if added.batched and tensors is added.signature.inputs else None
-        reshape = ""
+        is_output = tensors is added.signature.outputs
+        valid = added.batched.valid.get(name) if added.batched and not is_output else None
+        reshape = " allow_ragged_batch: true" if name in added.ragged and not is_output else ""
         dims = list(tensor.shape[1:] if added.batched else tensor.shape)
         if not dims:
             # Triton requires at least one dimension, so a row without dimensions is a reshape of [1].
@@ -130,7 +170,7 @@ def _readme(added: Added) -> str:
     rows = "".join(
         f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
         f"{_valid(added, side, tensor_name)} |\n"
-        for side, tensors in (("in", added.signature.inputs), ("out", added.signature.outputs))
+        for side, tensors in (("in", added.sent), ("out", added.signature.outputs))
         for tensor_name, tensor in tensors.items()
     )
     shape = "shape of one row" if added.batched else "shape"
@@ -156,6 +196,11 @@ def _proof_text(added: Added) -> str:
     )
     if proof.open_dim is not None:
         text += f"Open dimensions had {proof.open_dim} elements.\n"
+    if added.padding:
+        text += (
+            f"Requests of {', '.join(map(str, added.padding.lengths))} elements, padded to longer ones, answered as "
+            f"alone, within {added.padding.error:.1e}, so requests of different length share a batch.\n"
+        )
     if added.batched.reference_error is not None:
         text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
     if not proof.varied:

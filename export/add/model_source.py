@@ -1,5 +1,6 @@
 """Reads the model that a user names: an ONNX file, a torch.export file or a torch module factory."""
 
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,6 +8,10 @@ from export.graph.onnx_graph import load
 from export.graph.source import Source, check
 from triton_batching.terminal import Mistake
 
+# Files of torch.export.save; with the last two endings others keep weights or TorchScript.
+PROGRAMS = (".pt2", ".pt", ".pth")
+# One of these is in every archive of torch.export.save, under the archive's own name in newer ones.
+MARKS = ("archive_format", "serialized_exported_program.json")
 FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module factory (package.module:function)"
 
 
@@ -26,7 +31,7 @@ def read(text: str) -> Source:
 def check_name(text: str) -> None:
     """Raise `Mistake` if `text` names no file, or a file of another kind; a factory is not imported."""
     path = Path(text)
-    is_known = path.suffix in (".onnx", ".pt2")
+    is_known = path.suffix in (".onnx", ".pt2") or _is_program(path)
     if ":" in text and not is_known and not path.exists():
         if not all(text.rpartition(":")[::2]):
             raise Mistake(f"{text}: names no factory. Write package.module:function.")
@@ -44,15 +49,23 @@ def _from_torch(text: str) -> Source:
         from export.graph import torch_source
     except ModuleNotFoundError as error:
         raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
-    if text.endswith(".pt2"):
+    if text.endswith(PROGRAMS):
         return torch_source.from_program(Path(text))
     return torch_source.from_factory(text)
+
+
+def _is_program(path: Path) -> bool:
+    """Whether torch.export.save wrote the file, whatever its ending."""
+    if path.suffix not in PROGRAMS or not path.is_file() or not zipfile.is_zipfile(path):
+        return False
+    with zipfile.ZipFile(path) as archive:
+        return any(name.rpartition("/")[2] in MARKS for name in archive.namelist())
 
 
 def _unreadable(path: Path) -> str:
     if path.suffix in (".pt", ".pth", ".torchscript"):
         return (
             "holds weights or TorchScript without input shapes, so no graph can be made of it. Save the module with "
-            "torch.export.save, or build it in a factory."
+            "torch.export.save (under any of these endings), or build it in a factory."
         )
     return "not a kind of model that can be added."

@@ -33,7 +33,7 @@ class Culprit:
 
 def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | None:
     """The first node that mixes rows, or fails for more than one row; None if every tensor keeps its rows apart."""
-    open_model = _with_all_outputs(model)
+    open_model = with_all_outputs(model)
     count = min(3, len(next(iter(rows.values()))))
     session, failed = session_of(open_model, optimised=False), None
     try:
@@ -68,7 +68,7 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
 
 def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
     """The shape of every tensor of the graph when it runs `rows`."""
-    session = session_of(_with_all_outputs(model), optimised=False)
+    session = session_of(with_all_outputs(model), optimised=False)
     names = [output.name for output in session.get_outputs()]
     shapes = {name: list(array.shape) for name, array in zip(names, run(session, rows), strict=True)}
     return shapes | {name: list(array.shape) for name, array in rows.items()}
@@ -76,7 +76,7 @@ def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
 
 def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     """The node that fails even for a single row; None if one row runs."""
-    open_model = _with_all_outputs(model)
+    open_model = with_all_outputs(model)
     session = session_of(open_model, optimised=False)
     try:
         run(session, take(rows, 0, 1))
@@ -119,7 +119,7 @@ def _random(node: onnx.NodeProto) -> bool:
     return node.op_type.startswith("Random") or node.op_type in ("Multinomial", "Bernoulli")
 
 
-def _with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
     """A copy in which every node has a unique name, which onnxruntime's errors show, and every tensor is an output."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -70,15 +70,22 @@ class Signature:
         )
 
 
+def made_masks(config: ModelConfig) -> Set[str]:
+    """The graph's inputs that the backend makes of the lengths of requests (parameter `pad_mask`)."""
+    masks = config.parameters["pad_mask"].string_value if "pad_mask" in config.parameters else ""
+    return {part.partition("=")[0].strip() for part in masks.split(",")}
+
+
 def check(config: ModelConfig, signature: Signature) -> Iterator[str]:
     """Every difference between config.pbtxt and the graph, each with what to write instead."""
     sources = {tensor.name for tensor in config.input}
     batch_inputs = {name for batch in config.batch_input for name in batch.target_name}
     scattered = {name for batch in config.batch_output for name in batch.target_name}
-    for name in signature.inputs.keys() - sources - batch_inputs:
+    padded = config.parameters["pad"].string_value if "pad" in config.parameters else ""
+    for name in signature.inputs.keys() - sources - batch_inputs - made_masks(config):
         yield f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it (or a batch_input).'
     for tensor in config.input:
-        if tensor.allow_ragged_batch:
+        if tensor.allow_ragged_batch and not padded:
             yield from _check_ragged(tensor, signature.inputs)
         else:
             yield from _check(config, tensor, signature.inputs, kind="input", exact=False)

@@ -47,8 +47,29 @@ def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
     assert variants["dynamic"] == config
     assert "in batches of 1, 2, 3, 8, 16 rows, every row got the answer" in (folder / "README.md").read_text()
     assert list(faults(tmp_path / "models")) == []
-    assert "serve it: make serve MODEL=m" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "I411" in printed
+    assert "doctor: 0 errors, 1 warning, 0 infos" in printed
+    assert "serve it: make serve MODEL=m" in printed
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_the_doctors_findings_end_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two instances with a delay of half a second: advice of the doctor, a line each."""
+    slow = ("--instances", "2", "--batch-timeout-us", "500000")
+    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *slow) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("doctor: ")]
+    assert any("B206" in line for line in lines)
+    assert len(lines) >= 2
+
+
+def test_a_graph_is_converted_to_an_older_opset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = linear(tmp_path / "scores.onnx")
+    assert add(path, tmp_path / "models", "--opset", "15") == 0
+    made = onnx.load(tmp_path / "models" / "m" / "1" / "model.onnx")
+    assert [(entry.domain, entry.version) for entry in made.opset_import] == [("", 15)]
+    assert add(path, tmp_path / "models", "--opset", "0", name="other") == 2
+    assert "--opset: 0 is not from 1 to 99" in capsys.readouterr().err
 
 
 def test_by_default_batches_form_without_delay_and_with_a_limit_of_the_queue(tmp_path: Path) -> None:

@@ -37,6 +37,16 @@ def test_a_module_that_names_one_row_is_rewritten(tmp_path: Path, capsys: pytest
     np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, rtol=1e-4, atol=1e-6)
 
 
+def test_a_saved_program_may_have_any_ending_of_torch(tmp_path: Path) -> None:
+    program = torch.export.export(Encoder().eval(), (torch.randn(2, 5, 8),))
+    torch.export.save(program, tmp_path / "own.pt2")
+    (tmp_path / "own.pt2").rename(tmp_path / "own.pt")
+    assert main([str(tmp_path / "own.pt"), "--repository", str(tmp_path / "models")]) == 0
+    assert (tmp_path / "models" / "own" / "1" / "model.onnx").is_file()
+    torch.save(Encoder().state_dict(), tmp_path / "weights.pth")
+    assert main([str(tmp_path / "weights.pth"), "--repository", str(tmp_path / "models")]) == 2
+
+
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_saved_program_of_a_fixed_batch_is_rewritten(rows: int, tmp_path: Path) -> None:
     """Attention puts time first and merges the batch with the heads; a constant token goes before each row."""

@@ -8,7 +8,9 @@ from tiny_models import lookup, mixing, python_model
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export import repository
+from export.models.catalogue import CATALOGUE
 from export.repository import (
+    EXPORTED,
     REPOSITORY,
     RepositoryError,
     config_file,
@@ -181,3 +183,7 @@ def test_models_are_followed_by_all_that_they_call(tmp_path: Path) -> None:
 )
 def test_instances_are_counted_as_triton_does(text: str, gpus: int, count: int) -> None:
     assert instance_count(text_format.Parse(text, ModelConfig()), gpus=gpus) == count
+
+
+def test_the_names_of_what_is_exported_are_those_of_the_catalogue() -> None:
+    assert sorted(EXPORTED) == sorted(CATALOGUE)

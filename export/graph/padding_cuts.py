@@ -1,0 +1,93 @@
+"""How the outputs of a graph follow the length of a request, so that what belongs to padding can be cut off."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+import onnxruntime
+
+from export.graph.axis_proof import onnxruntime_errors, run
+from export.graph.input_values import Range
+from export.graph.onnx_graph import dims
+from export.graph.padding_axes import Axis, PaddingError, Variation
+
+# Lengths in a row that show how outputs follow them, and the largest stride, of which they show at least one step.
+SPAN, MOST_STRIDE = 65, 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """An axis of an output that has floor((length + moved) / stride) elements, for the length of `source`."""
+
+    index: int
+    source: Axis
+    moved: int = 0
+    stride: int = 1
+
+    def __str__(self) -> str:
+        moved = f"({self.source.tensor}[{self.source.index}]{self.moved:+d})" if self.moved else str(self.source)
+        return moved if self.stride == 1 else f"{moved}/{self.stride}"
+
+    def size(self, length: int) -> int:
+        """The elements that belong to a request of this length."""
+        return (length + self.moved) // self.stride
+
+
+def cuts_of(
+    session: onnxruntime.InferenceSession,
+    model: onnx.ModelProto,
+    valid: Mapping[str, Range],
+    variation: Variation,
+    length: int,
+) -> dict[str, list[Cut]]:
+    """How the open axes of the outputs follow the lengths; raises `PaddingError` for one that is not certain."""
+    opened = {
+        (number, axis): value.name
+        for number, value in enumerate(model.graph.output)
+        for axis, size in enumerate(dims(value))
+        if axis and not isinstance(size, int)
+    }
+    if not opened:
+        return {}
+    found: dict[tuple[int, int], Cut] = {}
+    for source in {axis.size: axis for axis in variation.fills}.values():
+        seen: dict[tuple[int, int], list[tuple[int, int]]] = {place: [] for place in opened}
+        for own in range(length, length + SPAN):
+            lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
+            try:
+                outputs = run(session, variation.alone(model, valid, lengths, 0))
+            except onnxruntime_errors():
+                continue
+            for number, axis in opened:
+                if axis < outputs[number].ndim:
+                    seen[number, axis].append((own, outputs[number].shape[axis]))
+        for (number, axis), sizes in seen.items():
+            if len({size for _, size in sizes}) > 1:
+                found[number, axis] = _followed(opened[number, axis], axis, sizes, source)
+    if still := [f"axis {axis} of {opened[number, axis]!r}" for number, axis in opened if (number, axis) not in found]:
+        raise PaddingError(
+            f"{', '.join(still)} is open in the graph and had one size for all lengths from {length} to "
+            f"{length + SPAN - 1}, so it is not known what belongs to a request. Export it with a fixed size there, or "
+            "serve requests of equal length."
+        )
+    cuts: dict[str, list[Cut]] = {}
+    for (number, axis), cut in sorted(found.items()):
+        cuts.setdefault(opened[number, axis], []).append(cut)
+    return cuts
+
+
+def _followed(name: str, axis: int, sizes: Sequence[tuple[int, int]], source: Axis) -> Cut:
+    """The one floor((length + moved) / stride) that gives all these sizes, which are of lengths in a row."""
+    fits = []
+    for stride in range(1, MOST_STRIDE + 1):
+        # Every size gives an interval for what is added before the division.
+        low = max(size * stride - length for length, size in sizes)
+        high = min(size * stride - length + stride - 1 for length, size in sizes)
+        fits += [Cut(index=axis, source=source, moved=moved, stride=stride) for moved in range(low, high + 1)]
+    if len(fits) != 1:
+        raise PaddingError(
+            f'axis {axis} of output "{name}" depends on the length, but not as one whole fraction of it that lengths '
+            f"from {sizes[0][0]} to {sizes[-1][0]} show, so what belongs to a request cannot be cut out. Serve it with "
+            "requests of equal length."
+        )
+    return fits[0]

@@ -1,0 +1,94 @@
+"""Finds the node that lets padding into the answer, and says in words how it does that."""
+
+from collections.abc import Callable, Mapping
+
+import onnx
+
+from export.graph.axis_proof import difference, run, session_of
+from export.graph.culprit import with_all_outputs
+from export.graph.input_values import Array, Rows
+from export.graph.onnx_graph import Net, attribute, label
+
+
+def find(model: onnx.ModelProto, request: Rows, longer: Rows, *, tolerance: float) -> str:
+    """The first node whose output for a padded request differs where its inputs do not; empty if none is seen."""
+    session = session_of(with_all_outputs(model), optimised=False)
+    names = [output.name for output in session.get_outputs()]
+    alone, padded = (dict(zip(names, run(session, rows), strict=True)) for rows in (request, longer))
+    spoiled: set[str] = set()
+    net = Net.of(model)
+    for node in model.graph.node:
+        outputs = [name for name in node.output if name in alone]
+        wrong = [name for name in outputs if not _holds(alone[name], padded[name], tolerance)]
+        if wrong and not spoiled.intersection(node.input) and not _of_shapes(net, node, alone, padded):
+            return f"{label(node)} {why(net, node, alone)}"
+        spoiled.update(wrong if not _of_shapes(net, node, alone, padded) else ())
+    return ""
+
+
+def _holds(alone: Array, padded: Array, tolerance: float) -> bool:
+    """Whether the padded tensor begins with that of the request alone."""
+    if alone.ndim != padded.ndim or any(own > size for own, size in zip(alone.shape, padded.shape, strict=True)):
+        return False
+    return difference(padded[tuple(map(slice, alone.shape))], alone) <= 10 * tolerance
+
+
+def _of_shapes(net: Net, node: onnx.NodeProto, alone: Mapping[str, Array], padded: Mapping[str, Array]) -> bool:
+    """Whether a node's whole numbers are sizes, which are meant to grow with the length."""
+    kinds = [alone[name].dtype.kind for name in node.output if name in alone]
+    return all(kind in "iub" for kind in kinds) and all(
+        alone[name].size <= 8 and padded[name].size <= 8 for name in node.output if name in alone
+    )
+
+
+def why(net: Net, node: onnx.NodeProto, alone: Mapping[str, Array]) -> str:
+    """What the node does with padding: the end of a sentence that begins with its name."""
+    kind = node.op_type
+    if kind.startswith("Reduce") or kind in ("GlobalAveragePool", "GlobalMaxPool"):
+        return (
+            "takes padding into its sum, mean or maximum over the length. Multiply by the mask before it, and divide "
+            "by the number of own elements"
+        )
+    return _WHY.get(kind, _unknown)(net, node)
+
+
+def _softmax(net: Net, node: onnx.NodeProto) -> str:
+    return "gives padding a share of the attention. Add -inf (or -1e9) to the scores of padding, from a mask, before it"
+
+
+def _normalisation(net: Net, node: onnx.NodeProto) -> str:
+    return "takes mean and variance over the length, padding too. Use a layer norm over the features"
+
+
+def _window(net: Net, node: onnx.NodeProto) -> str:
+    sizes = attribute(node, "kernel_shape", ())
+    return (
+        f"looks beyond the last own element (its window is {list(sizes)}): with padding it sees the fill value or its "
+        "bias, alone the border. Multiply by the mask before each of them, or keep requests of equal length together"
+    )
+
+
+def _recurrent(net: Net, node: onnx.NodeProto) -> str:
+    if attribute(node, "direction", b"forward") == b"forward":
+        return (
+            "carries its state through the padding. Give it sequence_lens, or read its output at the last own element"
+        )
+    return "begins its backward pass in the padding. Give it sequence_lens (torch: pack_padded_sequence)"
+
+
+def _end(net: Net, node: onnx.NodeProto) -> str:
+    return "counts from the end, which is padding. Pick by position from the start, or by the mask"
+
+
+def _unknown(net: Net, node: onnx.NodeProto) -> str:
+    return "answers differently for own elements if padding follows"
+
+
+_WHY: Mapping[str, Callable[[Net, onnx.NodeProto], str]] = {
+    **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
+    **dict.fromkeys(("InstanceNormalization", "BatchNormalization", "GroupNormalization"), _normalisation),
+    **dict.fromkeys(("LayerNormalization", "MeanVarianceNormalization", "LpNormalization"), _normalisation),
+    **dict.fromkeys(("Conv", "ConvTranspose", "MaxPool", "AveragePool", "LpPool"), _window),
+    **dict.fromkeys(("LSTM", "GRU", "RNN"), _recurrent),
+    **dict.fromkeys(("Gather", "GatherND", "Slice", "ReverseSequence", "TopK", "Split"), _end),
+}
