@@ -12,6 +12,12 @@ COPY serve/ /opt/vendor/serve/
 RUN python3 /opt/vendor/serve/vendor.py /models \
     && python3 -m pip install --no-cache-dir pillow==12.2.0
 
+# The backend of models whose requests are padded (`backend: "onnxruntime_padded"`), beside NVIDIA's C++ backend, and its
+# onnxruntime, the newest for Python 3.10. For KIND_GPU: --build-arg ONNXRUNTIME=onnxruntime-gpu.
+ARG ONNXRUNTIME=onnxruntime
+RUN cp -r /opt/vendor/serve/backends/onnxruntime /opt/tritonserver/backends/onnxruntime_padded \
+    && python3 -m pip install --no-cache-dir "${ONNXRUNTIME}==1.23.2"
+
 # The image's own `triton-server`, as a number: Kubernetes cannot tell from a name that it is not root.
 USER 1000:1000
 EXPOSE 8000 8001 8002

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from export.repository import NO_MODELS, instance_count, models, served_file, with_steps
+from export.repository import EXPORTED, NO_MODELS, instance_count, models, served_file, with_steps
 from serve import installation
 from serve.launcher import Server, Settings
 from serve.management import api
@@ -114,13 +114,14 @@ def _exported(repository: Path) -> tuple[str, ...]:
     ready = []
     for model in names:
         if lacking := sorted(missing.intersection(with_steps([model], repository=repository))):
-            how = f"(make export ARGS={shlex.quote(' '.join(lacking))})"
-            who = "is" if lacking == [model] else f"calls {', '.join(lacking)}, which is"
-            terminal().print(f"left out: {model} {who} not exported yet {how}", markup=False)
+            ours = [name for name in lacking if name in EXPORTED]
+            how = f" (make export ARGS={shlex.quote(' '.join(ours))})" if ours else ""
+            who = "" if lacking == [model] else f"calls {', '.join(lacking)}, which "
+            terminal().print(f"left out: {model} {who}has no model file yet{how}", markup=False)
         else:
             ready.append(model)
     if not ready:
-        raise Mistake(f"{repository}: none of its models is exported, so none can be served. Export one.")
+        raise Mistake(f"{repository}: none of its models has its file, so none can be served. Export or add one.")
     return tuple(ready)
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from triton_batching.terminal import Mistake
 
 DROP_IN = Path(__file__).parent / "backends"
+PADDED = "onnxruntime_padded"
+"""The drop-in backend's second name, for models whose requests it pads (parameter `pad`)."""
 
 
 class InstallationError(Mistake):
@@ -63,6 +65,9 @@ class Installation:
             if backend.is_dir() and not native.is_file():
                 (folder / backend.name).unlink(missing_ok=True)
                 (folder / backend.name).symlink_to(backend.resolve())
+        # Also beside a C++ backend, which does not pad.
+        (folder / PADDED).unlink(missing_ok=True)
+        (folder / PADDED).symlink_to((DROP_IN / "onnxruntime").resolve())
         if self.stub is not None:
             python = folder / "python"
             python.unlink()

@@ -13,6 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from export.graph.signature import SignatureError
+from export.repository import ONNXRUNTIME
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.graph import Graph
@@ -93,7 +94,14 @@ class Configuration:
 
     @cached_property
     def backend(self) -> str:
-        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble."""
+        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble.
+
+        The second name of the drop-in onnxruntime backend counts as its first.
+        """
+        return "onnxruntime" if (name := self._backend) in ONNXRUNTIME else name
+
+    @cached_property
+    def _backend(self) -> str:
         proto = self.proto
         if proto.platform == "ensemble" or proto.HasField("ensemble_scheduling"):
             return "ensemble"
@@ -104,6 +112,11 @@ class Configuration:
                 return backend
         _, dot, suffix = self.model.name.rpartition(".")
         return suffix if dot else ""
+
+    @property
+    def pads(self) -> bool:
+        """Whether the drop-in backend pads the requests of the model, for a graph that takes rows of one length."""
+        return self.parameter("pad") is not None
 
     @cached_property
     def served_versions(self) -> tuple[int, ...]:

@@ -149,7 +149,7 @@ def test_a_missing_model_file_says_how_to_make_it(tmp_path: Path) -> None:
     folder = lookup(tmp_path)
     (folder / "1" / "model.onnx").unlink()
     with (
-        pytest.raises(SettingsError, match=r"model\.onnx: no such file.* make export ARGS=lookup"),
+        pytest.raises(SettingsError, match=r"model\.onnx: no such file.* Copy the ONNX file there, .* --name lookup"),
         launch(Settings(models=("lookup",), repository=tmp_path)),
     ):
         pass

@@ -69,8 +69,8 @@ def test_models_that_are_not_exported_are_left_out(tmp_path: Path) -> None:
     program = started(tmp_path / "models", output)
     program.send_signal(signal.SIGINT)
     assert program.wait(30) == 130
-    assert "left out: absent is not exported yet (make export ARGS=absent)" in output.read_text()
-    assert "left out: caller calls absent, which is not exported yet" in output.read_text()
+    assert "left out: absent has no model file yet\n" in output.read_text()
+    assert "left out: caller calls absent, which has no model file yet" in output.read_text()
 
 
 def test_a_server_that_dies_is_reported(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_repository_without_a_model_to_serve_is_refused(tmp_path: Path, capsys
     assert "there is no model" in capsys.readouterr().err
     (lookup(tmp_path, "absent") / "1" / "model.onnx").unlink()
     assert main([*FREE, "--repository", str(tmp_path)]) == 2
-    assert "none of its models is exported" in capsys.readouterr().err
+    assert "none of its models has its file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import sequences
 from batch_contract import check_batch_inputs, check_batch_outputs
+from padded_settings import PaddedSettings, check_graph
 from tensor_types import (
     ONNX_TYPES,
     Config,
@@ -39,9 +40,12 @@ def check(
     if fault := unsupported([*inputs, *outputs]):
         raise ContractError(fault)
     controls = sequences.check_controls(config, inputs)
-    _check_count(config, inputs, controls)
+    padded = PaddedSettings.of(config)
+    _check_count(config, inputs, controls + len(padded.masks if padded else ()))
+    if padded:
+        check_graph(config, padded, inputs)
     for tensor in config["input"]:
-        _check_input(config, tensor, [*inputs, *initializers])
+        _check_input(config, tensor, [*inputs, *initializers], padded=padded is not None)
     batch_outputs = {target for entry in config.get("batch_output", []) for target in entry["target_name"]}
     for tensor in config["output"]:
         provided = _find(config, tensor, outputs, kind="output")
@@ -65,11 +69,12 @@ def _refuse_decoupled(config: Config) -> None:
         )
 
 
-def _check_count(config: Config, inputs: Sequence[GraphTensor], controls: int) -> None:
+def _check_count(config: Config, inputs: Sequence[GraphTensor], made: int) -> None:
+    """Compare the numbers of inputs; `made` are those that neither clients send nor the sections below declare."""
     required = [tensor for tensor in config["input"] if not tensor.get("optional")]
     batch_inputs = config.get("batch_input", [])
     states = config.get("sequence_batching", {}).get("state", [])
-    expected = len(required) + len(batch_inputs) + controls + len(states)
+    expected = len(required) + len(batch_inputs) + made + len(states)
     if len(inputs) == expected:
         return
     several = any(len(entry["target_name"]) > 1 for entry in batch_inputs)
@@ -77,11 +82,11 @@ def _check_count(config: Config, inputs: Sequence[GraphTensor], controls: int) -
     raise ContractError(
         f"unable to load model '{config['name']}', configuration expects {expected} inputs, model provides "
         f"{len(inputs)}. The graph's inputs are: {name_list(inputs)}; declare each of them once, as an input, a "
-        f"batch_input or a sequence control.{advice}"
+        f"batch_input, a mask of pad_mask or a sequence control.{advice}"
     )
 
 
-def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor]) -> None:
+def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor], *, padded: bool) -> None:
     model, name = config["name"], tensor["name"]
     ragged, optional = tensor.get("allow_ragged_batch"), tensor.get("optional")
     if optional and config["max_batch_size"] > 0:
@@ -90,7 +95,7 @@ def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor]) -
             "that support batching. Make the input required, or set max_batch_size: 0."
         )
     provided = _find(config, tensor, graph, kind="input")
-    if not ragged:
+    if not ragged or (padded and not optional):
         _check_shape(config, tensor, provided, exact=False)
         return
     wanted = f"unable to load model '{model}', configuration expects model provides input with shape [-1] "
@@ -102,7 +107,8 @@ def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor]) -
     if graph_shape(provided) != [-1]:
         raise ContractError(
             f"{wanted} for ragged input '{name}', model provides {shape_text(graph_shape(provided))}. The graph gets "
-            "the elements of all requests as one tensor of rank 1: reshape inside it, or remove allow_ragged_batch."
+            "the elements of all requests as one tensor of rank 1: reshape inside it, remove allow_ragged_batch, or "
+            "let the backend pad (parameter pad; python -m export.add --variable-length writes it)."
         )
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import parameters
 from gather import Allocate, Gather, Tensors
 from numpy.typing import NDArray
+from padded import Padded
+from padded_settings import PaddedSettings
 from scatter import Scatter
 from tensor_types import Config, GraphTensor, to_bytes
 
@@ -38,7 +40,9 @@ class Executor:
         self, config: Config, session: Session, run_options: Any = None, allocate: Allocate = np.empty
     ) -> None:
         self._run, self._options = session.run, run_options
-        self._gather = Gather(config, session.get_inputs(), allocate)
+        settings, inputs = PaddedSettings.of(config), session.get_inputs()
+        self._padded = Padded(settings, inputs, allocate) if settings else None
+        self._gather = self._padded.gather if self._padded else Gather(config, inputs, allocate)
         self._scatter = Scatter(config)
         self.outputs = self._scatter.names
         self._refuses_nan = parameters.choice(config, "nan_outputs", ("pass", "error"), default="pass") == "error"
@@ -71,6 +75,13 @@ class Executor:
             return cls(config, bound, run_options, gpu.pinned_memory())
         return cls(config, bfloat16.Bfloat16Session(session) if has_bfloat16 else session, run_options)
 
+    def faults(self, requests: Sequence[Tensors]) -> dict[int, ValueError]:
+        """The requests that cannot run in any batch, by their index, so that the others need not run one by one."""
+        if self._padded is None:
+            return {}
+        found = enumerate(map(self._padded.fault, requests))
+        return {index: fault for index, fault in found if fault is not None}
+
     def run(self, requests: Sequence[Tensors]) -> list[Answer]:
         """The answers of all requests, in their order, from one run of the graph; raises any error of the run."""
         outputs = self._run(self.outputs, self._gather(requests), self._options)
@@ -78,7 +89,8 @@ class Executor:
             _check_numbers(self.outputs, outputs)
         for index in self._texts:
             outputs[index] = to_bytes(outputs[index])
-        return self._scatter(outputs, requests)
+        answers = self._scatter(outputs, requests)
+        return self._padded.cut(self.outputs, answers, requests) if self._padded else answers
 
 
 def _check_numbers(names: Sequence[str], outputs: Sequence[Any]) -> None:

@@ -7,7 +7,7 @@ imports this file in an extra process at load, so heavy imports are inside funct
 import gc
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,8 +106,23 @@ class TritonPythonModel:
         except Exception as error:
             if len(requests) == 1:
                 return [_failed(error)]
+            if faults := self._faults(requests):
+                return self._answers_without(requests, faults)
             runs = [Run(members=[index]) for index in range(len(requests))]
         return self._execute_in_parts(requests, runs)
+
+    def _faults(self, requests: Sequence[Any]) -> Mapping[int, Exception]:
+        """The requests that cannot run in any batch, by their index; none if one of them cannot even be read."""
+        try:
+            return self._executor.faults([*map(self._read, requests)])
+        except Exception:
+            return {}
+
+    def _answers_without(self, requests: Sequence[Any], faults: Mapping[int, Exception]) -> list[Any]:
+        """The responses of all requests, with an error for these."""
+        others = [request for index, request in enumerate(requests) if index not in faults]
+        answers = iter(self._answers(others) if others else ())
+        return [_failed(faults[index]) if index in faults else next(answers) for index in range(len(requests))]
 
     def _execute_in_parts(self, requests: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
         """The responses of all runs, None for those that were sent before the last run ended."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from export.graph.signature import made_masks
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import known_types
 from serve.doctor.repository import Configuration
@@ -43,6 +44,7 @@ def every_input_is_declared(config: Configuration) -> Iterator[Problem]:
     declared = {tensor.name for tensor in config.proto.input}
     declared |= {name for entry in config.proto.batch_input for name in entry.target_name}
     declared |= {control.name for control in sequence.control_input} | {state.input_name for state in sequence.state}
+    declared |= made_masks(config.proto) & graph.signature.inputs.keys()
     if _has_wrong_names(config, declared):
         return  # those are findings of other rules, and their correction may be all that is missing
     for name in sorted(graph.signature.inputs.keys() - declared):

@@ -29,6 +29,10 @@ ONNXRUNTIME = (
     "nan_outputs",
     "padding_budget",
     "padding_budget_run_elements",
+    "pad",
+    "pad_mask",
+    "cut",
+    "pad_lengths",
     *KEYS,
     queue_limit.KEY,
 )

@@ -15,8 +15,11 @@ ROW_OUT = 'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]'
 
 
 def ragged_inputs(config: Configuration) -> list[tuple[int, ModelInput]]:
-    """Index and declaration of every input with allow_ragged_batch; none for an ensemble, whose steps batch."""
-    if config.backend == "ensemble":
+    """Index and declaration of every input with allow_ragged_batch.
+
+    None for an ensemble, whose steps batch, and none if the backend pads: the graph then takes rows of one length.
+    """
+    if config.backend == "ensemble" or config.pads:
         return []
     return [(index, tensor) for index, tensor in enumerate(config.proto.input) if tensor.allow_ragged_batch]
 

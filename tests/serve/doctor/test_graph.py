@@ -8,9 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from padded_models import encoder
 
 from export.graph.signature import Signature, SignatureError
+from serve.doctor.examination import examine
 from serve.doctor.graph import Graph
+from serve.doctor.repository import Repository
+from serve.doctor.rules import all_rules
 from serve.doctor.wire import without_weights
 
 
@@ -65,3 +69,11 @@ def test_a_file_that_is_no_model_is_refused(data: bytes, tmp_path: Path) -> None
     path.write_bytes(data)
     with pytest.raises(SignatureError, match=r"model\.onnx"):
         Graph.read(path)
+
+
+def test_a_model_whose_requests_are_padded_has_no_finding(tmp_path: Path) -> None:
+    """Its graph takes rows of one length and a mask that no client sends, in both names of the backend."""
+    for backend in ("onnxruntime", "onnxruntime_padded"):
+        encoder(tmp_path / backend, "m", backend=backend)
+        codes = {finding.code for finding in examine(Repository(path=tmp_path / backend), all_rules())}
+        assert not codes & {"G101", "R301", "R304", "R305", "P501", "P502", "L004", "L005"}, (backend, codes)

@@ -1,0 +1,244 @@
+"""Requests of different length in one batch of an unmodified graph: padded, masked, and cut back."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from padded import LengthError, Padded
+from padded_models import CUT, MASK, PAD, TABLE, encoder, expected
+from padded_settings import Axis, Cut, PaddedSettings
+from parameters import ParameterError
+from sleepers import PLAIN
+from streams import Stream, counted
+
+from serve.launcher import LaunchError, Server, Settings, launch
+from serve.management.statistics import Counters
+
+ROWS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tensor:
+    """A graph's input, as onnxruntime describes it."""
+
+    name: str
+    shape: list[int | str | None]
+    type: str = "tensor(int64)"
+
+
+TOKENS = Tensor(name="tokens", shape=["batch", "length"])
+TYPES = Tensor(name="types", shape=["batch", "length"])
+GRAPH_MASK = Tensor(name="mask", shape=["batch", "length"], type="tensor(float)")
+IMAGE = Tensor(name="image", shape=["batch", 3, "height", "width"], type="tensor(float)")
+
+
+def declared(name: str, dims: list[int], data_type: str = "TYPE_INT64", *, ragged: bool = True) -> dict[str, Any]:
+    return {"name": name, "data_type": data_type, "dims": dims, "allow_ragged_batch": ragged}
+
+
+def config(values: dict[str, str], *inputs: dict[str, Any], max_batch_size: int = 8) -> dict[str, Any]:
+    return {
+        "name": "encoder",
+        "max_batch_size": max_batch_size,
+        "input": list(inputs) or [declared("tokens", [-1])],
+        "output": [{"name": "each", "data_type": "TYPE_FP32", "dims": [-1, 4]}],
+        "parameters": {key: {"string_value": value} for key, value in values.items()},
+    }
+
+
+def padded(values: dict[str, str], *graph: Tensor, inputs: tuple[dict[str, Any], ...] = ()) -> Padded:
+    settings = PaddedSettings.of(config(values, *inputs))
+    assert settings is not None
+    return Padded(settings, graph or (TOKENS,))
+
+
+def test_the_parameters_are_read() -> None:
+    read = PaddedSettings.of(
+        config(
+            {
+                "pad": "image[2]=0, image[3] = -1.5",
+                "cut": "each[1]=(image[3]+3)/4",
+                "pad_mask": "mask=image[3]",
+                "pad_lengths": "64, 16 32",
+            },
+            declared("image", [3, -1, -1], "TYPE_FP32"),
+        )
+    )
+    height, width = Axis(tensor="image", index=2), Axis(tensor="image", index=3)
+    assert read == PaddedSettings(
+        fills={height: 0, width: -1.5},
+        masks={"mask": width},
+        cuts={"each": [Cut(index=1, source=width, moved=3, stride=4)]},
+        lengths=(16, 32, 64),
+    )
+    assert PaddedSettings.of(config({})) is None
+
+
+@pytest.mark.parametrize(
+    ("values", "inputs", "message"),
+    [
+        ({"pad": "tokens=0"}, (), r"whose part 'tokens=0' does not have the form tokens\[1\]=0"),
+        ({"pad": "tokens[1]=zero"}, (), "whose value 'zero' is no number"),
+        ({"pad": "other[1]=0"}, (), "and no input 'other'. The inputs are: tokens"),
+        ({"pad": "tokens[2]=0"}, (), r"with dims \[-1\], which are not -1 for axis 2"),
+        ({"pad": "tokens[1]=0"}, (declared("tokens", [-1], ragged=False),), "without allow_ragged_batch"),
+        ({"pad": "tokens[1]=0"}, (declared("tokens", [-1], "TYPE_STRING"),), "of TYPE_STRING, which cannot be padded"),
+        ({"pad": "a[1]=0"}, (declared("a", [-1]), declared("b", [-1])), r"ragged inputs that it does not name \(b\)"),
+        ({"pad": "tokens[1]=0", "pad_mask": "tokens=tokens[1]"}, (), "and an input 'tokens', which clients would send"),
+        ({"pad": "tokens[1]=0", "cut": "none[1]=tokens[1]"}, (), "and no output 'none'. The outputs are: each"),
+        ({"pad": "tokens[1]=0", "cut": "each[3]=tokens[1]"}, (), "'each' has no axis 3 beside the batch axis"),
+        ({"pad": "tokens[1]=0", "cut": "each[1]=other[1]"}, (), r"pad does not name other\[1\]"),
+        ({"pad": "tokens[1]=0", "pad_lengths": "16 many"}, (), "which are not whole numbers of 1 or more"),
+        ({"pad": "tokens[1]=0.5"}, (), "of TYPE_INT64, which cannot hold 0.5"),
+        ({"pad": "tokens[1]=-1"}, (declared("tokens", [-1], "TYPE_UINT8"),), "of TYPE_UINT8, which cannot hold -1"),
+        (
+            {"pad": "tokens[1]=0", "pad_lengths": "16", "padding_budget": "latency"},
+            (),
+            "has padding_budget, and pad_lengths or several axes in pad",
+        ),
+        ({"cut": "each[1]=tokens[1]"}, (), "and no parameter pad, so nothing is padded"),
+    ],
+)
+def test_a_wrong_parameter_is_refused(values: dict[str, str], inputs: tuple[dict[str, Any], ...], message: str) -> None:
+    with pytest.raises(ParameterError, match=message):
+        PaddedSettings.of(config(values, *inputs))
+
+
+@given(
+    shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=5),
+    lengths=st.sampled_from(["", "4 8", "6"]),
+)
+def test_own_elements_stay_and_the_rest_is_filled(shapes: list[tuple[int, int, int]], lengths: str) -> None:
+    """Compared with a loop over rows, twice, as the second batch reuses the buffer of the first."""
+    values = {"pad": "image[2]=7,image[3]=9"} | ({"pad_lengths": lengths} if lengths else {})
+    joiner = padded(values, IMAGE, inputs=(declared("image", [3, -1, -1], "TYPE_FP32"),))
+    rng = np.random.default_rng(len(shapes))
+    for _ in range(2):
+        arrays = [rng.normal(size=(rows, 3, height, width)).astype(np.float32) for rows, height, width in shapes]
+        joined = joiner.gather([{"image": array} for array in arrays])["image"]
+        allowed = [int(word) for word in lengths.split()] or [*range(100)]
+        high, wide = (min(n for n in allowed if n >= max(a.shape[i] for a in arrays)) for i in (2, 3))
+        assert joined.shape == (sum(rows for rows, _, _ in shapes), 3, high, wide)
+        row = 0
+        for array in arrays:
+            for item in array:
+                wanted = np.full((3, high, wide), 7, dtype=np.float32)
+                wanted[:, : item.shape[1], :] = 9
+                wanted[:, : item.shape[1], : item.shape[2]] = item
+                np.testing.assert_array_equal(joined[row], wanted)
+                row += 1
+
+
+def test_a_mask_marks_own_elements_in_the_graphs_type() -> None:
+    joiner = padded({"pad": "tokens[1]=0", "pad_mask": "mask=tokens[1]"}, TOKENS, GRAPH_MASK)
+    requests = [{"tokens": np.ones((2, 1), dtype=np.int64)}, {"tokens": np.ones((1, 3), dtype=np.int64)}]
+    mask = joiner.gather(requests)["mask"]
+    assert mask.dtype == np.float32
+    assert mask.tolist() == [[1, 0, 0], [1, 0, 0], [1, 1, 1]]
+
+
+def test_inputs_with_one_dimension_in_the_graph_need_one_length() -> None:
+    """Padded to the same size, a shorter one would go unnoticed."""
+    joiner = padded(
+        {"pad": "tokens[1]=0, types[1]=0"}, TOKENS, TYPES, inputs=(declared("tokens", [-1]), declared("types", [-1]))
+    )
+    right = {"tokens": np.ones((1, 5), dtype=np.int64), "types": np.ones((1, 5), dtype=np.int64)}
+    wrong = {"tokens": np.ones((1, 5), dtype=np.int64), "types": np.ones((1, 3), dtype=np.int64)}
+    assert joiner.gather([right])["types"].shape == (1, 5)
+    with pytest.raises(LengthError, match="input 'types' has 3 elements along axis 1 and 'tokens' has 5"):
+        joiner.gather([right, wrong])
+
+
+def test_a_request_beyond_the_largest_length_is_refused() -> None:
+    joiner = padded({"pad": "tokens[1]=0", "pad_lengths": "4 8"})
+    assert joiner.gather([{"tokens": np.ones((1, 5), dtype=np.int64)}])["tokens"].shape == (1, 8)
+    with pytest.raises(LengthError, match=r"has 9 elements along a padded axis, and the largest .* is 8"):
+        joiner.gather([{"tokens": np.ones((1, 9), dtype=np.int64)}])
+
+
+def test_outputs_are_cut_to_what_a_request_is_due() -> None:
+    """A stride of 4 over 9 and 6 columns leaves 3 and 2 steps of 3; a missing step is an error."""
+    joiner = padded(
+        {"pad": "image[3]=0", "cut": "each[1]=(image[3]+3)/4"},
+        IMAGE,
+        inputs=(declared("image", [3, 8, -1], "TYPE_FP32"),),
+    )
+    requests = [{"image": np.zeros((1, 3, 8, width), dtype=np.float32)} for width in (9, 6)]
+    output = np.arange(2 * 3 * 4).reshape(2, 3, 4)
+    first, second = joiner.cut(["each"], [[output[:1]], [output[1:]]], requests)
+    assert first[0].shape == (1, 3, 4)
+    np.testing.assert_array_equal(second[0], output[1:, :2])
+    with pytest.raises(LengthError, match="output 'each' has 2 elements along axis 1 and the request is due 3"):
+        joiner.cut(["each"], [[output[:1, :2]]], requests[:1])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = tmp_path_factory.mktemp("padded")
+    encoder(repository)
+    lengths = 'parameters { key: "pad_lengths" value { string_value: "16 48" } }\n'
+    encoder(repository, "dropped_in", backend="onnxruntime", parameters=PAD + MASK + CUT + lengths)
+    split = 'parameters { key: "padding_budget" value { string_value: "latency" } }\n'
+    encoder(repository, "split", parameters=PAD + MASK + CUT + split)
+    models = ("encoder", "dropped_in", "split")
+    with launch(Settings(models=models, repository=repository, arguments=PLAIN)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stream(server: Server) -> Iterator[Stream]:
+    with Stream(server.grpc_url) as opened:
+        yield opened
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("model", ["encoder", "dropped_in", "split"])
+def test_a_thousand_requests_of_any_length_answer_as_alone(server: Server, stream: Stream, model: str) -> None:
+    """Batches of 16 rows, which the delay of two seconds would hold otherwise; one execution each."""
+    rng = np.random.default_rng(17)
+    sent = 0
+    while sent < 1000:
+        rows: list[int] = []
+        while (left := ROWS - sum(rows)) > 0:
+            rows.append(int(rng.integers(1, min(3, left) + 1)))
+        tokens = [rng.integers(0, len(TABLE), size=(count, int(rng.integers(1, 40)))) for count in rows]
+        before = Counters.read(server.grpc_url, model).executions
+        answers = stream.send(model, [{"tokens": each} for each in tokens])
+        assert counted(server.grpc_url, model, executions=before + 1).executions == before + 1
+        for each, answer in zip(tokens, answers, strict=True):
+            assert isinstance(answer, dict), answer
+            for name, wanted in expected(each).items():
+                np.testing.assert_allclose(answer[name].astype(np.float32), wanted, rtol=1e-5, atol=1e-5)
+        sent += len(tokens)
+
+
+@pytest.mark.server
+def test_only_the_request_that_is_too_long_is_refused(server: Server, stream: Stream) -> None:
+    tokens = [np.zeros((rows, length), dtype=np.int64) for rows, length in ((4, 10), (8, 49), (4, 12))]
+    answers = stream.send("dropped_in", [{"tokens": each} for each in tokens])
+    assert isinstance(answers[0], dict)
+    assert isinstance(answers[2], dict)
+    assert isinstance(answers[1], str)
+    assert "largest of the model's pad_lengths is 48" in answers[1]
+
+
+@pytest.mark.server
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        (PAD + CUT, "configuration expects 1 inputs, model provides 2"),
+        (PAD + MASK.replace("mask=", "none="), "and no graph input 'none'"),
+    ],
+)
+def test_a_model_that_does_not_fit_its_graph_is_refused(tmp_path: Path, parameters: str, message: str) -> None:
+    encoder(tmp_path, parameters=parameters)
+    with (
+        pytest.raises(LaunchError, match=message),
+        launch(Settings(models=("encoder",), repository=tmp_path, arguments=PLAIN)),
+    ):
+        pass
