@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
-from export.repository import NO_BATCHES
+from export.graph.signature import Signature
+from export.repository import NO_BATCHES, ONNXRUNTIME
 from perf.simulate.batcher.instances import ServiceTime
 from perf.simulate.batcher.payload import ClosingRule
 from perf.simulate.batcher.request import US
@@ -27,7 +28,8 @@ PREFETCH = "Without queue policies and priority levels batches form ahead, witho
 class Change:
     """One change: what to write, a note on what the model or the clients must do, and the resulting rules.
 
-    `enlarges`: executions get more rows than any has now, so its effect depends on their service time.
+    `enlarges`: executions get more rows than any has now, so its effect depends on their service time. `pads`:
+    `export.add --variable-length` writes it.
     """
 
     text: str
@@ -35,6 +37,7 @@ class Change:
     rules: Rules
     config: ModelConfig | None = None
     enlarges: bool = False
+    pads: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,7 @@ def diagnose(
     gpus: int = 0,
     assumed: bool = False,
     first: int | None = None,
+    graph: Signature | None = None,
     progress: Callable[[Sequence[Change]], Iterable[Change]] = lambda changes: changes,
 ) -> Diagnosis:
     """Replay the load now and after each change.
@@ -115,6 +119,7 @@ def diagnose(
         assumed: whether `service` is only assumed.
         first: how many requests to look at (None: all). At the end of a closed loop clients leave one by one, and a
             batch waits for requests that never come.
+        graph: that of an onnxruntime model, which says what requests of different length take; None if not at hand.
         progress: wraps the changes while they are replayed, for a progress bar.
     """
 
@@ -125,14 +130,16 @@ def diagnose(
     now = replayed(rules)
     effects = [
         Effect(change=change, outcome=replayed(change.rules))
-        for change in progress(list(changes(config, rules, now, gpus=gpus)))
+        for change in progress(list(changes(config, rules, now, gpus=gpus, graph=graph)))
     ]
     # Effects that cannot be compared come last.
     effects.sort(key=lambda effect: assumed and effect.change.enlarges)
     return Diagnosis(rules=rules, now=now, effects=effects, assumed=assumed)
 
 
-def changes(config: ModelConfig, rules: Rules, now: SimulationResult, *, gpus: int = 0) -> Iterator[Change]:
+def changes(
+    config: ModelConfig, rules: Rules, now: SimulationResult, *, gpus: int = 0, graph: Signature | None = None
+) -> Iterator[Change]:
     """Yield every single change that could help, given which rules closed batches; smaller changes come first."""
 
     def edited(text: str, note: str, edit: Callable[[ModelConfig], object]) -> Change:
@@ -147,7 +154,7 @@ def changes(config: ModelConfig, rules: Rules, now: SimulationResult, *, gpus: i
     if not rules.dynamic:
         return
     if names := _differing_inputs(now, rules):
-        yield _ragged(names, edited)
+        yield _padded(names, edited) if _takes_rows(config, names, graph) else _ragged(names, edited)
     if ClosingRule.INPUTS in closed:
         yield Change(
             text="the same inputs in every request",
@@ -196,17 +203,43 @@ def _differing_inputs(now: SimulationResult, rules: Rules) -> list[str]:
     return sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
 
 
-def _ragged(names: Sequence[str], edited: Edit) -> Change:
+def _takes_rows(config: ModelConfig, names: Sequence[str], graph: Signature | None) -> bool:
+    """Whether the graph takes these inputs as rows of one length, so that ragged batches would not load (R305).
+
+    Without the graph: whether the configuration lacks the batch inputs that a flat graph needs.
+    """
+    if config.backend not in ONNXRUNTIME:
+        return False
+    if graph is None:
+        return not config.batch_input
+    return any(len(graph.inputs[name].shape) > 1 for name in names if name in graph.inputs)
+
+
+def _ragged_inputs(names: Sequence[str]) -> Callable[[ModelConfig], object]:
     def edit(changed: ModelConfig) -> None:
         for tensor in changed.input:
             if tensor.name in names:
                 tensor.allow_ragged_batch = True
 
+    return edit
+
+
+def _padded(names: Sequence[str], edited: Edit) -> Change:
+    padded = edited(
+        "export.add --variable-length: the server pads " + " and ".join(names),
+        "The graph takes rows of one length, so allow_ragged_batch alone would not load. A batch then takes as long as "
+        "its longest request; padding_budget splits it where that is faster.",
+        _ragged_inputs(names),
+    )
+    return dataclasses.replace(padded, pads=True)
+
+
+def _ragged(names: Sequence[str], edited: Edit) -> Change:
     return edited(
         "allow_ragged_batch: true on " + " and ".join(names),
         "The model must take requests of different length in one execution. Padding to one length in the clients lets "
         "as many run together.",
-        edit,
+        _ragged_inputs(names),
     )
 
 

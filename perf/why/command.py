@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.repository import config_file, model_folder, read_config
+from export.graph.signature import Signature
+from export.repository import ONNXRUNTIME, config_file, model_file, model_folder, read_config
 from perf.simulate.batcher.mix import Mix, read_sizes
 from perf.simulate.batcher.request_source import Arrivals, RequestSource
 from perf.simulate.batcher.requests_file import read_requests
@@ -33,10 +34,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
     """Raise `Mistake` for an option that the source of the requests does not read."""
+    quiet = arguments.format == "json"
     source = "--live" if arguments.live is not None else "--requests" if arguments.requests else None
     of_mix = {name: getattr(arguments, name) for name in ("count", "rows", "concurrency", "per_second")}
     offline = {name: getattr(arguments, name) for name in ("service_ms", "gpus", "config_name")}
     unused = {**of_mix, **(offline if arguments.live is not None else {})} if source else {}
+    if arguments.prove and (source or not arguments.concurrency or quiet):
+        raise Mistake(
+            "--prove: it sends a mix from clients. Give --concurrency 16 too, no --live, --requests or --format json."
+        )
     refuse_unused(
         (arguments.seconds is not None and arguments.live is None, "--seconds", "without --live"),
         *((bool(value), f"--{name.replace('_', '-')}", f"with {source}") for name, value in unused.items()),
@@ -61,6 +67,7 @@ def _offline(arguments: argparse.Namespace) -> int:
         gpus=arguments.gpus or 0,
         assumed=arguments.service_ms is None,
         first=first,
+        graph=_graph(folder, config),
         progress=lambda changes: _with_bar(changes, quiet=quiet),
     )
     if arguments.format == "json":
@@ -68,7 +75,14 @@ def _offline(arguments: argparse.Namespace) -> int:
         return 0
     assumed = f"{DEFAULT_SERVICE} ms whatever its rows (assumed; give the measured time: --service-ms 20+0.5)"
     duration = f"{arguments.service_ms} ms" if arguments.service_ms else assumed
-    show(terminal(), diagnosis, f"{path}: {description}", service=duration)
+    console = terminal()
+    show(console, diagnosis, f"{path}: {description}", service=duration)
+    if arguments.prove:
+        from perf.why.prove import ProvedLoad, prove  # the launcher and the exporter, which the replay needs not
+
+        sizes = _sizes(arguments.mix, config) if arguments.mix is not None else []
+        sent = ProvedLoad(sizes=sizes, clients=arguments.concurrency, rows=arguments.rows or DEFAULT_ROWS)
+        prove(console, diagnosis, config, folder, sent)
     return 0
 
 
@@ -95,6 +109,12 @@ def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[
         per_second=arguments.per_second,
     )
     return (lambda: mix.load(config)), str(mix), mix.count if mix.concurrency else None
+
+
+def _graph(folder: Path, config: ModelConfig) -> Signature | None:
+    """The graph of an onnxruntime model; None if it is not exported."""
+    path = model_file(folder, config)
+    return Signature.of(path) if config.backend in ONNXRUNTIME and path.is_file() else None
 
 
 def _refuse_library(folder: Path, config: ModelConfig) -> None:
