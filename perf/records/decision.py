@@ -79,10 +79,8 @@ def decide(compared: LastComparison, asked: Terms) -> Decision:
     """
     if not compared.current:
         return _alone()
-    if fault := shortfall(compared.choice, asked):
+    if fault := shortfall(compared.choice, asked) or _objection(compared.choice, asked):
         return Decision(word=KEEP, reason=f"{compared.candidate} {fault}")
-    if limit := unread(compared.choice, asked):
-        return Decision(word=KEEP, reason=f"{compared.candidate} has no reading for {limit}")
     if not confirmed(compared.choice, asked):
         return _more_rounds(compared, f"{compared.candidate} answers {_goal(asked)}")
     if fault := shortfall((*compared.current, *compared.again), asked):
@@ -94,7 +92,7 @@ def confirmed(trials: Sequence[Trial], asked: Terms) -> bool:
     """Whether these trials of one configuration do what is asked; too few requests to be sure of it are enough."""
     latencies_us = [us for trial in trials for us in trial.latencies_us]
     within = percentile_ms(latencies_us, asked.target.percent) <= asked.target.latency_ms
-    return within and not shortfall(trials, asked) and not unread(trials, asked)
+    return within and not shortfall(trials, asked) and not _objection(trials, asked)
 
 
 def shortfall(trials: Sequence[Trial], asked: Terms) -> str:
@@ -107,9 +105,8 @@ def shortfall(trials: Sequence[Trial], asked: Terms) -> str:
     return over and f"used {over}"
 
 
-def unread(trials: Sequence[Trial], asked: Terms) -> str:
-    """A limit whose use at least one trial could not read, so that it may be exceeded; empty if there is none."""
-    return max((asked.limits.unread(trial.used) for trial in trials), default="")
+def _objection(trials: Sequence[Trial], asked: Terms) -> str:
+    return asked.limits.objection([trial.used for trial in trials])
 
 
 def carries(trials: Sequence[Trial]) -> bool:

@@ -20,7 +20,7 @@ from perf.stats.rounds import paired
 from perf.stats.verdict import Verdict, verdict
 
 # Rounds after which a comparison ends if it is certain.
-LOOKS = Looks(at=(3, 6, 12))
+LOOKS = Looks(at=(6, 12, 24))
 # What is said of trials without `planned_s`; a comparison of one study has the throughput that is on record.
 OF_DUE = (
     "older records, whose throughput is of the requests that were due in the window, which is more than was answered "

@@ -1,6 +1,6 @@
 """What a server used during one measurement, and the most that it may use."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 
@@ -84,3 +84,14 @@ class Limits:
     def unread(self, used: ResourceUse) -> str:
         """The first limit whose use could not be read, as in `--gpu-memory-mib 4000`; empty if there is none."""
         return next((option for field, option in self.options.items() if getattr(used, field) is None), "")
+
+    def objection(self, uses: Sequence[ResourceUse]) -> str:
+        """Why measurements of one configuration may not be within the limits, in words; empty if they are.
+
+        As in `used 812.3 MiB of memory (--memory-mib 600)`. The use in each must be known: one that could not be read
+        may be above the limit.
+        """
+        if over := self.excess(ResourceUse.of(uses, max)):
+            return f"used {over}"
+        unread = max(map(self.unread, uses), default="")
+        return unread and f"has no reading for {unread}"

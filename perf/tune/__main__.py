@@ -14,7 +14,7 @@ from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
 OBJECTIVES = ("throughput", "goodput", "cost")
-ROUNDS = (3, 6, 12)
+ROUNDS = (6, 12, 24)
 LOADS = (
     "closed:16 (clients, the default), poisson:300 or constant:300 (requests per second), gamma:300:4 (and the "
     "burstiness cv2) or trace:FILE (arrival times in seconds, one a line)"
@@ -63,13 +63,13 @@ def _parser() -> argparse.ArgumentParser:
     limits.add_argument("--memory-mib", type=float, metavar="MIB", help="memory of all its processes, on the host")
     limits.add_argument("--gpu-memory-mib", type=float, metavar="MIB", help="memory in use on the GPUs")
     cost = parser.add_argument_group("the cost")
-    cost.add_argument("--points", type=int, default=13, help="measurements at most, ramps included (default 13)")
+    cost.add_argument("--points", type=int, default=13, help="of measurement at most, ramps included (default 13)")
     cost.add_argument("--seconds", type=float, default=90.0, help="of live load at most, ramps included (default 90)")
     cost.add_argument(
         "--rounds",
         type=int,
         choices=ROUNDS,
-        help="of the last comparison at most, whatever they cost; it ends as soon as it is certain (default: 3, as far "
+        help="of the last comparison at most, whatever they cost; it ends as soon as it is certain (default: 6, as far "
         "as points and seconds go)",
     )
     cost.add_argument("--margin", type=float, default=0.05, help="share of the target to keep free (default 0.05)")

@@ -9,12 +9,14 @@ from perf.records.study import AGAINST, FINAL, NOISE, Trial
 from perf.records.traffic import Traffic
 from perf.tune.comparison import Comparison
 from perf.tune.goal import Goal
-from perf.tune.study_log import Budget, StudyLog
+from perf.tune.study_log import ROUNDS, Budget, StudyLog
 
-# Rounds of another choice have other numbers: round 21 is the first of the second choice.
+# Rounds of another choice have other numbers: round 31 is the first of the second choice.
 ANOTHER = 10 * (1 + LOOKS.at[-1] // 10)
-# Trials of the current configuration, if that is the choice: there is nothing to compare, and two show the noise.
-ALONE = 2
+# Trials of the current configuration, if that is the choice: there is nothing to compare, and these show the noise.
+ALONE = 4
+# Rounds after which the choice is given up if it misses the target: a single short trial can be unlucky.
+ENOUGH = ROUNDS // 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +46,7 @@ class FinalRounds:
             comparison = self._round(comparison, chosen, traffic, number)
             # No further round makes up for these.
             final = comparison.chosen.passed is False or bool(self.goal.objection(comparison.chosen))
-            missed = final or (number > 1 and not comparison.confirmed)
+            missed = final or (number >= ENOUGH and not comparison.confirmed)
             if missed or (number in LOOKS.at and comparison.certain):
                 break
         return comparison if comparison.final else None
@@ -53,9 +55,9 @@ class FinalRounds:
         """Measure one trial of each, or read both; the side that comes first alternates, so a drift favours neither."""
         turn, current = number + ANOTHER * self.earlier, self._stage
         sides = [(chosen, FINAL)] if chosen == self.default else [(self.default, current), (chosen, FINAL)]
-        self.log.discard_part(sides, traffic, round=turn, seconds=self.budget.long_s)
+        self.log.discard_part(sides, traffic, round=turn, seconds=self.budget.short_s)
         trials = {
-            stage: self.measure(candidate, traffic, stage, turn, self.budget.long_s)
+            stage: self.measure(candidate, traffic, stage, turn, self.budget.short_s)
             for candidate, stage in (sides if number % 2 else sides[::-1])
         }
         before = (*comparison.current, trials[current]) if current in trials else ()

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from perf.records.candidate import Candidate
+from perf.records.decision import CARRIED as CARRIED
 from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import LatencyTarget, Trial
 
 OBJECTIVES = ("throughput", "goodput", "cost")
-# A server carries an open load if it answers this share of it within a window; a growing queue loses more.
-CARRIED = 0.97
 # Of two candidates whose values differ by less, the one with the lower p99 wins, then the simpler one.
 TIE = 0.005
 
@@ -80,14 +79,8 @@ class Goal:
         return not self.limits.excess(figures.used)
 
     def objection(self, measured: Measured) -> str:
-        """Return why it may not be within the limits, as `used 812.3 MiB of memory (--memory-mib 600)`; empty if it is.
-
-        The use of every trial must be known: one that could not be read may be above the limit.
-        """
-        if over := self.limits.excess(measured.used):
-            return f"used {over}"
-        unread = [self.limits.unread(trial.used) for trial in measured.trials]
-        return f"has no reading for {max(unread)}" if any(unread) else ""
+        """Return why its trials may not be within the limits; empty if they are."""
+        return self.limits.objection([trial.used for trial in measured.trials])
 
     def met(self, figures: Figures) -> bool:
         """Return whether the target is met with the margin, the load carried, and no limit exceeded."""

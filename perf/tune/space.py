@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.repository import NO_BATCHES
+from export.repository import NO_BATCHES, ONNXRUNTIME
 from perf.records.candidate import Candidate
+from perf.records.study import LatencyTarget
+from serve.doctor.rules.batching import LONG_DELAY_US
 from triton_batching.terminal import Mistake
 
 # Delays as shares of the execution of one row. A longer one fills batches if requests spend most of their time outside
@@ -71,15 +73,25 @@ class Space:
             profiled += [Parallelism(instances=count, threads=threads) for count in (min(counts), max(counts))]
         return tuple(dict.fromkeys(profiled))
 
-    def candidates(self, service_us: Callable[[Parallelism, int], float]) -> tuple[Candidate, ...]:
-        """Return every candidate, the current configuration first; delays follow from `service_us(..., 1)`."""
+    def candidates(
+        self, service_us: Callable[[Parallelism, int], float], target: LatencyTarget | None = None
+    ) -> tuple[Candidate, ...]:
+        """Return every candidate, the current configuration first; delays follow from `service_us(..., 1)`.
+
+        A lone request, which waits for the whole delay and then runs, is to meet the target as well, and the doctor is
+        to find no long delay (B206).
+        """
         candidates = [self.default]
+        target_us = 1e3 * target.latency_ms if target else math.inf
         for parallelism in self.parallelisms:
             row_us = service_us(parallelism, 1)
             delays = {_rounded(share * row_us) for share in DELAY_SHARES}
             for size in self._sizes(parallelism, service_us):
                 one_by_one = _rounded(size * row_us / parallelism.instances)
-                for delay in sorted({*delays, one_by_one}) if size > 1 else [0]:
+                short = {
+                    delay for delay in (*delays, one_by_one) if delay < LONG_DELAY_US and delay + row_us < target_us
+                }
+                for delay in sorted({0, *short} if size > 1 else {0}):
                     candidate = Candidate(
                         max_batch_size=size,
                         delay_us=delay,
@@ -175,7 +187,7 @@ def _parallelisms(
     counts = [
         count for count in range(1, most + 1) if count <= EVERY_COUNT or count == most or math.log2(count) % 1 == 0
     ]
-    if config.backend != "onnxruntime" or gpu:
+    if config.backend not in ONNXRUNTIME or gpu:
         return [Parallelism(instances=count, threads=default.threads) for count in counts]
     # Without a number of threads onnxruntime takes every core, so each instance gets its share.
     shares = {count: max(1, cores // count) for count in counts if count >= cores or cores % count == 0}

@@ -20,15 +20,16 @@ from perf.records.traffic import Traffic
 WARM_UP_S = 0.5
 # Trials of a study that differs in one of these fields cannot be used.
 IDENTITY = ("model", "config_name", "load", "sla", "objective", "machine", "versions", "before_pbtxt", "model_sha256")
-# Rounds of the last comparison; each has one trial of the choice and one of the default.
+# Rounds of the last comparison. Each has one short trial of the choice and one of the default, and counts as one point.
+# Six short rounds have an interval half as wide as three of twice the length, and cost as much load (Student's t).
 ROUNDS = LOOKS.at[0]
-FINAL_POINTS = 2 * ROUNDS
+FINAL_POINTS = ROUNDS
 COMPARED = (FINAL, AGAINST, NOISE)
-# While no configuration met the target, so few trials are kept back to confirm one that does.
+# While no configuration met the target, so few rounds are kept back to confirm one that does.
 LEAST_FINAL_POINTS = 2
 # The two best are measured once more, for longer, before the last comparison.
 SURVIVORS = 2
-# A deciding trial lasts this many times as long as a first one.
+# These trials last this many times as long as the others.
 LONGER = 2
 
 
@@ -135,8 +136,8 @@ class StudyLog:
 
     @property
     def points(self) -> int:
-        """Trials so far, without profiles."""
-        return sum(trial.stage != PROFILE for trial in self.study.trials)
+        """Points so far, without profiles."""
+        return points_of(self.study.trials)
 
     @property
     def live_s(self) -> float:
@@ -164,14 +165,20 @@ class Budget:
     def short_s(self) -> float:
         """Seconds of a first trial."""
         trials = self.points - self.profile_points
-        long = FINAL_POINTS + SURVIVORS
-        unit = (self.seconds - self.profile_s - trials * WARM_UP_S) / max(1, trials - long + LONGER * long)
+        warm_ups_s = (trials + FINAL_POINTS) * WARM_UP_S
+        units = trials + FINAL_POINTS + (LONGER - 1) * SURVIVORS
+        unit = (self.seconds - self.profile_s - warm_ups_s) / max(1, units)
         return round(min(max(unit, self.LIMITS_S[0]), self.LIMITS_S[1]) - 0.05, 1)
 
     @property
     def long_s(self) -> float:
-        """Seconds of a deciding trial."""
+        """Seconds of a trial of the best."""
         return LONGER * self.short_s
+
+    @property
+    def round_s(self) -> float:
+        """Seconds of a round of the last comparison, without its first warm-up."""
+        return 2 * self.short_s + WARM_UP_S
 
     @property
     def most_rounds(self) -> int:
@@ -182,19 +189,27 @@ class Budget:
     def enough(self) -> bool:
         """Whether it pays for trials of the current configuration and one other, and for their comparison."""
         trials = FINAL_POINTS + 2
-        load = 2 * self.short_s + FINAL_POINTS * self.long_s + trials * WARM_UP_S
+        load = 2 * self.short_s + FINAL_POINTS * self.round_s + trials * WARM_UP_S
         return trials <= self.points - self.profile_points and load <= self.seconds - self.profile_s
 
     def affords(self, log: StudyLog, points: int, seconds: float, *, reserve: int = FINAL_POINTS) -> bool:
-        """Return whether `points` more trials of `seconds` leave enough for `reserve` long ones."""
+        """Return whether `points` more trials of `seconds` leave enough for `reserve` rounds."""
         left_points = self.points - self.profile_points - log.points - reserve
-        left_s = self.seconds - self.profile_s - log.live_s - reserve * (self.long_s + WARM_UP_S)
+        left_s = self.seconds - self.profile_s - log.live_s - reserve * (self.round_s + WARM_UP_S)
         # A window ends when its counters are read, some milliseconds late.
         return points <= left_points and points * (seconds + WARM_UP_S) <= left_s + 0.5
 
     def affords_round(self, log: StudyLog) -> bool:
         """Return whether one more round of the last comparison may be measured."""
-        return self.rounds is not None or self.affords(log, 2, self.long_s, reserve=0)
+        return self.rounds is not None or self.affords(log, 1, self.round_s, reserve=0)
+
+
+def points_of(trials: Iterable[Trial]) -> int:
+    """Count the trials of a search, and the rounds of its last comparisons, of which each has a trial of both sides."""
+    made = [trial for trial in trials if trial.stage != PROFILE]
+    return sum(trial.stage not in COMPARED for trial in made) + len(
+        {trial.round for trial in made if trial.stage in COMPARED}
+    )
 
 
 def _key(trial: Trial) -> tuple[object, ...]:

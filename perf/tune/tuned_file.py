@@ -15,6 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.add.model_config import QUEUE_LIMIT_MS
+from export.repository import ONNXRUNTIME
 from perf.records.candidate import THREADS, Candidate
 from perf.records.study import TUNED
 from serve.doctor.document import Document
@@ -201,7 +202,7 @@ def _limit(document: Document, candidate: Candidate, why: Mapping[str, str]) -> 
     """Add a queue limit if there is none and the backend of the model reads one."""
     message = text_format.Parse(document.text, ModelConfig())
     folder = document.path.parent.parent if document.path.parent.name == "configs" else document.path.parent
-    is_read = message.backend == "onnxruntime" or any(folder.glob("*/queue_limit.py"))
+    is_read = message.backend in ONNXRUNTIME or any(folder.glob("*/queue_limit.py"))
     policy = message.dynamic_batching.default_queue_policy
     has_one = policy.max_queue_size or policy.default_timeout_microseconds or "batch_policy" in message.parameters
     if candidate.dynamic and is_read and not has_one and queue_limit.KEY not in message.parameters:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import model_digest
-from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants, with_steps
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
 from perf.measure import service_time_run
 from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
@@ -35,6 +35,7 @@ from perf.tune.study_log import Budget, StudyLog
 from perf.tune.tuned_file import Why
 from perf.tune.writing import HEADLINE, PreviousFile, TunedText
 from serve.doctor.document import Document
+from serve.launcher import Settings, check_files
 from triton_batching.machine import Machine, cores, versions
 from triton_batching.terminal import Mistake
 
@@ -112,7 +113,7 @@ def tune(question: Question, progress: Progress) -> Tuning:
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
     simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
-    candidates = tried(searched.candidates(simulator.service_us), question.limits, estimate)
+    candidates = tried(searched.candidates(simulator.service_us, question.target), question.limits, estimate)
     goal = Goal(
         objective=question.objective,
         target=question.target,
@@ -161,12 +162,7 @@ def _current(question: Question) -> tuple[Document, ModelConfig]:
     Rules.of(config)  # raises for another scheduler than the dynamic batcher
     if question.config_name == TUNED:
         raise Mistake(f"{path}: this file is the output. Name another configuration to begin with, or leave it out.")
-    for name in with_steps([question.model], question.config_name, question.repository):
-        folder = model_folder(name, question.repository)
-        served = model_file(folder, read_config(config_file(folder, question.config_name)))
-        if not served.exists():
-            remedy = f"Export the model first: make export ARGS={name}." if served.suffix == ".onnx" else "Add it."
-            raise Mistake(f"{served}: no such file, so '{question.model}' cannot be tuned. {remedy}")
+    check_files(Settings(models=(question.model,), config_name=question.config_name, repository=question.repository))
     return Document.read(path), config
 
 

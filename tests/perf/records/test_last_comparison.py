@@ -128,7 +128,7 @@ def compared(new: Sequence[float], old: Sequence[float], again: Sequence[float] 
     return LastComparison(choice=sides[0], current=sides[1], again=sides[2])
 
 
-@pytest.mark.parametrize(("count", "look"), [(1, 3), (2, 3), (3, 3), (4, 6), (6, 6), (7, 12), (12, 12), (15, 12)])
+@pytest.mark.parametrize(("count", "look"), [(1, 6), (2, 6), (6, 6), (7, 12), (12, 12), (13, 24), (24, 24), (30, 24)])
 def test_an_interval_has_the_level_of_the_next_planned_look(count: int, look: int) -> None:
     gain = compared([120.0 + turn for turn in range(count)], [100.0] * count).gain(THROUGHPUT)
     assert gain.interval.level == LOOKS.level_at(look)
@@ -141,7 +141,7 @@ def test_a_verdict_knows_that_the_current_configuration_differs_from_itself() ->
     quiet, noisy = compared(new, old).gain(THROUGHPUT), compared(new, old, sorted(again)).gain(THROUGHPUT)
     assert quiet.verdict.word == FASTER
     assert noisy.interval == quiet.interval
-    assert noisy.noise == rounds.paired(sorted(again), old, level=LOOKS.level_at(3))
+    assert noisy.noise == rounds.paired(sorted(again), old, level=LOOKS.level_at(LOOKS.at[0]))
     assert (noisy.verdict.word, noisy.verdict.more_rounds, noisy.wanted_rounds) == (CANNOT_TELL, None, None)
 
 

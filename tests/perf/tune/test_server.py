@@ -65,7 +65,7 @@ def tuned_once(repository: Path, folder: Path, capsys: pytest.CaptureFixture[str
         results.mkdir()
         record_profile(repository, results)
         command = [
-            *(MODEL, "--p99-ms", "400", "--load", "closed:4", "--instances", "1", "--max-batch-size", "4"),
+            *(MODEL, "--p99-ms", "400", "--load", "closed:8", "--instances", "1", "--max-batch-size", "8"),
             *("--repository", str(repository), "--results", str(results)),
             *("--seconds", "25", "--points", "9", "--rounds", "12"),
         ]
@@ -90,16 +90,16 @@ def test_a_model_is_tuned_from_the_command_line(
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
     current = Candidate(max_batch_size=2)
-    # Four rows in 22 ms against two in 21 ms: whatever the noise, some number of rounds shows it.
+    # Even half of the clients are four rows in 22 ms, against two in 21 ms: whatever the noise, six rounds show it.
     assert tuned != current
     assert f"use {tuned}" in output
     assert f"in place of {current}" in output
-    assert re.search(r"throughput x \d\.\d+ \([\d. to]+\), [\d.]+ % interval of (3|6|12) rounds: faster", output)
+    assert re.search(r"throughput x \d\.\d+ \([\d. to]+\), [\d.]+ % interval of (6|12|24) rounds: faster", output)
     assert ("beware: a lone request waits for the full delay" in output) == (tuned.delay_us > 0)
     assert is_ours(path.read_text())
     assert doctor([str(repository), "--fail-on", "info"]) == 0
 
-    study = Study.read(next(results.glob(f"{MODEL}.closed-4.*.json")))
+    study = Study.read(next(results.glob(f"{MODEL}.closed-8.*.json")))
     assert study.chosen == tuned
     assert study.after_pbtxt == path.read_text()
     final = [trial for trial in study.trials if trial.stage == FINAL]
@@ -116,7 +116,7 @@ def test_a_model_is_tuned_from_the_command_line(
             if earlier.candidate == trial.candidate
         ]
         assert any(share == pytest.approx(1 / rate, rel=0.4) for rate in rates)
-    measured = parts(Evidence.read(next(results.glob(f"{MODEL}.closed-4.*.json")))).data
+    measured = parts(Evidence.read(next(results.glob(f"{MODEL}.closed-8.*.json")))).data
     assert {"mean", "p50"} <= set(measured[f"{tuned} (chosen)"])  # type: ignore[call-overload]
 
     assert main([*command, "--points", "8"]) == 2
@@ -132,7 +132,7 @@ def test_a_model_is_tuned_from_the_command_line(
     assert "in place of: max 3, 0 ms, 1 instance, by another command; kept as " in again
     assert [path.read_text() for path in results.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
     assert path.read_text() == study.after_pbtxt
-    assert len(Study.read(next(results.glob(f"{MODEL}.closed-4.*.json"))).trials) == len(study.trials)
+    assert len(Study.read(next(results.glob(f"{MODEL}.closed-8.*.json"))).trials) == len(study.trials)
 
 
 @pytest.mark.server

@@ -166,3 +166,14 @@ def test_a_ramp_reaches_the_largest_batch_of_the_load(load: str, rows: int, reac
     widest, in_flight = reaching(config, 64, Traffic.parse(load, rows=rows))
     assert (widest.max_batch_size, in_flight) == reached
     assert config.max_batch_size == 8
+
+
+def test_a_lone_request_meets_the_target_with_every_delay() -> None:
+    """12 rows at 21 ms each would wait 252 ms; of 50 ms an execution of one row leaves 29 for the delay."""
+    searched = space(CONFIG, largest=16, reached=12, cores=1, gpu=False)
+    assert 50_000 < max(each.delay_us for each in searched.candidates(accelerator)) < 100_000
+    within = searched.candidates(accelerator, LatencyTarget(latency_ms=50))
+    assert 0 < max(each.delay_us for each in within) < 50_000 - accelerator(Parallelism(instances=1), 1)
+    assert {each.max_batch_size for each in within} == {
+        each.max_batch_size for each in searched.candidates(accelerator)
+    }
