@@ -23,10 +23,10 @@ CONFIG  ?=
 P99_MS  ?= 50
 LOAD    ?= closed:16
 IMAGE   ?= triton-batching
-# Tests mostly wait for servers, so one more of them runs at a time than there are cores. With more, tests of canaries and
+# Tests mostly wait for servers, so two more of them run at a time than there are cores. With more, tests of canaries and
 # targets see a machine that is too slow.
-WORKERS ?= $(shell n=$$(( $$(nproc) + 1 )); echo $$(( n < 8 ? n : 8 )))
-PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile
+WORKERS ?= $(shell n=$$(( $$(nproc) + 2 )); echo $$(( n < 8 ? n : 8 )))
+PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean
@@ -81,7 +81,8 @@ watch: $(READY)  ## a live page of the running server, in the terminal
 
 test: $(VENV)/.dev vendor  ## every test of what users run, with real servers
 	$(PY) -m export
-	$(PYTEST) --ignore tests/studies --ignore tests/docker/test_image.py $(ARGS)
+	@# The longest file first, so that nothing waits for it at the end.
+	$(PYTEST) --ignore tests/studies --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
 
 test-studies: $(VENV)/.dev vendor  ## the tests of our own experiments
 	$(PY) -m export

@@ -6,10 +6,16 @@ from pathlib import Path
 
 import client_models
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
+
+# Other tests run at the same time, so a draw may take seconds.
+hypothesis_settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+hypothesis_settings.load_profile("shared")
 
 
 def pytest_configure() -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest
 from export.graph.samples import sample
-from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, remedy
 from perf.records.file import check_folder
 from perf.records.measurement import Ceiling, Store
 from triton_batching.machine import Machine, cores, versions
@@ -43,7 +43,7 @@ def plan(model: str, *, threads: int | None = None, repeat: int = 1, repository:
     if path.suffix != ".onnx":
         raise CeilingError(f"'{model}' is not an ONNX model ({path.name}), so it has no onnxruntime ceiling.")
     if not path.is_file():
-        raise CeilingError(f"{path}: not exported yet. Run: make export ARGS={model}.")
+        raise CeilingError(f"{path}: no such file. {remedy(model, path)}")
     return Ceiling(
         model=model,
         model_sha256=digest(path),

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.progress import track
 from rich.table import Table
 
-from export.repository import served_file
+from export.repository import remedy, served_file
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
 from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
 from triton_batching.options import MOST_ROWS
@@ -35,8 +35,8 @@ def _file(model: str, repository: Path) -> Path:
     if path.suffix != ".onnx":
         raise Mistake(f"'{model}' serves {path.name}, which is not an ONNX model. Name an ONNX model or an .onnx file.")
     if not path.is_file():
-        remedy = "Name another" if model.endswith(".onnx") else f"Export the model first: make export ARGS={model}"
-        raise Mistake(f"{path}: no such file. {remedy}.")
+        how = "Name another." if model.endswith(".onnx") else remedy(model, path)
+        raise Mistake(f"{path}: no such file. {how}")
     return path
 
 

@@ -35,8 +35,10 @@ class Clients:
         constants: Constants = STANDARD,
     ) -> None:
         self._traffic, self._left, self._delayed = traffic, requests, delayed
-        self._way, self._quiet = way.of(traffic.rows, open_loop=traffic.open), constants.quiet
-        self._each_us = self._way.each_us * constants.apart
+        self._way = way.of(traffic.rows, open_loop=traffic.open)
+        apart_us = self._way.apart_us
+        self._quiet = constants.quiet if apart_us is None else 1.0
+        self._each_us = self._way.each_us * constants.apart if apart_us is None else apart_us
         self._seed, self._start_us = seed, start_us
         rng = np.random.default_rng([*seed, 1])
         self._hops = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
@@ -66,7 +68,7 @@ class Clients:
             each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
             latency_us += each_us * next(self._each)
         else:
-            latency_us = self._way.lone_us * next(self._hops)
+            latency_us = self._way.lone_us * next(self._hops) + self._way.common_us * max(0, answer.together - 1)
         self._burst = (answer.at, latency_us)
         self.extra_us[answer.request.number] = latency_us
         if self._traffic.open or not self._left:

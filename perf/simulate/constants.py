@@ -1,6 +1,6 @@
 """The constants of the simulation that a profile does not measure: the value, its range, and where it comes from.
 
-They were read from traces of few models on one machine, and were chosen before the blind cases existed
+They were read from traces of few models on one machine, all but `batcher_first` before the blind cases existed
 (`perf.studies.prediction.blind`). An interval of a prediction includes what it would be with other values of the range.
 """
 
@@ -25,6 +25,9 @@ class Constants:
             (`perf.studies.pauses`).
         apart: factor on the time between two answers of a batch. A profile knows the sum of it and of what delays all
             of them, and takes two thirds (`perf.measure.service_way.APART`); traced on two models: 0.63 to 0.97.
+        batcher_first: how often the batcher's thread, which the end of an execution wakes up, adds what waits to a
+            payload before the instance takes it. Only with a delay, as without one a payload grows at each request.
+            Fitted to the queue times of two models (`perf.studies.prediction blind`, seed 839957): 0.2 to 0.7.
         pace: answers leave at a pace from 1 - pace to 1 + pace times the mean, depending on the server's other threads,
             as traced.
     """
@@ -34,6 +37,7 @@ class Constants:
     late_us: float = 120.0
     cooling_us: float = 17_000.0
     apart: float = 1.0
+    batcher_first: float = 0.35
     pace: float = 0.9
 
     def drawn(self, rng: np.random.Generator) -> "Constants":
@@ -50,6 +54,7 @@ RANGES: Mapping[str, tuple[float, float]] = {
     "late_us": (60.0, 230.0),
     "cooling_us": (5_000.0, 40_000.0),
     "apart": (0.95, 1.45),
+    "batcher_first": (0.15, 0.7),
     "pace": (0.5, 0.9),
 }
 assert set(RANGES) == {field.name for field in fields(Constants)}

@@ -133,6 +133,12 @@ class Costs:
         leaving = {rows: self.output_us(rows) for rows in self.alone_us}
         return lambda rows: round((leaving[rows] * next(pace) + means[rows] * next(drawn)) * US)
 
+    def race(self, seed: Sequence[int]) -> Callable[[], bool]:
+        """Return a function that draws whether the batcher is faster than an instance that ends an execution."""
+        rng = np.random.default_rng([*seed, 5])
+        first = itertools.cycle((rng.random(DRAWN) < self.constants.batcher_first).tolist())
+        return lambda: next(first)
+
     def waking(self, idle: Time) -> Time:
         """Return the extra nanoseconds of an execution after a pause of `idle`."""
         return round(self.cold_us * cooled(float(idle) / US, self.constants.cooling_us) * US)

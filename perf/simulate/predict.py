@@ -100,6 +100,7 @@ def simulated_run(
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = runs or _times(traffic, requests)
     way = (way or costs.way).longer(overhead_us)
+    clients_burden = round(way.of(traffic.rows, open_loop=traffic.open).burden_us * US)
     apart = drawn is not None and drawn.random() < 0.5
     outcomes = []
     for number in range(times):
@@ -118,8 +119,9 @@ def simulated_run(
             costs.service(seeds),
             load,
             slowdown=slowdown,
-            burden=costs.burden,
+            burden=lambda running: costs.burden(running) + clients_burden,
             gap=costs.gap(seeds),
+            race=costs.race(seeds),
             waking=costs.waking if costs.cold_us else None,
             dispatch=round(costs.dispatch_us * US),
             lateness=round(costs.late_us * US),

@@ -32,4 +32,4 @@ def test_a_model_that_is_not_exported_comes_with_its_command(
     path = tmp_path / "resnet50" / "1" / "model.onnx"
     monkeypatch.setattr("perf.memory.command.served_file", lambda *_: path)
     assert memory.main(["resnet50"]) == 2
-    assert "Export the model first: make export ARGS=resnet50." in " ".join(capsys.readouterr().err.split())
+    assert "Export it: make export ARGS=resnet50." in " ".join(capsys.readouterr().err.split())

@@ -15,9 +15,9 @@ from perf.simulate.uncertainty import Bounds
 from perf.studies.prediction.__main__ import main
 from perf.studies.prediction.blind import BlindComparison, Figure, passed, summary
 from perf.studies.prediction.blind_bench import MOST_CLIENTS, BlindBench, BlindCase
-from perf.studies.prediction.blind_client import calibrated, send, together
+from perf.studies.prediction.blind_client import burden_us, calibrated, gathering, send, together
 from perf.studies.prediction.blind_models import KINDS, write
-from tests.perf.simulate.test_simulate import ramp
+from tests.perf.simulate.test_simulate import level, predicted, ramp
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -84,8 +84,28 @@ def test_the_gate_asks_for_points_and_for_intervals() -> None:
 
 
 def test_the_ways_of_several_rounds_are_their_medians() -> None:
-    ways = [Way(lone_us=us, each_us=us / 10, turnaround_us=1.0, open_lone_us=2 * us) for us in (300.0, 900.0, 310.0)]
-    assert together(ways) == replace(ways[2], open_lone_us=620.0)
+    ways = [
+        Way(
+            lone_us=us,
+            each_us=us / 10,
+            turnaround_us=1.0,
+            open_lone_us=2 * us,
+            burden_us=us,
+            open_burden_us=3 * us,
+            apart_us=us / 20,
+        )
+        for us in (300.0, 900.0, 310.0)
+    ]
+    assert together(ways) == replace(ways[2], open_lone_us=620.0, open_burden_us=930.0)
+
+
+def test_the_burden_of_a_client_is_the_excess_of_executions_over_their_arrivals() -> None:
+    """50 executions of 8 rows took 26 ms instead of 24, half of 400 requests came during one: 0.5 ms each."""
+    made = level(9, {8: 50}, {8: 26_000.0}, instances=1, gap_us=26_000.0, outside_us=0.0)
+    assert made.busy == pytest.approx(0.5)
+    alike = replace(predicted("closed:9", ramp()), computing_ms={8: 24.0})
+    assert burden_us(made, alike) == pytest.approx(50 * 2000 / 200, rel=1e-6)
+    assert burden_us(made, replace(alike, computing_ms={8: 27.0})) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -135,12 +155,19 @@ def _due(rate_per_s: float, begin: float, end: float, *, seed: int) -> int:
 @pytest.mark.server
 def test_the_way_of_the_lean_client_is_measured(tmp_path: Path) -> None:
     write(tmp_path, "blind_spread", 3)
-    with serving("blind_spread", read("blind_spread", None, tmp_path), repository=tmp_path, trace_rate=0) as server:
-        client = calibrated(server, ("test",))
+    config = read("blind_spread", None, tmp_path)
+    with (
+        serving("blind_spread", config, repository=tmp_path, trace_rate=0) as server,
+        serving("blind_spread", gathering(config).apply(config), repository=tmp_path, trace_rate=0) as gathers,
+    ):
+        client = calibrated(server, gathers, ("test",))
     assert [(level.rows, level.concurrency) for level in (*client.levels, *client.wide)] == [
         (1, 1),
         (1, 12),
         (8, 1),
         (8, 9),
     ]
-    assert min(client.way.lone_us, client.open_lone_us) > 0
+    assert min(client.way.lone_us, client.way.open_lone_us or 0.0) > 0
+    assert client.poisson.counted.requests > 20
+    assert {*client.gathered.counted.batches} >= {12}
+    assert 0 < (client.way.apart_us or 0.0) < 5_000

@@ -22,6 +22,9 @@ from perf.simulate.batcher.scheduler import Batcher
 Gap = Callable[[int], Time]
 """Time that an instance stays busy after an execution, by its rows."""
 
+Race = Callable[[], bool]
+"""Whether the batcher is faster than the instance at the end of an execution."""
+
 LATE = "Request timeout expired"
 TOO_MANY = "Exceeds maximum queue size"
 
@@ -96,6 +99,7 @@ def simulate(
     slowdown: Slowdown | None = None,
     burden: Burden | None = None,
     gap: Gap | None = None,
+    race: Race | None = None,
     waking: Waking | None = None,
     dispatch: Time = 0,
     lateness: Time = 0,
@@ -109,19 +113,26 @@ def simulate(
         slowdown: factor on that time while other executions run (None: instances do not disturb each other).
         burden: extra time that each arriving request adds to the running executions.
         gap: time that an instance stays busy after an execution; requests that arrive in it may join its next batch.
+        race: whether the batcher adds what waits to a payload before the instance that ended takes it (None: never).
         waking: extra time of an execution after a pause.
         dispatch: time that an idle instance needs to take a batch, which may grow meanwhile.
         lateness: time after which the batcher sees the end of a delay.
     """
     instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking, dispatch=dispatch)
-    return _Simulation(rules, load, instances, gap, lateness).run()
+    return _Simulation(rules, load, instances, gap, race, lateness).run()
 
 
 class _Simulation:
     def __init__(
-        self, rules: Rules, load: RequestSource, instances: Instances, gap: Gap | None, lateness: Time
+        self,
+        rules: Rules,
+        load: RequestSource,
+        instances: Instances,
+        gap: Gap | None,
+        race: Race | None,
+        lateness: Time,
     ) -> None:
-        self._rules, self._load, self._instances, self._gap = rules, load, instances, gap
+        self._rules, self._load, self._instances, self._gap, self._race = rules, load, instances, gap, race
         self._recovering: list[tuple[Time, int, Execution]] = []
         self._batcher = Batcher(rules, send=self._send, slot_free=self._instances.slot_free, lateness=lateness)
         self._order: deque[Request] = deque()
@@ -235,11 +246,11 @@ class _Simulation:
     def _release(self, execution: Execution) -> None:
         """Notify the batcher of the end, and let the instance look for a payload.
 
-        The instance's thread is first, as the batcher's must wake up. So a waiting payload is taken as it is, and
-        requests that the batcher adds go into the next one.
+        The instance's thread gives the notice and goes on, so it takes a waiting payload as it is, and requests that
+        the batcher adds go into the next one; unless the batcher's thread wakes up first (`race`).
         """
-        if self._rules.dynamic and not self._rules.prefetches:
-            # The notice comes before the instance counts as idle, so the batcher misses it.
+        if self._rules.dynamic and (not self._rules.prefetches or (self._race and self._race())):
+            # Without prefetching, the notice comes before the instance counts as idle, so the batcher misses it.
             self._wake()
         self._instances.release(execution, self._now)
         self._start()

@@ -5,7 +5,7 @@ number of clients, takes a drawn percentile of the grid's p99s as the latency ta
 and measures the choice, the grid's best and the current configuration again in turn. A model takes about ten minutes.
 
 The gates for each model: the choice surely reaches 97 % of the grid's best and does not miss the target; the search
-took at most 13 trials, 90 s of load, and 100 s of time after the ramps; it chose a configuration, as the grid has one;
+took at most 13 points, 90 s of load, and 100 s of time after the ramps; it chose a configuration, as the grid has one;
 and the printed interval of its gain holds the gain that is measured again.
 """
 

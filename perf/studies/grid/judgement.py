@@ -23,14 +23,14 @@ from perf.stats.latency_target import LatencyTarget, TrialCount, judge_trials
 from perf.stats.looks import Looks
 from perf.stats.verdict import Verdict, verdict
 from perf.studies.grid.record import Grid, GridError, GridTrial
-from perf.tune.study_log import WARM_UP_S, Bench
+from perf.tune.study_log import WARM_UP_S, Bench, points_of
 
 TUNED, BEST, CURRENT = "tuned", "best of the grid", "current"
 # Numbers of rounds after which a judgement ends if it is certain, and the seconds of a trial.
 LOOKS, SECONDS = (5, 10, 20), 3.0
 # The share of the grid's best that a choice must surely reach.
 SHARE = 0.97
-# What its search may cost: trials, seconds of load, and seconds after the ramps with everything that is not load.
+# What its search may cost: points, seconds of load, and seconds after the ramps with everything that is not load.
 TRIALS, LIVE_S, WALL_S = 13, 90.0, 100.0
 
 
@@ -38,7 +38,7 @@ TRIALS, LIVE_S, WALL_S = 13, 90.0, 100.0
 class GridJudgement:
     """The trials of both, and the cost of the search.
 
-    `live_points` and `live_s` count the trials of the study and the ramps of its profile. `wall_s` is how long the
+    `live_points` and `live_s` are those of the study and the ramps of its profile. `wall_s` is how long the
     search took after the ramps. `looks` are the planned numbers of rounds; older records have neither, and were planned
     with the rounds that they have. If the tuner and the grid chose the same configuration, it is measured as `TUNED`
     only, and the ratio is 1. The study's current configuration is measured too if that was asked for and it is neither
@@ -144,7 +144,7 @@ def _empty(study: Study, best: GridTrial, folder: Path) -> GridJudgement:
         tuned=study.chosen,
         best=best.candidate,
         best_once=best,
-        live_points=len(study.trials) + profile_points,
+        live_points=points_of(study.trials) + profile_points,
         live_s=round(sum(trial.seconds + WARM_UP_S for trial in study.trials) + profile_s, 1),
         points=(),
         wall_s=study.steps[-1].at_s if study.steps else None,
@@ -185,7 +185,7 @@ def lines(judged: GridJudgement) -> Iterator[str]:
     worst = max(point.p99_ms for point in tuned)
     yield f"  p99 of the tuner's in its rounds: at most {worst:.4g} ms, {judged.violations} over the target"
     wall = "" if judged.wall_s is None else f"; {judged.wall_s:.0f} s in all after the ramps"
-    yield f"  cost: {judged.live_points} live trials and {judged.live_s:.0f} s of load, with the profile's ramps{wall}"
+    yield f"  cost: {judged.live_points} points and {judged.live_s:.0f} s of load, with the profile's ramps{wall}"
 
 
 def _profile_cost(study: Study, folder: Path) -> tuple[int, float]:

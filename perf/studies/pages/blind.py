@@ -60,7 +60,7 @@ def _row(each: BlindTuning) -> tuple[str, ...]:
         str(judged.tuned),
         f"{judged.ratio} in {len(judged.of(TUNED))} rounds",
         judged.ratio.level_text,
-        f"{judged.live_points} trials, {judged.live_s:.0f} s of load, {judged.wall_s or 0:.0f} s in all",
+        f"{judged.live_points} points, {judged.live_s:.0f} s of load, {judged.wall_s or 0:.0f} s in all",
         printed,
         again,
         "held" if each.passed else "missed",

@@ -7,20 +7,24 @@ knows these models. It prints how many predictions are within 5, 10 and 20 % of 
 the single measurements the intervals hold. A round of a model takes 3 to 5 minutes.
 """
 
+import math
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import ClassVar
 
 from rich.console import Console
 from rich.table import Table
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import Profile
 from perf.measure.service_time import recorded
 from perf.measure.service_time_run import bar
+from perf.measure.service_way import Way
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
@@ -30,7 +34,7 @@ from perf.simulate.uncertainty import LEVEL, Bounds, PredictedBounds, bounds
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import blind_models
 from perf.studies.prediction.blind_bench import BlindBench, BlindCase, BlindPoint, client
-from perf.studies.prediction.blind_client import together
+from perf.studies.prediction.blind_client import BlindClient, burden_us, together
 from perf.studies.prediction.points import round_folder
 from perf.studies.prediction.service_rounds import one_ramp
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -94,19 +98,15 @@ def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
     profiles = [bench.profile(number, counts) for number in range(1, rounds + 1)]
     profile = Profile(ramps=tuple(map(one_ramp, zip(*(each.ramps for each in profiles), strict=True))))
     clients = [client(round_folder(bench.folder, number), bench.model) for number in range(1, rounds + 1)]
-    way, target = together([each.way for each in clients]), LatencyTarget(latency_ms=float("inf"))
-    plain = Candidate(max_batch_size=config.max_batch_size)
-    # The client takes cores from a model on the CPU: its own load on the plain configuration shows how many.
-    many = [each.levels[-1] for each in clients]
-    traffic = Traffic(pattern="closed", clients=many[0].concurrency)
-    alike = predict(plain, config, traffic, profile, target, requests=4000, way=way)
-    stretch = median(alike.longer(level.counted) for level in many)
+    ways, longer = zip(*map(partial(_burdened, config), clients, profiles), strict=True)
+    way, target = together(ways), LatencyTarget(latency_ms=float("inf"))
+    drift = stdev(map(math.log, longer)) if rounds > 1 else 0.0
     comparisons = []
     for case in cases:
         for load in case.loads(profiles[0]):
             points = _points(bench, case, load, rounds)
             traffic = Traffic.parse(load, rows=case.rows)
-            prediction = predict(case.candidate, config, traffic, profile, target, way=way, stretch=stretch)
+            prediction = predict(case.candidate, config, traffic, profile, target, way=way)
             around = bounds(
                 case.candidate,
                 config,
@@ -115,10 +115,26 @@ def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
                 seconds=bench.seconds,
                 throughput_rows_per_s=prediction.throughput_rows_per_s,
                 way=way,
-                stretch=stretch,
+                drift=drift,
             )
             comparisons.append(_comparison(points, prediction, around))
     return comparisons
+
+
+def _burdened(config: ModelConfig, measured: BlindClient, profile: Profile) -> tuple[Way, float]:
+    """The client's way of one round with its burden, and how much longer executions were in its closed loop.
+
+    It takes cores from a model on the CPU: its own loads on the plain configuration, beside the ramps of the same
+    round, show how many.
+    """
+    levels = (measured.levels[-1], measured.poisson)
+    loads = (f"closed:{levels[0].concurrency}", f"poisson:{levels[1].measured.throughput_rows_per_s:g}")
+    plain, target = Candidate(max_batch_size=config.max_batch_size), LatencyTarget(latency_ms=float("inf"))
+    alike = [
+        predict(plain, config, Traffic.parse(load), profile, target, requests=4000, way=measured.way) for load in loads
+    ]
+    closed_us, open_us = map(burden_us, levels, alike)
+    return replace(measured.way, burden_us=closed_us, open_burden_us=open_us), alike[0].longer(levels[0].counted)
 
 
 def _points(bench: BlindBench, case: BlindCase, load: str, rounds: int) -> list[BlindPoint]:

@@ -17,12 +17,11 @@ from perf.records.candidate import Candidate
 from perf.records.file import RecordError
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import blind_models
-from perf.studies.prediction.blind_client import Answered, BlindClient, calibrated, send
+from perf.studies.prediction.blind_client import MOST_PER_S, Answered, BlindClient, calibrated, gathering, send
 from perf.studies.prediction.points import round_folder
 from serve.management.statistics import Counters
 
-# More clients or requests per second keep a core busy by themselves, as the lean client is written in Python.
-MOST_CLIENTS, MOST_PER_S = 24, 600.0
+MOST_CLIENTS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +140,12 @@ class BlindBench:
         if not path.exists():
             plain = Candidate(max_batch_size=self.config.max_batch_size).apply(self.config)
             progress(f"{self.model}: the way of the lean client", False)
-            with serving(self.model, plain, repository=self.repository, trace_rate=0) as server:
-                file.write(calibrated(server, self.command), path)
+            gathers = gathering(self.config).apply(self.config)
+            with (
+                serving(self.model, plain, repository=self.repository, trace_rate=0) as server,
+                serving(self.model, gathers, repository=self.repository, trace_rate=0) as gathering_server,
+            ):
+                file.write(calibrated(server, gathering_server, self.command), path)
 
     def _measure(
         self, folder: Path, number: int, case: BlindCase, loads: Sequence[str], progress: StepProgress

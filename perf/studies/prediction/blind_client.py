@@ -4,23 +4,32 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import ClassVar
+
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.deployment import Running
 from perf.measure.ramp import Level
 from perf.measure.service_way import Way, way
+from perf.records.candidate import Candidate
 from perf.records.file import convert
 from perf.records.measurement import AnalyzerResult
+from perf.records.study import Prediction
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import lean_client
 from perf.studies.prediction.lean_client import DRAIN_S
 from serve.management.statistics import Counters
 from triton_batching.terminal import Failure
 
-# Seconds of each load that measures the way, the most clients of it, and the utilisation of rare requests.
-SECONDS, MOST_CLIENTS, SPARSE = 2.0, 12, 0.1
+# Seconds of each load that measures the way, the most clients of it, and the share of their throughput that the open
+# loop sends. The rarer requests are, the later sleeping threads take them: cases have 0.2 to 0.7 of the throughput.
+SECONDS, MOST_CLIENTS, SHARE = 2.0, 12, 0.45
+# More requests per second keep a core busy by themselves, as the lean client is written in Python.
+MOST_PER_S = 600.0
+# The delay of `gathering`, which no batch reaches.
+GATHER_US = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,35 +46,47 @@ class Answered:
 
 @dataclass(frozen=True, kw_only=True)
 class BlindClient(Origin):
-    """The lean client against one model, in one round: its levels as those of a ramp, and rare Poisson arrivals.
+    """The lean client against one model, in one round: its levels as those of a ramp, and Poisson arrivals.
 
-    `levels` have one row in a request, `wide` several. `open_lone_us` is the way of a lone request of an open loop.
+    Requests have one row, those of `wide` several. In `gathered` every batch waits for all clients, so that the queue
+    shows how their requests follow one another.
     """
 
     KIND: ClassVar[str] = "blind client"
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 3
     model: str
     levels: tuple[Level, ...]
     wide: tuple[Level, ...]
-    open_lone_us: float
+    poisson: Level
+    gathered: Level
 
     @property
     def way(self) -> Way:
-        """The way of this client's requests."""
-        return replace(way(self.levels, self.wide), open_lone_us=self.open_lone_us)
+        """The way of this client's requests, without its burden."""
+        closed = way(self.levels, self.wide)
+        measured = replace(closed, apart_us=self._apart_us)
+        open_lone_us = self.poisson.answered_us - self.poisson.behind * measured.behind_us
+        return replace(measured, open_lone_us=max(0.0, open_lone_us))
+
+    @property
+    def _apart_us(self) -> float:
+        """Time between two requests of a batch that nothing but them waits for; the lone ones show the dispatch."""
+        waited, lone = (
+            level.counted.per_request_us(level.counted.queue_ns) for level in (self.gathered, self.levels[0])
+        )
+        return max(0.0, waited - lone) * 2 / max(1, self.gathered.concurrency - 1)
 
 
 def together(ways: Sequence[Way]) -> Way:
     """The medians of the ways of several rounds."""
-    return Way(
-        lone_us=median(each.lone_us for each in ways),
-        each_us=median(each.each_us for each in ways),
-        turnaround_us=median(each.turnaround_us for each in ways),
-        row_lone_us=median(each.row_lone_us for each in ways),
-        row_each_us=median(each.row_each_us for each in ways),
-        row_turnaround_us=median(each.row_turnaround_us for each in ways),
-        open_lone_us=median(each.open_lone_us or each.lone_us for each in ways),
-    )
+    return Way(**{field.name: median(getattr(each, field.name) for each in ways) for field in fields(Way)})
+
+
+def burden_us(level: Level, alike: Prediction) -> float:
+    """How much each request lengthened the executions that ran when it came, beyond what was predicted for them."""
+    longer = alike.longer(level.counted)
+    excess_us = sum(map(level.counted.computing_ns, level.counted.batches)) / 1e3 * (1 - 1 / longer)
+    return max(0.0, excess_us / max(1.0, level.counted.requests * level.busy))
 
 
 def send(
@@ -97,20 +118,25 @@ def send(
     return convert(content, Answered, server.config.name), counted
 
 
-def calibrated(server: Running, command: Sequence[str]) -> BlindClient:
-    """Measure the client's way on a server that batches without a delay."""
+def gathering(config: ModelConfig) -> Candidate:
+    """The configuration in which every batch waits for all clients."""
+    return Candidate(max_batch_size=min(MOST_CLIENTS, config.max_batch_size), delay_us=GATHER_US)
+
+
+def calibrated(server: Running, gathers: Running, command: Sequence[str]) -> BlindClient:
+    """Measure the client's way on a server that batches without a delay, and on one of `gathering`."""
     most, started = server.config.max_batch_size, now()
     rows = max(2, most // 4)
     levels = [_level(server, 1, 1), _level(server, 1, min(MOST_CLIENTS, 2 * most))]
     wide = [_level(server, rows, 1), _level(server, rows, min(MOST_CLIENTS, 2 * (most // rows) + 1))]
-    alone_us = levels[0].counted.execution_ns(1) / max(1, levels[0].counted.batches.get(1, 0)) / 1e3
-    rare, counted = send(server, f"poisson:{SPARSE * 1e6 / alone_us:g}", rows=1, seconds=2 * SECONDS, warm_up_s=0.0)
-    open_lone_us = _made(rare, counted, 1, 1).answered_us
+    rate = min(MOST_PER_S, SHARE * levels[1].measured.throughput_rows_per_s)
+    poisson = _made(*send(server, f"poisson:{rate:g}", rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
     return BlindClient(
         model=server.config.name,
         levels=tuple(levels),
         wide=tuple(wide),
-        open_lone_us=open_lone_us,
+        poisson=poisson,
+        gathered=_level(gathers, 1, gathers.config.max_batch_size),
         **origin(command, started),
     )
 

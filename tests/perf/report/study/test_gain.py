@@ -46,7 +46,7 @@ def test_the_level_that_an_interval_has_is_the_one_that_is_named() -> None:
     tuning = both_pass(study("closed:16"))
     section = verdict(evidence(tuning))
     named = f"{100 * LOOKS.level_at(6):.4g} % interval"
-    assert named == "98.69 % interval"
+    assert named == "98.21 % interval"
     texts = [section.title, *(text for text in section.sentences if text.startswith("Over the current"))]
     assert len(texts) == 3
     assert all(named in text and "95 %" not in text for text in texts)

@@ -1,6 +1,9 @@
 """Instances that slow each other down, rest and wake up, and threads that are late: schedules worked out by hand."""
 
+from dataclasses import replace
 from fractions import Fraction
+
+import pytest
 
 from perf.simulate.batcher.request import MS, Request
 from perf.simulate.batcher.request_source import Answer, Arrivals
@@ -182,3 +185,19 @@ def test_a_batch_whose_delay_has_ended_does_not_grow() -> None:
 
 def test_a_refused_request_ran_with_no_other() -> None:
     assert Answer(request=Request(number=1, at=0), at=0, error="late").together == 0
+
+
+@pytest.mark.parametrize(("batcher_first", "sizes"), [(False, {1: 3}), (True, {1: 1, 2: 1})])
+def test_what_arrives_after_a_batch_was_formed_joins_it_only_if_the_batcher_wins(
+    batcher_first: bool, sizes: dict[int, int]
+) -> None:
+    """The second request is queued for the busy instance at 6 ms, and the third waits unseen until the execution ends.
+
+    Triton wakes the batcher at an arrival only if a whole preferred size waits.
+    """
+    rules = Rules(max_batch_size=8, preferred=frozenset([8]), delay=MS)
+    arriving = (0, 5 * MS, 10 * MS)
+    assert simulate(rules, lambda _: 20 * MS, requests(*arriving), race=lambda: batcher_first).sizes == sizes
+    # Without a delay the batch grows at once.
+    at_once = replace(rules, delay=0)
+    assert simulate(at_once, lambda _: 20 * MS, requests(*arriving), race=lambda: False).sizes == {1: 1, 2: 1}
