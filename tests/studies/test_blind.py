@@ -17,6 +17,7 @@ from perf.studies.prediction.blind import BlindComparison, Figure, passed, summa
 from perf.studies.prediction.blind_bench import MOST_CLIENTS, BlindBench, BlindCase
 from perf.studies.prediction.blind_client import burden_us, calibrated, gathering, send, together
 from perf.studies.prediction.blind_models import KINDS, write
+from perf.studies.prediction.lean_client import arrivals_s
 from tests.perf.simulate.test_simulate import level, predicted, ramp
 
 
@@ -51,6 +52,19 @@ def test_the_rate_of_a_case_is_its_share_of_what_the_instances_carry() -> None:
     """8 rows in 24 ms are 333 a second; half of it in requests of two rows is 83.3, which three digits show."""
     case = BlindCase(number=0, candidate=Candidate(max_batch_size=8), rows=2, clients=3, share=0.5)
     assert case.loads(Profile(ramps=(ramp(),))) == ("closed:3", "poisson:83.3")
+
+
+def test_a_load_is_predicted_with_the_arrivals_that_were_sent(tmp_path: Path) -> None:
+    """Poisson arrivals of the warm-up and the window, others in each round; a closed loop has none."""
+    made = bench(tmp_path, 1)
+    case = made.drawn()[0]
+    loads = ("closed:3", "poisson:500")
+    (closed, first), (_, again), (_, second) = (made.sent(number, case, loads) for number in (1, 1, 2))
+    assert (str(closed), closed.times_s, closed.rows) == ("closed:3", (), case.rows)
+    assert first == again != second
+    assert len(first.times_s) == pytest.approx(1000, rel=0.15)
+    assert 0 < first.times_s[0] < first.times_s[-1] < 2.0
+    assert np.diff(first.times_s).mean() == pytest.approx(1 / 500, rel=0.15)
 
 
 def comparison(errors: dict[str, float], measured: tuple[float, ...] = (100.0, 90.0, 110.0)) -> BlindComparison:
@@ -143,13 +157,8 @@ def test_each_model_answers_the_lean_client(served: str, tmp_path: Path) -> None
         assert answered.failed == 0
         assert 0 < answered.percentiles_ms[50] <= answered.percentiles_ms[99]
         arrived, _ = send(server, "poisson:40", rows=1, seconds=1.0, warm_up_s=0.5, seed=4)
-        assert arrived.requests == _due(40.0, 0.5, 1.5, seed=4)
-
-
-def _due(rate_per_s: float, begin: float, end: float, *, seed: int) -> int:
-    """How many arrivals of this seed are due in the window; the first is counted from the start of the warm-up."""
-    due = np.cumsum(np.random.default_rng(seed).exponential(1 / rate_per_s, 1000))
-    return int(np.sum((due >= begin) & (due < end)))
+        due_s = arrivals_s(40.0, 1.5, np.random.default_rng(4))
+        assert arrived.requests == sum(after >= 0.5 for after in due_s)
 
 
 @pytest.mark.server

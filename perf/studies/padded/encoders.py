@@ -10,26 +10,20 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from perf.studies.transformer_graph import TransformerGraph
 
 VOCABULARY = 1000
 # Columns of the matrix that every execution of `fixed` reads: 64 MiB.
 COLUMNS = 65_536
 
 
-class Encoder:
-    """Nodes and weights of an encoder under construction."""
+class Encoder(TransformerGraph):
+    """An encoder of `tokens` under construction, whose `mask` is 1 at own tokens; `x` are the tokens' vectors."""
 
     def __init__(self, rng: np.random.Generator, width: int, heads: int) -> None:
-        self._rng, self.width = rng, width
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        self.constant("split", np.array([0, 0, heads, width // heads]))
-        self.constant("join", np.array([0, 0, width]))
-        self.constant("scale", np.array((width / heads) ** -0.5, dtype=np.float32))
-        self.constant("ones", np.ones(width, dtype=np.float32))
-        self.constant("zeros", np.zeros(width, dtype=np.float32))
+        super().__init__(rng, width, heads)
         self.constant("middle", np.array([1]))
         self.constant("last", np.array([2]))
         self.constant("heads", np.array([1, 2]))
@@ -41,27 +35,15 @@ class Encoder:
         self.node("Mul", [self.node("Unsqueeze", ["beyond", "heads"], "apart"), "far"], "hidden_scores")
         self.node("Gather", ["table", "tokens"], "x")
 
-    def constant(self, name: str, values: NDArray[np.generic]) -> str:
-        """Add a constant; returns its name."""
-        self.weights.append(numpy_helper.from_array(np.asarray(values), name))
-        return name
-
     def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Add a node; returns its output."""
-        self.nodes.append(helper.make_node(kind, inputs, [output], name=f"/{output}", **attributes))
-        return output
-
-    def dense(self, name: str, x: str, takes: int, gives: int) -> str:
-        """Multiply by a random matrix."""
-        weights = self._rng.normal(0, takes**-0.5, (takes, gives)).astype(np.float32)
-        return self.node("MatMul", [x, self.constant(f"{name}.w", weights)], f"{name}.y")
+        """Add a node with a name; returns its output."""
+        return super().node(kind, inputs, output, name=f"/{output}", **attributes)
 
     def layer(self, name: str, x: str) -> str:
         """Attention over own tokens, and a wide layer, each added and normalised."""
-        x = self._normalised(f"{name}.n1", self.node("Add", [x, self._attention(name, x)], f"{name}.a1"))
-        hidden = self.node("Relu", [self.dense(f"{name}.up", x, self.width, 4 * self.width)], f"{name}.relu")
-        wide = self.dense(f"{name}.down", hidden, 4 * self.width, self.width)
-        return self._normalised(f"{name}.n2", self.node("Add", [x, wide], f"{name}.a2"))
+        attended = self.attention(name, x, added="hidden_scores")
+        x = self.normalised(f"{name}.n1", self.node("Add", [x, attended], f"{name}.a1"))
+        return self.normalised(f"{name}.n2", self.node("Add", [x, self.wide(name, x)], f"{name}.a2"))
 
     def pooled(self, x: str, output: str) -> str:
         """The mean over own tokens."""
@@ -69,25 +51,6 @@ class Encoder:
         total = self.node("ReduceSum", [kept, "middle"], "total", keepdims=0)
         count = self.node("ReduceSum", ["own", "middle"], "count", keepdims=1)
         return self.node("Div", [total, count], output)
-
-    def _attention(self, name: str, x: str) -> str:
-        query, key, value = (self._heads(f"{name}.{part}", x, order) for part, order in ORDERS.items())
-        scores = self.node("Mul", [self.node("MatMul", [query, key], f"{name}.qk"), "scale"], f"{name}.s")
-        seen = self.node("Softmax", [self.node("Add", [scores, "hidden_scores"], f"{name}.m")], f"{name}.p", axis=-1)
-        mixed = self.node(
-            "Transpose", [self.node("MatMul", [seen, value], f"{name}.pv")], f"{name}.pt", perm=[0, 2, 1, 3]
-        )
-        return self.dense(f"{name}.o", self.node("Reshape", [mixed, "join"], f"{name}.j"), self.width, self.width)
-
-    def _heads(self, name: str, x: str, order: list[int]) -> str:
-        split = self.node("Reshape", [self.dense(name, x, self.width, self.width), "split"], f"{name}.r")
-        return self.node("Transpose", [split], f"{name}.t", perm=order)
-
-    def _normalised(self, name: str, x: str) -> str:
-        return self.node("LayerNormalization", [x, "ones", "zeros"], name)
-
-
-ORDERS = {"q": [0, 2, 1, 3], "k": [0, 2, 3, 1], "v": [0, 2, 1, 3]}
 
 
 def _layers(rng: np.random.Generator, layers: int, width: int, heads: int) -> Encoder:

@@ -3,8 +3,9 @@
 `python -m perf.studies.prediction blind` draws a seed, makes three models, and measures four random configurations of
 each in a closed loop and with Poisson arrivals, by tritonclient's asyncio client in a process of its own. Each of three
 rounds has ramps of service times, the client's way, and all configurations in a random order. Nothing in the simulation
-knows these models. It prints how many predictions are within 5, 10 and 20 % of throughput, p50 and p95, and how many of
-the single measurements the intervals hold. A round of a model takes 3 to 5 minutes.
+knows these models; it is given the times at which the client's requests were due. It prints how many predictions are
+within 5, 10 and 20 % of throughput, p50 and p95, and how many of the single measurements the intervals hold. A round of
+a model takes 3 to 5 minutes.
 """
 
 import math
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median, stdev
+from statistics import fmean, median, stdev
 from typing import ClassVar
 
 from rich.console import Console
@@ -103,21 +104,27 @@ def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
     drift = stdev(map(math.log, longer)) if rounds > 1 else 0.0
     comparisons = []
     for case in cases:
-        for load in case.loads(profiles[0]):
+        loads = case.loads(profiles[0])
+        sent = zip(*(bench.sent(number, case, loads) for number in range(1, rounds + 1)), strict=True)
+        for load, each_round in zip(loads, sent, strict=True):
             points = _points(bench, case, load, rounds)
             traffic = Traffic.parse(load, rows=case.rows)
-            prediction = predict(case.candidate, config, traffic, profile, target, way=way)
+            predictions = [
+                predict(case.candidate, config, as_sent, profile, target, way=way)
+                for as_sent in dict.fromkeys(each_round)
+            ]
+            expected = fmean(prediction.throughput_rows_per_s for prediction in predictions)
             around = bounds(
                 case.candidate,
                 config,
                 traffic,
                 profile,
                 seconds=bench.seconds,
-                throughput_rows_per_s=prediction.throughput_rows_per_s,
+                throughput_rows_per_s=expected,
                 way=way,
                 drift=drift,
             )
-            comparisons.append(_comparison(points, prediction, around))
+            comparisons.append(_comparison(points, predictions, around))
     return comparisons
 
 
@@ -142,18 +149,21 @@ def _points(bench: BlindBench, case: BlindCase, load: str, rounds: int) -> list[
     return [file.read(round_folder(bench.folder, number) / name, BlindPoint) for number in range(1, rounds + 1)]
 
 
-def _comparison(points: Sequence[BlindPoint], prediction: Prediction, around: PredictedBounds) -> BlindComparison:
+def _comparison(
+    points: Sequence[BlindPoint], predictions: Sequence[Prediction], around: PredictedBounds
+) -> BlindComparison:
+    """The measured rounds beside the median of what was predicted for the arrivals of each."""
     first = points[0]
     figures = {
         "throughput": Figure(
-            predicted=prediction.throughput_rows_per_s,
+            predicted=median(prediction.throughput_rows_per_s for prediction in predictions),
             bounds=around.throughput_rows_per_s,
             measured=tuple(point.answered.answered_per_s * point.rows for point in points),
         )
     }
     for percent in (50, 95):
         figures[f"p{percent}"] = Figure(
-            predicted=prediction.percentiles_ms[percent],
+            predicted=median(prediction.percentiles_ms[percent] for prediction in predictions),
             bounds=around.percentiles_ms[percent],
             measured=tuple(point.answered.percentiles_ms[percent] for point in points),
         )

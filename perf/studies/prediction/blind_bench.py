@@ -1,7 +1,7 @@
 """Measures random configurations of a model that was made from a seed, interleaved with ramps of its service times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,9 +15,19 @@ from perf.measure.trial import serving
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
+from perf.records.traffic import Traffic
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import blind_models
-from perf.studies.prediction.blind_client import MOST_PER_S, Answered, BlindClient, calibrated, gathering, send
+from perf.studies.prediction.blind_client import (
+    MOST_PER_S,
+    WARM_UP_S,
+    Answered,
+    BlindClient,
+    calibrated,
+    gathering,
+    send,
+)
+from perf.studies.prediction.lean_client import arrivals_s
 from perf.studies.prediction.points import round_folder
 from serve.management.statistics import Counters
 
@@ -150,14 +160,15 @@ class BlindBench:
     def _measure(
         self, folder: Path, number: int, case: BlindCase, loads: Sequence[str], progress: StepProgress
     ) -> None:
-        rng = np.random.default_rng([self.seed, number, case.number, 3])
-        missing = [load for load in loads if not self._has(folder, case, load)]
+        missing = {
+            load: seed for load, seed in self._seeds(number, case, loads).items() if not self._has(folder, case, load)
+        }
         if not missing:
             return
         with serving(self.model, case.candidate.apply(self.config), repository=self.repository, trace_rate=0) as server:
-            for load in rng.permutation(missing).tolist():
+            for load, seed in missing.items():
                 progress(f"{self.model}, round {number}: {case.candidate}, {load}, {case.rows} rows", False)
-                started, seed = now(), int(rng.integers(2**31))
+                started = now()
                 answered, counted = send(server, load, rows=case.rows, seconds=self.seconds, seed=seed)
                 point = BlindPoint(
                     model=self.model,
@@ -172,6 +183,27 @@ class BlindBench:
                     **origin(self.command, started),
                 )
                 file.write(point, folder / point.file_name)
+
+    def sent(self, number: int, case: BlindCase, loads: Sequence[str]) -> list[Traffic]:
+        """The loads as the client sent them in a round: Poisson arrivals at their very times, warm-up included."""
+        seeds = self._seeds(number, case, loads)
+        sent = [Traffic.parse(load, rows=case.rows) for load in loads]
+        return [
+            replace(
+                traffic,
+                times_s=tuple(
+                    arrivals_s(traffic.rate_per_s, WARM_UP_S + self.seconds, np.random.default_rng(seeds[load]))
+                ),
+            )
+            if traffic.open
+            else traffic
+            for load, traffic in zip(loads, sent, strict=True)
+        ]
+
+    def _seeds(self, number: int, case: BlindCase, loads: Sequence[str]) -> dict[str, int]:
+        """The seeds of the loads in a round, in the order in which they are sent."""
+        rng = np.random.default_rng([self.seed, number, case.number, 3])
+        return {load: int(rng.integers(2**31)) for load in rng.permutation(loads).tolist()}
 
     def _has(self, folder: Path, case: BlindCase, load: str) -> bool:
         """Whether a record of this case under this load, and as long, is in the folder."""

@@ -28,6 +28,8 @@ from triton_batching.terminal import Failure
 SECONDS, MOST_CLIENTS, SHARE = 2.0, 12, 0.45
 # More requests per second keep a core busy by themselves, as the lean client is written in Python.
 MOST_PER_S = 600.0
+# Seconds of a load before its window.
+WARM_UP_S = 1.0
 # The delay of `gathering`, which no batch reaches.
 GATHER_US = 100_000
 
@@ -90,7 +92,7 @@ def burden_us(level: Level, alike: Prediction) -> float:
 
 
 def send(
-    server: Running, load: str, *, rows: int, seconds: float, warm_up_s: float = 1.0, seed: int = 0
+    server: Running, load: str, *, rows: int, seconds: float, warm_up_s: float = WARM_UP_S, seed: int = 0
 ) -> tuple[Answered, Counters]:
     """Send a load; what the client measured in its window, and what the server counted meanwhile, warm-up included.
 

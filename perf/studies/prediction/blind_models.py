@@ -6,12 +6,12 @@ leave the cores to server and client; the transformer shares them.
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from perf.studies.transformer_graph import TransformerGraph
 
 # Sleeps fixed_ms + row_ms x rows + tile_ms x ceil(rows / tile), times a log-normal factor of mean 1.
 STAND_IN = '''"""Sleeps as long as its parameters say, and answers the mean of each row."""
@@ -69,10 +69,9 @@ def transformer(folder: Path, rng: np.random.Generator) -> None:
     """An encoder with random weights: the mean over the tokens of its last layer."""
     width, tokens = int(rng.choice([64, 96, 128, 192])), int(rng.choice([16, 24, 32, 48]))
     layers, heads = int(rng.integers(1, 4)), int(rng.choice([2, 4]))
-    graph = _Graph(rng, width, heads)
-    last = "x"
+    graph, last = TransformerGraph(rng, width, heads), "x"
     for number in range(layers):
-        last = graph.layer(f"l{number}", last)
+        last = _layer(graph, f"l{number}", last)
     graph.node("ReduceMean", [last], "y", axes=[1], keepdims=0)
     made = helper.make_graph(
         graph.nodes,
@@ -86,6 +85,12 @@ def transformer(folder: Path, rng: np.random.Generator) -> None:
     (folder / "1").mkdir(parents=True)
     onnx.save(model, str(folder / "1" / "model.onnx"))
     _configure(folder, "onnxruntime", 16, f"{tokens}, {width}", width, {})
+
+
+def _layer(graph: TransformerGraph, name: str, x: str) -> str:
+    """Attention and a wide layer, each added to what it takes before that is normalised."""
+    x = graph.node("Add", [x, graph.attention(name, graph.normalised(f"{name}.n1", x))], f"{name}.a1")
+    return graph.node("Add", [x, graph.wide(name, graph.normalised(f"{name}.n2", x))], f"{name}.a2")
 
 
 KINDS: Mapping[str, Writer] = {"blind_steps": stepped, "blind_spread": spread, "blind_transformer": transformer}
@@ -116,54 +121,3 @@ def _configure(folder: Path, backend: str, most: int, dims: str, answer: int, pa
         *(f'parameters {{ key: "{key}" value {{ string_value: "{value:g}" }} }}' for key, value in parameters.items()),
     ]
     (folder / "config.pbtxt").write_text("\n".join(lines) + "\n")
-
-
-class _Graph:
-    """Nodes and weights of a transformer under construction."""
-
-    def __init__(self, rng: np.random.Generator, width: int, heads: int) -> None:
-        self._rng, self._width, self._heads = rng, width, heads
-        self.nodes: list[onnx.NodeProto] = []
-        self.weights: list[onnx.TensorProto] = []
-        self.constant("split", np.array([0, 0, heads, width // heads]))
-        self.constant("join", np.array([0, 0, width]))
-        self.constant("scale", np.array((width / heads) ** -0.5, dtype=np.float32))
-        self.constant("ones", np.ones(width, dtype=np.float32))
-
-    def constant(self, name: str, values: NDArray[np.generic]) -> str:
-        """Add a constant and return its name."""
-        self.weights.append(numpy_helper.from_array(np.asarray(values), name))
-        return name
-
-    def node(self, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-        """Add a node and return its output."""
-        self.nodes.append(helper.make_node(kind, inputs, [output], **attributes))
-        return output
-
-    def layer(self, name: str, x: str) -> str:
-        """Attention and a wide layer, each added to its normalised input."""
-        attended = self._attention(name, self.node("LayerNormalization", [x, "ones"], f"{name}.n1"))
-        x = self.node("Add", [x, attended], f"{name}.a1")
-        hidden = self._dense(f"{name}.up", self.node("LayerNormalization", [x, "ones"], f"{name}.n2"), 4)
-        hidden = self.node("Relu", [hidden], f"{name}.relu")
-        return self.node("Add", [x, self._dense(f"{name}.down", hidden, 1, 4)], f"{name}.a2")
-
-    def _attention(self, name: str, x: str) -> str:
-        query, key, value = (
-            self.node(
-                "Transpose",
-                [self.node("Reshape", [self._dense(f"{name}.{part}", x), "split"], f"{name}.{part}.r")],
-                f"{name}.{part}.t",
-                perm=order,
-            )
-            for part, order in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
-        )
-        scores = self.node("Mul", [self.node("MatMul", [query, key], f"{name}.qk"), "scale"], f"{name}.s")
-        mixed = self.node("MatMul", [self.node("Softmax", [scores], f"{name}.p", axis=-1), value], f"{name}.pv")
-        turned = self.node("Transpose", [mixed], f"{name}.pt", perm=[0, 2, 1, 3])
-        return self._dense(f"{name}.o", self.node("Reshape", [turned, "join"], f"{name}.j"))
-
-    def _dense(self, name: str, x: str, wider: int = 1, narrower: int = 1) -> str:
-        shape = (self._width * narrower, self._width * wider)
-        weights = self._rng.normal(0, shape[0] ** -0.5, shape).astype(np.float32)
-        return self.node("MatMul", [x, self.constant(f"{name}.w", weights)], f"{name}.y")

@@ -10,7 +10,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tritonclient.grpc.aio as triton
@@ -49,12 +49,19 @@ class LeanClient:
 
     async def open(self, rate_per_s: float, until: float, rng: np.random.Generator) -> None:
         """Poisson arrivals until a time of the clock."""
-        tasks, due = [], time.monotonic()
-        while (due := due + float(rng.exponential(1 / rate_per_s))) < until:
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
-            tasks.append(asyncio.create_task(self.ask(due)))
+        tasks, begin = [], time.monotonic()
+        for after in arrivals_s(rate_per_s, until - begin, rng):
+            await asyncio.sleep(max(0.0, begin + after - time.monotonic()))
+            tasks.append(asyncio.create_task(self.ask(begin + after)))
         if tasks:
             await asyncio.wait(tasks, timeout=DRAIN_S)
+
+
+def arrivals_s(rate_per_s: float, seconds: float, rng: np.random.Generator) -> Iterator[float]:
+    """The times of Poisson arrivals within `seconds`, counted from the start."""
+    due = 0.0
+    while (due := due + float(rng.exponential(1 / rate_per_s))) < seconds:
+        yield due
 
 
 async def run(arguments: argparse.Namespace) -> dict[str, object]:
