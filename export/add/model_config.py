@@ -76,7 +76,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
         lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
-    lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances)]
+    lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added, instances)]
     lines += _batching(added, dynamic)
     lines += _padding(added.padding) if added.padding else []
     return "\n".join(lines) + "\n"
@@ -129,15 +129,16 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
         yield f'  {{ name: "{quoted(name)}" data_type: {tensor.type} dims: [ {sizes} ]{reshape} }}{comma}{note}'
 
 
-def _instances(deployment: Deployment, count: int) -> Iterator[str]:
+def _instances(added: Added, count: int) -> Iterator[str]:
+    deployment = added.deployment
     kind = {"cpu": " kind: KIND_CPU", "gpu": " kind: KIND_GPU", None: ""}[deployment.kind]
     gpus = f" gpus: [ {', '.join(map(str, deployment.gpus))} ]" if deployment.gpus else ""
     if deployment.kind is None:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
-    if count == 1:
-        yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
-    else:
+    if count > 1:
         yield f"# {count} executions at a time, each with its own copy of the weights."
+    elif not added.padding:
+        yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
     yield f"instance_group [ {{ count: {count}{kind}{gpus} }} ]"
 
 
@@ -155,13 +156,15 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
         yield "# model is idle; a full batch runs at once. No preferred sizes, because they would cap the batch."
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {timeout} }}"
     if added.batched and dynamic:
-        yield from _limit()
+        yield from _limit(ignored=not added.padding)
 
 
-def _limit() -> Iterator[str]:
+def _limit(*, ignored: bool) -> Iterator[str]:
     yield f"# A request that cannot be answered within {QUEUE_LIMIT_MS} ms is refused. Without a limit, memory and"
-    yield "# latency grow as long as an overload lasts. Write the latency that you promise. NVIDIA's C++ backend"
-    yield "# ignores this: limit the load in a gateway, because Triton's queue policies slow normal load (B208)."
+    yield "# latency grow as long as an overload lasts. Write the latency that you promise."
+    if ignored:
+        yield "# NVIDIA's C++ backend ignores this: limit the load in a gateway, because Triton's queue policies slow"
+        yield "# normal load (B208)."
     yield f'parameters {{ key: "queue_limit_ms" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
 
 
