@@ -29,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m perf.compare", __doc__, example="perf/results/readme:baseline perf/results/readme:dynamic"
+        "python -m perf.compare", __doc__, example="perf/results/demo:baseline perf/results/demo:dynamic"
     )
     parser.add_argument("a", help="the old records: PATH, PATH:CONFIGURATION, or a study")
     parser.add_argument("b", nargs="?", help="the new records; left out if A is a study whose choice is meant")

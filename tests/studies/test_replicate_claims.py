@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.studies.archive import ROOT
+from perf.studies.archive import ROOT, unpacked
 from perf.studies.replicate.claim import FOLDER, Claim
 from perf.studies.replicate.claims import CLAIMS
 from perf.studies.replicate.figure import EXACT, Figure
@@ -61,14 +61,16 @@ def test_the_batching_claim_needs_both_configurations(tmp_path: Path) -> None:
 
 def test_the_value_that_is_measured_again_is_computed_as_the_printed_one() -> None:
     """The records in git, read as new records, give the printed figure."""
-    folders = {"batching": ROOT / "perf" / "results" / "readme"}
     results = ROOT / "perf" / "studies" / "results"
-    folders |= {"tuned": results / "grid", "backend overhead": results / "backend", "served share": results / "backend"}
+    folders = {"tuned": results / "grid", "backend overhead": results / "backend", "served share": results / "backend"}
     folders |= {"packing": results / "pack", "memory estimate": results / "memory" / "estimate"}
     folders |= {"shared memory": results / "clients"}
     for each in CLAIMS:
         if each.name in folders:
             assert each.again(folders[each.name]) == each.printed(), each.name
+    (batching,) = (each for each in CLAIMS if each.name == "batching")
+    with unpacked(results / "demo.jsonl") as folder:
+        assert batching.again(folder) == batching.printed()
 
 
 def test_the_ragged_claim_needs_both_routes(tmp_path: Path) -> None:

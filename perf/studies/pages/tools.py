@@ -10,6 +10,7 @@ from perf.records import file
 from perf.records.last_comparison import THROUGHPUT, last_comparison
 from perf.records.study import Study, Trial
 from perf.report.command import summarise
+from perf.report.sweep.summary import Comparison
 from perf.report.sweep.table import markdown as report_markdown
 from perf.report.sweep.verdict import basis, sentences
 from perf.simulate.constants import STANDARD
@@ -17,7 +18,7 @@ from perf.simulate.costs import cooled
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.verdict import verdict
-from perf.studies.archive import RESULTS, ROOT, unpacked
+from perf.studies.archive import RESULTS, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.memory_estimate.__main__ import EstimateRecord
@@ -30,7 +31,7 @@ from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
 
-README = ROOT / "perf" / "results" / "readme"
+DEMO = RESULTS / "demo.jsonl"
 GRIDS = RESULTS / "grid"
 TUNED_STUDY = GRIDS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 LATER_ROUNDS = "grid/simulated_accelerator.closed-32.p99-55ms.later.json"
@@ -40,16 +41,22 @@ PAUSES_MS = (4, 8, 16)
 def demo() -> str:
     """What `make demo` prints about dynamic batching, for the first two models."""
     lines = []
-    for of_model in summarise(README).comparisons:
+    for of_model in demo_comparisons():
         if of_model.model in ("simulated_accelerator", "ranker"):
             first = next(iter(sentences(of_model)))
             lines += [of_model.model, *textwrap.wrap(first, 110, initial_indent="  ", subsequent_indent="    ")]
     return "\n".join(["```", *lines, "```"])
 
 
+def demo_comparisons() -> Sequence[Comparison]:
+    """The sweeps of `make demo`, one model each."""
+    with unpacked(DEMO) as folder:
+        return summarise(folder).comparisons
+
+
 def batching(model: str) -> str:
     """The sweep of one model over its configurations."""
-    (of_model,) = (each for each in summarise(README).comparisons if each.model == model)
+    (of_model,) = (each for each in demo_comparisons() if each.model == model)
     return "\n".join([report_markdown(of_model), "", *basis(of_model)])
 
 

@@ -1,11 +1,11 @@
 """The ten claims. Each is computed from the record of its page, as the page computes it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from perf.records import file
 from perf.records.measurement import read
-from perf.report.sweep.summary import compare
+from perf.report.sweep.summary import Comparison, compare
 from perf.stats import rounds
 from perf.studies.archive import RESULTS
 from perf.studies.backend_overhead.__main__ import NAME as OVERHEAD
@@ -68,9 +68,9 @@ def _tuned(points: tuple[GridTrial, ...]) -> Figure:
     return Figure.of(rounds.paired(*rates))
 
 
-def _batching(folder: Path) -> Figure:
+def _batching(comparisons: Sequence[Comparison]) -> Figure:
     """Dynamic batching over the baseline, with 16 clients that send two rows each."""
-    rows = [row for comparison in compare(read(folder)) if comparison.model == SWEEP[1] for row in comparison.rows]
+    rows = [row for comparison in comparisons if comparison.model == SWEEP[1] for row in comparison.rows]
     dynamic = [row for row in rows if (row.config_name, row.load.concurrency) == ("dynamic", 16)]
     gains = [row.to_baseline for row in dynamic if row.to_baseline]
     if not gains:
@@ -114,14 +114,14 @@ CLAIMS: tuple[Claim, ...] = (
         name="batching",
         says="rows/s of dynamic batching over those without it, simulated_accelerator, 16 clients",
         page="README.md, What batching buys",
-        record="perf/results/readme/simulated_accelerator.*.c016.*",
-        printed=lambda: _batching(tools.README),
+        record=f"{RECORDS}/demo.jsonl",
+        printed=lambda: _batching(tools.demo_comparisons()),
         group="batching",
         command=(
             *(*SWEEP, "--concurrency-range", "16:16:1", "--rows", "2", "--input-data", "random"),
             *("--shape", "input.1:1,32,100", "--window-ms", "700", "--repeats", "3", "--results", FOLDER),
         ),
-        again=_batching,
+        again=lambda folder: _batching(compare(read(folder))),
         about_s=35,
     ),
     Claim(

@@ -1,6 +1,5 @@
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,8 @@ from perf.report.sweep.summary import Comparison
 from perf.report.sweep.verdict import basis, judged, sentences
 from perf.stats.looks import anew
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
+from perf.studies.archive import RESULTS, unpacked
 from tests.perf.report.sweep.test_summary import ceiling, only, record
-
-README = Path(__file__).parents[4] / "perf" / "results" / "readme"
 
 
 def repeated(*entries: Measurement | Ceiling) -> Comparison:
@@ -169,9 +167,11 @@ def test_another_configuration_is_set_against_the_baseline() -> None:
 
 def test_the_report_and_the_comparison_of_the_same_records_agree() -> None:
     """One said a gain of 1.70, the other that it cannot tell."""
-    lines = compare_runs(runs.read(f"{README}:baseline"), runs.read(f"{README}:dynamic"))
+    with unpacked(RESULTS / "demo.jsonl") as folder:
+        lines = compare_runs(runs.read(f"{folder}:baseline"), runs.read(f"{folder}:dynamic"))
+        comparisons = summarise(folder).comparisons
     of_load = {(line.model, line.load.split()[0]): line for line in lines if line.quantity == "throughput"}
-    found = [row for comparison in summarise(README).comparisons for row in comparison.of("dynamic")]
+    found = [row for comparison in comparisons for row in comparison.of("dynamic")]
     assert len(found) == len(of_load) > 0
     for row in found:
         line = of_load[row.model, f"closed:{row.load.concurrency}"]
