@@ -79,11 +79,12 @@ def test_the_summary_counts_points_figures_and_single_measurements() -> None:
     """One point holds, one misses its p50 by 11 %; of three rounds each interval holds the first and the third."""
     right = comparison({"throughput": 0.04, "p50": -0.09, "p95": 0.19})
     wrong = comparison({"throughput": 0.0, "p50": 0.11, "p95": 0.0})
-    first, throughput, p50, p95 = summary([right, wrong])
+    first, throughput, p50, p95, rounds = summary([right, wrong])
     assert first == "1 of 2 within all limits; the gate of 2 is missed"
     assert throughput.startswith("throughput: 2 of 2 within 5%, median error +2.0%; the 90% intervals hold 4 of 6")
     assert p50.startswith("p50: 1 of 2 within 10%, median error +1.0%")
     assert p95.startswith("p95: 2 of 2 within 20%")
+    assert rounds == "rounds of one closed loop differ in their rate, in the median: m 22%"
     assert summary([right] * 22 + [wrong] * 2)[0] == "22 of 24 within all limits; the gate of 22 is held"
 
 

@@ -217,7 +217,18 @@ def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
             f"{name}: {near} of {total} within {limit:.0%}, median error {bias:+.1%}; "
             f"the {LEVEL:.0%} intervals hold {held} of {count} single measurements ({held / count:.0%})"
         )
+    lines.append(f"rounds of one closed loop differ in their rate, in the median: {_differences(comparisons)}")
     return lines
+
+
+def _differences(comparisons: Sequence[BlindComparison]) -> str:
+    """By how much the largest rate of a closed loop's rounds is above the smallest, the median of each model's."""
+    above: dict[str, list[float]] = {}
+    for each in comparisons:
+        if each.load.startswith("closed"):
+            rates = each.figures["throughput"].measured
+            above.setdefault(each.model, []).append(max(rates) / min(rates) - 1)
+    return ", ".join(f"{model} {median(values):.0%}" for model, values in above.items())
 
 
 def cell(figure: Figure) -> str:
