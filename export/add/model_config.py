@@ -171,8 +171,9 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
         reshape = " allow_ragged_batch: true" if name in added.ragged and not is_output else ""
         dims = list(tensor.shape[1:] if added.batched else tensor.shape)
         if not dims:
-            # Triton requires at least one dimension, so a row without dimensions is a reshape of [1].
-            dims, reshape = [1], " reshape: { shape: [ ] }"
+            # Triton requires at least one dimension, so a row without dimensions is a reshape of [1]. Without rows the
+            # backend does that itself, and Triton refuses an empty reshape.
+            dims, reshape = [1], " reshape: { shape: [ ] }" if added.batched else ""
         comma = "" if name == last else ","
         note = f"  # proved with {one_line(str(valid))}" if valid else ""
         sizes = ", ".join(map(str, dims))
