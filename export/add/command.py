@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -20,6 +21,7 @@ from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
 from export.graph.flat import Flat
 from export.graph.input_values import parse_range, ranges, read_samples
+from export.graph.lengths import declared
 from export.graph.opset import lowered
 from export.graph.padding_axes import Variation
 from export.graph.padding_proof import Padding, prove
@@ -90,7 +92,9 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
             if deployment.variable_length or (not shared.inputs and deployment.batching != "none"):
                 raise
             why_not = shared.reason or getattr(error, "reason", str(error))
-    padding = _padding(source, proved, settings, deployment) if proved and deployment.variable_length else None
+    padding = None
+    if proved and deployment.variable_length:
+        proved, padding = _padding(source, proved, settings, deployment)
     folder = drafts / deployment.name
     path = folder / str(deployment.version) / "model.onnx"
     path.parent.mkdir(parents=True)
@@ -129,20 +133,24 @@ def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Ba
     return ragged(text, settings, deployment.pad_values)
 
 
-def _padding(source: Source, proved: Batched, settings: ProofSettings, deployment: Deployment) -> Padding:
+def _padding(
+    source: Source, proved: Batched, settings: ProofSettings, deployment: Deployment
+) -> tuple[Batched, Padding]:
     """Prove that requests of different length can share a batch; raises `PaddingError`."""
     settings.say("comparing padded requests with the same alone")
-    variation = Variation.of(proved.model, deployment.pad_values, deployment.masks)
+    variation = Variation.of(proved.model, deployment.pad_values)
     examples, length = source.examples, proved.proof.open_dim or 1
     if settings.samples:
         examples = read_samples(settings.samples, proved.model)
         length = max(examples[axis.tensor].shape[axis.index] for axis in variation.fills)
-    return prove(
-        proved.model,
-        ranges(proved.model, settings.ranges, examples),
+    valid = ranges(proved.model, settings.ranges, examples)
+    model = declared(proved.model, valid, length)
+    return replace(proved, model=model), prove(
+        model,
+        valid,
         length=length,
-        tolerance=settings.tolerance or tolerance_of(proved.model),
-        variation=variation,
+        tolerance=settings.tolerance or tolerance_of(model),
+        variation=Variation.of(model, deployment.pad_values, deployment.masks),
     )
 
 
