@@ -82,7 +82,7 @@ def test_each_request_of_one_batch_answers_as_alone(tmp_path: Path) -> None:
                 assert isinstance(answer, dict), answer
                 (output,) = answer.values()
                 wanted = np.stack([alone(name, row) for row in each])
-                np.testing.assert_allclose(output, wanted, rtol=1e-4, atol=1e-5)
+                np.testing.assert_allclose(output.astype(np.float32), wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_lets_padding_in_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ def exported(path: Path, *, dynamo: bool, dtype: torch.dtype = torch.int64) -> n
             output_names=list(OUTPUTS),
             dynamic_axes={**dict.fromkeys(NAMES, axes), OUTPUTS[0]: axes, OUTPUTS[1]: {0: "batch"}},
             dynamo=dynamo,
-            **({} if dynamo else {"opset_version": 17}),
+            opset_version=None if dynamo else 17,
         )
     return module
 
@@ -64,7 +64,7 @@ async def asked(server: Server, name: str, module: nn.Module, dtype: Any) -> Non
 def test_two_commands_serve_an_encoder_to_requests_of_any_length(tmp_path: Path) -> None:
     """By both exporters, and with int32 ids; the clients send no mask, and requests share executions."""
     repository = tmp_path / "models"
-    cases = {
+    cases: dict[str, tuple[bool, torch.dtype, Any]] = {
         "plain": (False, torch.int64, np.int64),
         "dynamo": (True, torch.int64, np.int64),
         "narrow": (False, torch.int32, np.int32),

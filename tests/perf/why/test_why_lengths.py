@@ -65,7 +65,7 @@ PADDED, BUCKETS = (
 
 
 def test_each_way_has_its_predicted_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """160 at once, 16 to an execution of 2 ms and 1 ms for each mean row that is computed: 10 take 5.5 of one on average."""
+    """160 at once, 16 to an execution of 2 ms and 1 ms for each mean row: ten in turn take 5.5 of one on average."""
     found = changes(tmp_path, capsys, "--mix", "10,20,30,100", "--count", "160", "--service-ms", "2+1")
     padded, buckets, clients = (
         found[PADDED],

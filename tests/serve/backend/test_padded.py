@@ -212,8 +212,8 @@ def test_a_gpu_instance_binds_padded_inputs_and_masks_from_page_locked_memory(
     for lengths in ((9, 2, 5), (1, 7)):
         tokens = [rng.integers(0, len(TABLE), size=(1, length)) for length in lengths]
         for each, (items, pooled) in zip(tokens, executor.run([{"tokens": one} for one in tokens]), strict=True):
-            np.testing.assert_allclose(items, expected(each)["each"], rtol=1e-5)
-            np.testing.assert_allclose(pooled, expected(each)["pooled"], rtol=1e-5)
+            np.testing.assert_allclose(items.astype(np.float32), expected(each)["each"], rtol=1e-5)
+            np.testing.assert_allclose(pooled.astype(np.float32), expected(each)["pooled"], rtol=1e-5)
         assert all(any(np.shares_memory(array, one) for one in pinned) for array in bound[-1].values())
     assert len(pinned) == 2  # one buffer for each input, which the second batch reuses
 
