@@ -107,6 +107,22 @@ def test_each_request_has_its_own_values_and_any_number_of_rows(tmp_path: Path) 
         np.testing.assert_allclose(answer["y"].astype(np.float32), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.server
+def test_an_output_without_rows_is_one_value(tmp_path: Path) -> None:
+    """The sum over a whole request: Triton refuses an empty reshape without a batch axis, and takes dims [ 1 ]."""
+    path = graph(tmp_path / "total.onnx", [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], gives=())
+    assert main([str(path), "--batching", "none", "--repository", str(tmp_path / "models")]) == 0
+    assert list(read_config(tmp_path / "models" / "total" / "config.pbtxt").output[0].dims) == [1]
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    with (
+        launch(Settings(models=("total",), repository=tmp_path / "models", arguments=PLAIN)) as server,
+        Stream(server.grpc_url) as stream,
+    ):
+        (answer,) = stream.send("total", [{"x": x}])
+    assert isinstance(answer, dict), answer
+    assert answer["y"].tolist() == [28]
+
+
 def test_the_file_is_the_users(tmp_path: Path) -> None:
     """The constants of the proof are not in what is written."""
     path = scaled(tmp_path / "scaled.onnx")
