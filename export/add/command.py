@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -16,12 +17,15 @@ from export.add.grps import Plan
 from export.add.model_config import Added
 from export.add.model_source import PROGRAMS, check_name, read
 from export.graph import onnx_graph
-from export.graph.axis_proof import open_session, tolerance_of
+from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
+from export.graph.flat import Flat
 from export.graph.input_values import parse_range, ranges, read_samples
+from export.graph.lengths import declared
 from export.graph.opset import lowered
 from export.graph.padding_axes import Variation
 from export.graph.padding_proof import Padding, prove
+from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
@@ -66,10 +70,6 @@ def _explained() -> Iterator[None]:
 def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
     """Write the folder of one model below `drafts`, and check its configurations against its graph."""
     say(f"{deployment.name}: reading {deployment.source}")
-    source = read(deployment.source)
-    if deployment.opset is not None:
-        say(f"{deployment.name}: converting it to opset {deployment.opset}")
-        source = lowered(source, deployment.opset, deployment.ranges)
     settings = ProofSettings(
         largest=deployment.max_batch_size,
         ranges=deployment.ranges,
@@ -77,13 +77,24 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         tolerance=deployment.tolerance,
         say=lambda text: say(f"{deployment.name}: {text}"),
     )
-    try:
-        proved, why_not = batched(source, settings), ""
-    except BatchAxisError as error:
-        if deployment.batching != "none":
-            raise
-        proved, why_not = None, error.reason
-    padding = _padding(source, proved, settings, deployment) if proved and deployment.variable_length else None
+    why_not, shared, flat, proved = "", Shared(), None, None
+    if deployment.ragged:
+        source, proved, flat = _ragged(deployment, settings)
+    else:
+        source = read(deployment.source)
+        if deployment.opset is not None:
+            settings.say(f"converting it to opset {deployment.opset}")
+            source = lowered(source, deployment.opset, deployment.ranges)
+        try:
+            proved = batched(source, settings)
+        except (BatchAxisError, NoValidRow) as error:
+            shared = without_rows(source, settings)
+            if deployment.variable_length or (not shared.inputs and deployment.batching != "none"):
+                raise
+            why_not = shared.reason or getattr(error, "reason", str(error))
+    padding = None
+    if proved and deployment.variable_length:
+        proved, padding = _padding(source, proved, settings, deployment)
     folder = drafts / deployment.name
     path = folder / str(deployment.version) / "model.onnx"
     path.parent.mkdir(parents=True)
@@ -96,7 +107,9 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         signature=signature,
         batched=proved,
         why_not=why_not,
+        shared=shared,
         padding=padding,
+        flat=flat,
     )
     model_folder.write(folder, model_config.files(added))
     for config in [folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")]:
@@ -105,20 +118,39 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
     return added
 
 
-def _padding(source: Source, proved: Batched, settings: ProofSettings, deployment: Deployment) -> Padding:
+def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Batched, Flat]:
+    """The ragged variant of a torch model; raises `Mistake` or `BatchAxisError`."""
+    text = deployment.source
+    if text.endswith(".onnx"):
+        raise Mistake(
+            f"{text}: --ragged wraps a torch module, and this is a graph already. Name a factory (package.module:"
+            "function) or a .pt2 file, or use --variable-length, which takes any graph."
+        )
+    try:
+        from export.add.ragged import ragged
+    except ModuleNotFoundError as error:
+        raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
+    return ragged(text, settings, deployment.pad_values)
+
+
+def _padding(
+    source: Source, proved: Batched, settings: ProofSettings, deployment: Deployment
+) -> tuple[Batched, Padding]:
     """Prove that requests of different length can share a batch; raises `PaddingError`."""
     settings.say("comparing padded requests with the same alone")
-    variation = Variation.of(proved.model, deployment.pad_values, deployment.masks)
+    variation = Variation.of(proved.model, deployment.pad_values)
     examples, length = source.examples, proved.proof.open_dim or 1
     if settings.samples:
         examples = read_samples(settings.samples, proved.model)
         length = max(examples[axis.tensor].shape[axis.index] for axis in variation.fills)
-    return prove(
-        proved.model,
-        ranges(proved.model, settings.ranges, examples),
+    valid = ranges(proved.model, settings.ranges, examples)
+    model = declared(proved.model, valid, length)
+    return replace(proved, model=model), prove(
+        model,
+        valid,
         length=length,
-        tolerance=settings.tolerance or tolerance_of(proved.model),
-        variation=variation,
+        tolerance=settings.tolerance or tolerance_of(model),
+        variation=Variation.of(model, deployment.pad_values, deployment.masks),
     )
 
 
@@ -164,6 +196,7 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         samples=arguments.samples,
         tolerance=arguments.tolerance,
         variable_length=arguments.variable_length,
+        ragged=arguments.ragged,
         pad_values=dict(map(_pad_value, arguments.pad_value)),
         masks=tuple(arguments.mask),
         opset=arguments.opset,
@@ -216,6 +249,8 @@ def _print_notes(model: Added) -> None:
 def _notes(model: Added) -> Iterator[str]:
     if model.batched is None:
         yield f"no batch axis, so max_batch_size is 0. {model.why_not}"
+        if model.shared.batches:
+            yield model.shared.rows
         return
     if changes := len(model.batched.changes):
         yield f"was exported for a fixed number of rows; {changes} changes made it dynamic (listed in its README.md)"
@@ -226,5 +261,10 @@ def _notes(model: Added) -> Iterator[str]:
         yield f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried"
         if padding.masks:
             yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
+    if flat := model.flat:
+        tried = f"{flat.lengths[0]} to {flat.lengths[1]} tried"
+        yield f"requests of different length run together, as one flat tensor: {tried}"
+        if flat.made:
+            yield f"clients send {flat.input} only: the graph makes the {flat.made}"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"

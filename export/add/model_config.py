@@ -1,24 +1,29 @@
 """Writes config.pbtxt with a reason for every choice, its variants, and the model's README."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from google.protobuf.text_encoding import CEscape
 
 from export.add.deployment import Deployment
 from export.graph.batched import Batched
+from export.graph.flat import COUNTS, Flat
 from export.graph.padding_proof import Padding
+from export.graph.shared import Shared
 from export.graph.signature import Signature, Tensor
 
 # Long enough for every request of a normal load, because nothing is known of the model.
 QUEUE_LIMIT_MS = 5000
+BUDGET = """# latency: the backend measures the time of runs. NVIDIA's C++ backend ignores it.
+parameters { key: "padding_budget" value { string_value: "latency" } }"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
     """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
 
-    `padding` is how requests of different length share a batch; None if they do not.
+    `shared` are inputs that all rows share. `padding` and `flat` are the two ways in which requests of different length
+    share a batch, None if they do not.
     """
 
     deployment: Deployment
@@ -26,17 +31,32 @@ class Added:
     signature: Signature
     batched: Batched | None
     why_not: str = ""
+    shared: Shared = field(default_factory=Shared)
     padding: Padding | None = None
+    flat: Flat | None = None
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
-        """The inputs that clients send: the graph's, without masks that the backend makes."""
+        """The inputs that clients send: the graph's, without masks that the backend makes; for a flat one a row's."""
+        if flat := self.flat:
+            return {flat.input: Tensor(type=flat.data_type, shape=(-1, *flat.item))}
         made = self.padding.masks if self.padding else {}
         return {name: tensor for name, tensor in self.signature.inputs.items() if name not in made}
 
     @property
+    def answered(self) -> Mapping[str, Tensor]:
+        """The outputs that clients get: the graph's, for a flat one as each request gets it."""
+        if self.flat is None or not self.flat.scattered:
+            return self.signature.outputs
+        return {
+            name: Tensor(type=tensor.type, shape=(-1, *tensor.shape)) for name, tensor in self.signature.outputs.items()
+        }
+
+    @property
     def ragged(self) -> frozenset[str]:
         """The inputs whose requests may differ in length."""
+        if self.flat:
+            return frozenset([self.flat.input])
         return frozenset(axis.tensor for axis in self.padding.fills) if self.padding else frozenset()
 
     @property
@@ -65,6 +85,10 @@ def files(added: Added) -> dict[str, str]:
         texts["configs/dynamic.pbtxt"] = _config(added, True, added.deployment.instances, comment)
         comment = "dynamic_2_instances: the same as dynamic, with two executions at a time."
         texts["configs/dynamic_2_instances.pbtxt"] = _config(added, True, 2, comment)
+        if added.flat:
+            comment = "padding_budget: as dynamic, and splits a batch of very different lengths where that is faster."
+            text = _config(added, True, added.deployment.instances, comment)
+            texts["configs/padding_budget.pbtxt"] = f"{text}{BUDGET}\n"
     return texts | {"README.md": _readme(added)}
 
 
@@ -73,10 +97,14 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
     lines = [f"# {added.deployment.name}, from {one_line(added.origin)}."]
     lines += [f"# {variant}"] if variant else []
     if added.batched and not variant:
-        lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
+        rules = "B201,R301" if added.flat else "B201"
+        lines.append(f"# doctor: ignore={rules} in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
-    lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added, instances)]
+    lines += _flat_inputs(added.flat) if added.flat else []
+    lines += ["output [", *_tensors(added, added.answered), "]"]
+    lines += _flat_outputs(added.flat) if added.flat else []
+    lines += ["", *_instances(added, instances)]
     lines += _batching(added, dynamic)
     lines += _padding(added.padding) if added.padding else []
     return "\n".join(lines) + "\n"
@@ -104,10 +132,32 @@ def _padding(padding: Padding) -> Iterator[str]:
         yield f'parameters {{ key: "{key}" value {{ string_value: "{quoted(value)}" }} }}'
 
 
+def _flat_inputs(flat: Flat) -> Iterator[str]:
+    source, (shortest, longest) = quoted(flat.input), flat.lengths
+    yield "# Ragged: the graph gets the elements of all requests one after the other, and pads inside. Mixes of"
+    yield f"# {shortest} to {longest} were compared with each request alone. It finds the rows by their shapes."
+    yield "batch_input ["
+    yield f'  {{ kind: BATCH_ITEM_SHAPE target_name: "{COUNTS}" data_type: TYPE_INT32 source_input: "{source}" }}'
+    yield "]"
+
+
+def _flat_outputs(flat: Flat) -> Iterator[str]:
+    if flat.scattered:
+        yield "# The answer is as long as its request."
+        yield "batch_output ["
+        yield f'  {{ kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "{quoted(flat.output)}"'
+        yield f'    source_input: "{quoted(flat.input)}" }}'
+        yield "]"
+
+
 def _batch_size(added: Added) -> Iterator[str]:
     if added.batched:
         proved = ", ".join(map(str, added.batched.proof.batches))
         yield f"# Rows in one execution, over all requests in it. Batches of {proved} were compared with their rows."
+    elif added.shared.inputs:
+        names = one_line(" and ".join(added.shared.inputs))
+        yield f"# 0: all rows of an execution share {names}, so each request runs alone."
+        yield "# A first -1 below is the number of its rows."
     else:
         yield "# 0: the shapes below have no batch axis, so each request runs alone."
     yield f"max_batch_size: {added.max_batch_size}"
@@ -116,13 +166,14 @@ def _batch_size(added: Added) -> Iterator[str]:
 def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
     last = list(tensors)[-1]
     for name, tensor in tensors.items():
-        is_output = tensors is added.signature.outputs
+        is_output = name in added.signature.outputs
         valid = added.batched.valid.get(name) if added.batched and not is_output else None
         reshape = " allow_ragged_batch: true" if name in added.ragged and not is_output else ""
         dims = list(tensor.shape[1:] if added.batched else tensor.shape)
         if not dims:
-            # Triton requires at least one dimension, so a row without dimensions is a reshape of [1].
-            dims, reshape = [1], " reshape: { shape: [ ] }"
+            # Triton requires at least one dimension, so a row without dimensions is a reshape of [1]. Without rows the
+            # backend does that itself, and Triton refuses an empty reshape.
+            dims, reshape = [1], " reshape: { shape: [ ] }" if added.batched else ""
         comma = "" if name == last else ","
         note = f"  # proved with {one_line(str(valid))}" if valid else ""
         sizes = ", ".join(map(str, dims))
@@ -173,7 +224,7 @@ def _readme(added: Added) -> str:
     rows = "".join(
         f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
         f"{_valid(added, side, tensor_name)} |\n"
-        for side, tensors in (("in", added.sent), ("out", added.signature.outputs))
+        for side, tensors in (("in", added.sent), ("out", added.answered))
         for tensor_name, tensor in tensors.items()
     )
     shape = "shape of one row" if added.batched else "shape"
@@ -191,12 +242,18 @@ def _valid(added: Added, side: str, name: str) -> str:
 
 def _proof_text(added: Added) -> str:
     if added.batched is None:
-        return f"It has no batch axis: {added.why_not}\n"
+        rows = f" But {added.shared.rows}." if added.shared.batches else ""
+        return f"It has no batch axis: {added.why_not}{rows}\n"
     proof = added.batched.proof
     text = (
         f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
         f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
     )
+    if added.flat:
+        text += (
+            f"It takes requests of different length as one flat tensor (ragged): mixes of {added.flat.lengths[0]} to "
+            f"{added.flat.lengths[1]} were tried, so requests of different length share a batch.\n"
+        )
     if proof.open_dim is not None:
         text += f"Open dimensions had {proof.open_dim} elements.\n"
     if added.padding:

@@ -21,6 +21,7 @@ Rows = Mapping[str, Array]
 
 # Nodes that keep the values of indices and change their shape or type.
 CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice"}
+CARRIERS |= {"Gather", "GatherND", "GatherElements", "Concat"}
 # Sizes to try for open dimensions, in this order: models for pictures refuse small ones, other models large ones.
 OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
 # Random values are drawn as float64 or int64; more bytes would leave no memory for the model on a common machine.
@@ -116,11 +117,13 @@ def _indexed(net: Net, name: str) -> Range | None:
 
 def _tables(net: Net, name: str) -> Iterator[tuple[int, str]]:
     """The tables that input `name` indexes: row count and name of each."""
-    waiting = list(net.takers.get(name, ()))
+    waiting, seen = list(net.takers.get(name, ())), {name}
     while waiting:
         node, index = waiting.pop()
-        if node.op_type in CARRIERS and index == 0:
-            waiting += net.takers.get(node.output[0], ())
+        if node.op_type in CARRIERS and (index == 0 or node.op_type == "Concat"):
+            if node.output[0] not in seen:
+                waiting += net.takers.get(node.output[0], ())
+            seen.add(node.output[0])
         elif node.op_type == "Gather" and index == 1 and node.input[0] in net.constants:
             size = net.constants[node.input[0]].dims
             if size:

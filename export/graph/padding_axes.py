@@ -62,7 +62,8 @@ class Variation:
         if not fills:
             raise PaddingError(
                 "no input has an open dimension beside the batch axis, so all requests have one length. Export it with "
-                'dynamic_axes={"NAME": {0: "batch", 1: "length"}}.'
+                'dynamic_axes={"NAME": {0: "batch", 1: "length"}}; if torch fixes the length of a recurrent layer all '
+                "the same, with dynamo=False too."
             )
         return cls(fills=fills, masks=masks)
 

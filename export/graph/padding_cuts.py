@@ -42,15 +42,18 @@ def cuts_of(
 ) -> dict[str, list[Cut]]:
     """How the open axes of the outputs follow the lengths; raises `PaddingError` for one that is not certain."""
     opened = {
-        (number, axis): value.name
+        (number, place): value.name
         for number, value in enumerate(model.graph.output)
-        for axis, size in enumerate(dims(value))
-        if axis and not isinstance(size, int)
+        for place, size in enumerate(dims(value))
+        if place and not isinstance(size, int)
     }
     if not opened:
         return {}
     found: dict[tuple[int, int], Cut] = {}
-    for source in {axis.size: axis for axis in variation.fills}.values():
+    sources: dict[str, Axis] = {}
+    for axis in variation.fills:
+        sources.setdefault(axis.size, axis)  # of inputs with one length, the graph's first
+    for source in sources.values():
         seen: dict[tuple[int, int], list[tuple[int, int]]] = {place: [] for place in opened}
         for own in range(length, length + SPAN):
             lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
@@ -58,21 +61,21 @@ def cuts_of(
                 outputs = run(session, variation.alone(model, valid, lengths, 0))
             except onnxruntime_errors():
                 continue
-            for number, axis in opened:
-                if axis < outputs[number].ndim:
-                    seen[number, axis].append((own, outputs[number].shape[axis]))
-        for (number, axis), sizes in seen.items():
+            for number, place in opened:
+                if place < outputs[number].ndim:
+                    seen[number, place].append((own, outputs[number].shape[place]))
+        for (number, place), sizes in seen.items():
             if len({size for _, size in sizes}) > 1:
-                found[number, axis] = _followed(opened[number, axis], axis, sizes, source)
-    if still := [f"axis {axis} of {opened[number, axis]!r}" for number, axis in opened if (number, axis) not in found]:
+                found[number, place] = _followed(opened[number, place], place, sizes, source)
+    if still := [f"axis {key[1]} of {name!r}" for key, name in opened.items() if key not in found]:
         raise PaddingError(
             f"{', '.join(still)} is open in the graph and had one size for all lengths from {length} to "
             f"{length + SPAN - 1}, so it is not known what belongs to a request. Export it with a fixed size there, or "
             "serve requests of equal length."
         )
     cuts: dict[str, list[Cut]] = {}
-    for (number, axis), cut in sorted(found.items()):
-        cuts.setdefault(opened[number, axis], []).append(cut)
+    for key, cut in sorted(found.items()):
+        cuts.setdefault(opened[key], []).append(cut)
     return cuts
 
 

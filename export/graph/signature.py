@@ -170,6 +170,8 @@ def _check(
                 f"max_batch_size is {config.max_batch_size}. Export with a dynamic first axis."
             )
         expected = expected[1:]
+    elif not expected:
+        expected = [1]  # Triton has no scalars: the backend takes the one value out of [1]
     if not fits(dims, expected, exact=exact):
         yield f"{where} has dims {dims}, the graph has {expected} after the batch axis. Write dims: {expected}."
 

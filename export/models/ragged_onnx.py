@@ -27,8 +27,19 @@ class Names:
     longest: str = "LONGEST"
 
 
-def write(module: Ragged, recipe: Recipe, path: Path, *, names: Names, data_type: torch.dtype) -> None:
-    """Export to one ONNX file; `data_type` is the flat tensor's."""
+def write(
+    module: Ragged,
+    recipe: Recipe | None,
+    path: Path,
+    *,
+    names: Names,
+    data_type: torch.dtype,
+    traced_to: int | None = None,
+) -> None:
+    """Export to one ONNX file; `data_type` is the flat tensor's, `traced_to` the longest item the trace must allow.
+
+    A model with a table of positions is traced only with such a limit; the file does not check it.
+    """
     item = module.item
     step = item.before * item.after
     torch_onnx.write_file(
@@ -44,7 +55,7 @@ def write(module: Ragged, recipe: Recipe, path: Path, *, names: Names, data_type
         dynamic_shapes=(
             {0: step * Dim("total")},
             {0: Dim("items") + 1 if module.counts == "offsets" else Dim("items")},
-            {0: step * Dim("longest")},
+            {0: step * Dim("longest", max=traced_to)},
         ),
     )
     if module.counts == "item_shape":

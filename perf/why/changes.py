@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelDynamicBatching, ModelInstanceGroup
 
 from export.graph.signature import Signature
-from export.repository import NO_BATCHES, ONNXRUNTIME
+from export.repository import NO_BATCHES
 from perf.simulate.batcher.instances import ServiceTime
 from perf.simulate.batcher.payload import ClosingRule
 from perf.simulate.batcher.request import US
 from perf.simulate.batcher.request_source import RequestSource
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
+from perf.why.alternatives import alternatives
 from perf.why.boundaries import differing
+from perf.why.change import Change, Edit
+from perf.why.lengths import Computed, Lengths
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20, 50, 100)
 LARGER = (2, 4, 8)
@@ -22,22 +25,6 @@ LARGER = (2, 4, 8)
 WORTH = 1.05
 SOONER = 1.2
 PREFETCH = "Without queue policies and priority levels batches form ahead, without polls of 500 ms."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """One change: what to write, a note on what the model or the clients must do, and the resulting rules.
-
-    `enlarges`: executions get more rows than any has now, so its effect depends on their service time. `pads`:
-    `export.add --variable-length` writes it.
-    """
-
-    text: str
-    note: str
-    rules: Rules
-    config: ModelConfig | None = None
-    enlarges: bool = False
-    pads: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,12 +40,14 @@ class Diagnosis:
     """The outcome now and after each change.
 
     `assumed`: the service time is not known, so changes that enlarge executions cannot be compared with the others.
+    `lengths`: requests of different length closed batches.
     """
 
     rules: Rules
     now: SimulationResult
     effects: Sequence[Effect]
     assumed: bool = False
+    lengths: Lengths | None = None
 
     @property
     def best(self) -> Effect | None:
@@ -123,22 +112,35 @@ def diagnose(
         progress: wraps the changes while they are replayed, for a progress bar.
     """
 
-    def replayed(rules: Rules) -> SimulationResult:
-        outcome = simulate(rules, service, load())
+    lengths: Lengths | None = None
+
+    def replayed(rules: Rules, computed: Computed | None = None) -> SimulationResult:
+        # An assumed time is the same for any rows, so it does not depend on their lengths either.
+        timed = None if lengths is None or assumed else lengths.timed(service, computed or lengths.own)
+        outcome = simulate(rules, service, load(), duration=timed)
         return outcome if first is None else outcome.first(first)
 
     now = replayed(rules)
+    if names := _differing_inputs(now, rules):
+        lengths = Lengths.of(names, [request for execution in now.executions for request in execution.requests])
+        now = replayed(rules)
     effects = [
-        Effect(change=change, outcome=replayed(change.rules))
-        for change in progress(list(changes(config, rules, now, gpus=gpus, graph=graph)))
+        Effect(change=change, outcome=replayed(change.rules, change.computed))
+        for change in progress(list(changes(config, rules, now, gpus=gpus, graph=graph, lengths=lengths)))
     ]
     # Effects that cannot be compared come last.
     effects.sort(key=lambda effect: assumed and effect.change.enlarges)
-    return Diagnosis(rules=rules, now=now, effects=effects, assumed=assumed)
+    return Diagnosis(rules=rules, now=now, effects=effects, assumed=assumed, lengths=lengths)
 
 
 def changes(
-    config: ModelConfig, rules: Rules, now: SimulationResult, *, gpus: int = 0, graph: Signature | None = None
+    config: ModelConfig,
+    rules: Rules,
+    now: SimulationResult,
+    *,
+    gpus: int = 0,
+    graph: Signature | None = None,
+    lengths: Lengths | None = None,
 ) -> Iterator[Change]:
     """Yield every single change that could help, given which rules closed batches; smaller changes come first."""
 
@@ -153,8 +155,8 @@ def changes(
         yield _batching(config, edited)
     if not rules.dynamic:
         return
-    if names := _differing_inputs(now, rules):
-        yield _padded(names, edited) if _takes_rows(config, names, graph) else _ragged(names, edited)
+    if lengths:
+        yield from alternatives(config, rules, lengths, edited, graph)
     if ClosingRule.INPUTS in closed:
         yield Change(
             text="the same inputs in every request",
@@ -183,9 +185,6 @@ def changes(
         yield edited(text, "Fewer executions at a time, each larger.", lambda changed: _one_instance(changed, kind))
 
 
-Edit = Callable[[str, str, Callable[[ModelConfig], object]], Change]
-
-
 def _batching(config: ModelConfig, edited: Edit) -> Change:
     def edit(changed: ModelConfig) -> None:
         changed.dynamic_batching.SetInParent()
@@ -201,46 +200,6 @@ def _differing_inputs(now: SimulationResult, rules: Rules) -> list[str]:
     """Return the inputs whose shape closed batches, without shape tensors, which cannot be ragged."""
     closings = [execution.closing for execution in now.executions if execution.closing.rule is ClosingRule.SHAPE]
     return sorted({name for closing in closings for name in differing(closing, rules)} - rules.equal_contents)
-
-
-def _takes_rows(config: ModelConfig, names: Sequence[str], graph: Signature | None) -> bool:
-    """Whether the graph takes these inputs as rows of one length, so that ragged batches would not load (R305).
-
-    Without the graph: whether the configuration lacks the batch inputs that a flat graph needs.
-    """
-    if config.backend not in ONNXRUNTIME:
-        return False
-    if graph is None:
-        return not config.batch_input
-    return any(len(graph.inputs[name].shape) > 1 for name in names if name in graph.inputs)
-
-
-def _ragged_inputs(names: Sequence[str]) -> Callable[[ModelConfig], object]:
-    def edit(changed: ModelConfig) -> None:
-        for tensor in changed.input:
-            if tensor.name in names:
-                tensor.allow_ragged_batch = True
-
-    return edit
-
-
-def _padded(names: Sequence[str], edited: Edit) -> Change:
-    padded = edited(
-        "export.add --variable-length: the server pads " + " and ".join(names),
-        "The graph takes rows of one length, so allow_ragged_batch alone would not load. A batch then takes as long as "
-        "its longest request; padding_budget splits it where that is faster.",
-        _ragged_inputs(names),
-    )
-    return dataclasses.replace(padded, pads=True)
-
-
-def _ragged(names: Sequence[str], edited: Edit) -> Change:
-    return edited(
-        "allow_ragged_batch: true on " + " and ".join(names),
-        "The model must take requests of different length in one execution. Padding to one length in the clients lets "
-        "as many run together.",
-        _ragged_inputs(names),
-    )
 
 
 def _drop_policies(batching: ModelDynamicBatching) -> None:

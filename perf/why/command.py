@@ -17,7 +17,8 @@ from perf.simulate.batcher.request_source import Arrivals, RequestSource
 from perf.simulate.batcher.requests_file import read_requests
 from perf.simulate.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
 from perf.why import live
-from perf.why.changes import Change, diagnose
+from perf.why.change import Change
+from perf.why.changes import diagnose
 from perf.why.report import as_dict, show
 from perf.why.service import read_service
 from triton_batching.options import refuse_unused

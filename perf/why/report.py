@@ -37,6 +37,8 @@ def show(console: Console, diagnosis: Diagnosis, title: str, *, service: str) ->
     console.print(_boundaries(diagnosis))
     if diagnosis.effects:
         console.print(_effects(diagnosis))
+    if sentence := assumption(diagnosis):
+        console.print(sentence, markup=False)
     console.print(advice(diagnosis), markup=False, style="bold")
     if diagnosis.unjudged:
         console.print(caveat(diagnosis), markup=False)
@@ -74,6 +76,18 @@ def caveat(diagnosis: Diagnosis) -> str:
     )
 
 
+def assumption(diagnosis: Diagnosis) -> str:
+    """Return what the predictions assume of requests of different length; empty if all have one."""
+    if diagnosis.lengths is None:
+        return ""
+    if diagnosis.assumed:
+        return "Padding costs nothing in these predictions, as the time is assumed. Give it: --service-ms 10+0.2."
+    return (
+        "Assumed of lengths: a row's part of the time grows in proportion to its elements, padding included; the given "
+        f"time is for rows of {diagnosis.lengths.mean:.3g} elements, the mean of these requests."
+    )
+
+
 def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     """Return everything that `show` prints, for programs."""
     best = diagnosis.best
@@ -91,6 +105,7 @@ def as_dict(diagnosis: Diagnosis) -> dict[str, Any]:
             for boundary in boundaries(diagnosis.now.executions, diagnosis.rules)
         ],
         "changes": [{"change": effect.change.text, **_outcome(effect.outcome)} for effect in diagnosis.effects],
+        **({"lengths": assumption(diagnosis)} if diagnosis.lengths else {}),
         "best": best.change.text if best else None,
         "assumed": diagnosis.assumed,
     }
@@ -148,7 +163,8 @@ def _effects(diagnosis: Diagnosis) -> Table:
     _row(table, "(none)", diagnosis.now)
     shown: list[Effect] = []
     for effect in diagnosis.effects:
-        if effect is best or (_differs(diagnosis, effect) and not any(_equal(effect, other) for other in shown)):
+        is_new = _differs(diagnosis, effect) and not any(_equal(effect, other) for other in shown)
+        if effect is best or effect.change.computed or is_new:
             shown.append(effect)
             _row(table, effect.change.text, effect.outcome, style="bold" if effect is best else "")
     if others := len(diagnosis.effects) - len(shown):

@@ -42,7 +42,14 @@ def counted(counters: Counters, most: int) -> ServiceTime:
         for rows, ns in times.items()
     ]
     inferred = curve(sizes, most).times_us
-    return lambda rows: round(times[rows] if rows in times else inferred[rows] * US)
+
+    def service(rows: int) -> Time:
+        if rows in times:
+            return round(times[rows])
+        # Padding may count for more rows than any batch has; beyond the curve they take their share of its end.
+        return round(inferred[min(rows, most)] * max(1.0, rows / most) * US)
+
+    return service
 
 
 def read_service(text: str) -> ServiceTime:

@@ -1,7 +1,7 @@
 """A model's instances: the queue of payloads, the merging of payloads, and the running executions."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -11,6 +11,9 @@ from perf.simulate.batcher.rules import Rules
 
 ServiceTime = Callable[[int], Time]
 """Time of an execution by its rows."""
+
+Duration = Callable[[Sequence[Request]], Time]
+"""Time of an execution by its requests, where their lengths matter."""
 
 Slowdown = Callable[[int, int], float | Fraction]
 """Factor on the time of an execution, by its rows and by the number of running executions, itself included."""
@@ -57,12 +60,13 @@ class Instances:
         rules: Rules,
         service: ServiceTime,
         *,
+        duration: Duration | None = None,
         slowdown: Slowdown | None = None,
         burden: Burden | None = None,
         waking: Waking | None = None,
         dispatch: Time = 0,
     ) -> None:
-        self._rules, self._service, self._dispatch = rules, service, dispatch
+        self._rules, self._service, self._duration, self._dispatch = rules, service, duration, dispatch
         self._slowdown, self._burden, self._waking = slowdown, burden, waking
         self._payloads: deque[Payload] = deque()
         self._idle: deque[tuple[int, Time]] = deque((number, 0) for number in range(rules.instances))
@@ -118,13 +122,15 @@ class Instances:
         payload.taken = True
         self._merge(payload, now)
         _, instance, since = self._notified.popleft()
-        duration = self._service(payload.rows) + (self._waking(now - since) if self._waking else 0)
+        requests = tuple(queued.request for queued in payload.requests)
+        duration = self._duration(requests) if self._duration else self._service(payload.rows)
+        duration += self._waking(now - since) if self._waking else 0
         execution = Execution(
             instance=instance,
             start=now,
             end=now + duration,
             rows=payload.rows,
-            requests=tuple(queued.request for queued in payload.requests),
+            requests=requests,
             closing=payload.closing,
         )
         self._running.append(_Running(execution, execution.end))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from perf.simulate.batcher.instances import Burden, Execution, Instances, ServiceTime, Slowdown, Waking
+from perf.simulate.batcher.instances import Burden, Duration, Execution, Instances, ServiceTime, Slowdown, Waking
 from perf.simulate.batcher.payload import Closing, ClosingRule, Payload
 from perf.simulate.batcher.request import Request, Time
 from perf.simulate.batcher.request_queue import QueuedRequest
@@ -96,6 +96,7 @@ def simulate(
     service: ServiceTime,
     load: RequestSource,
     *,
+    duration: Duration | None = None,
     slowdown: Slowdown | None = None,
     burden: Burden | None = None,
     gap: Gap | None = None,
@@ -110,6 +111,7 @@ def simulate(
         rules: the batcher's rules.
         service: time of an execution that runs alone, by its rows.
         load: the requests.
+        duration: the same by its requests, instead of `service` (None: only their rows matter).
         slowdown: factor on that time while other executions run (None: instances do not disturb each other).
         burden: extra time that each arriving request adds to the running executions.
         gap: time that an instance stays busy after an execution; requests that arrive in it may join its next batch.
@@ -118,7 +120,9 @@ def simulate(
         dispatch: time that an idle instance needs to take a batch, which may grow meanwhile.
         lateness: time after which the batcher sees the end of a delay.
     """
-    instances = Instances(rules, service, slowdown=slowdown, burden=burden, waking=waking, dispatch=dispatch)
+    instances = Instances(
+        rules, service, duration=duration, slowdown=slowdown, burden=burden, waking=waking, dispatch=dispatch
+    )
     return _Simulation(rules, load, instances, gap, race, lateness).run()
 
 

@@ -28,7 +28,8 @@ class Padded:
     """Joins requests along the batch axis, padded to the longest of them or to the next of `pad_lengths`.
 
     inputs: the graph's, for the types of masks and the names of its open dimensions. Inputs whose dimensions have one
-    name in the graph must have one length in a request.
+    name in the graph must have one length in a request. Joined inputs and masks are in buffers of `allocate`, which the
+    next call reuses; on a GPU it is page-locked memory, from which `gpu.BoundSession` binds them to the device.
     """
 
     def __init__(self, settings: PaddedSettings, inputs: Sequence[GraphTensor], allocate: Allocate = np.empty) -> None:
@@ -53,7 +54,7 @@ class Padded:
         }
         rows = [next(iter(request.values())).shape[0] for request in requests]
         for name, axis in self._settings.masks.items():
-            feed[name] = _mask(rows, [lengths[axis] for lengths in own], longest[axis], self._types[name])
+            feed[name] = self._mask(name, rows, [lengths[axis] for lengths in own], longest[axis])
         return feed
 
     def fault(self, request: Tensors) -> LengthError | None:
@@ -140,6 +141,12 @@ class Padded:
         shape[0] = sum(array.shape[0] for array in arrays)
         return np.concatenate(arrays, out=self._buffer(name, shape, arrays[0].dtype))
 
+    def _mask(self, name: str, rows: Sequence[int], lengths: Sequence[int], longest: int) -> Array:
+        own = np.repeat(lengths, rows)
+        mask = self._buffer(name, [len(own), longest], self._types[name])
+        mask[:] = np.arange(longest) < own[:, None]
+        return mask
+
     def _buffer(self, name: str, shape: Sequence[int], dtype: "np.dtype[Any]") -> Array:
         size = math.prod(shape)
         if dtype == np.object_:
@@ -159,8 +166,3 @@ def _fill(rows: Array, array: Array, fills: Mapping[int, Any]) -> None:
         region = [slice(None) if other not in fills or other > index else own[other] for other in range(array.ndim)]
         region[index] = slice(array.shape[index], None)
         rows[tuple(region)] = fill
-
-
-def _mask(rows: Sequence[int], lengths: Sequence[int], longest: int, dtype: "np.dtype[Any]") -> Array:
-    own = np.repeat(lengths, rows)
-    return (np.arange(longest) < own[:, None]).astype(dtype)

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gpu
 import numpy as np
+import onnxruntime
 import pytest
+from executor import Executor
 from hypothesis import given
 from hypothesis import strategies as st
 from padded import LengthError, Padded
@@ -175,6 +178,44 @@ def test_outputs_are_cut_to_what_a_request_is_due() -> None:
     np.testing.assert_array_equal(second[0], output[1:, :2])
     with pytest.raises(LengthError, match="output 'each' has 2 elements along axis 1 and the request is due 3"):
         joiner.cut(["each"], [[output[:1, :2]]], requests[:1])
+
+
+def test_a_gpu_instance_binds_padded_inputs_and_masks_from_page_locked_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU in place of the device, and an allocator that notes what it gave."""
+    pinned: list[Any] = []
+    bound: list[dict[str, Any]] = []
+
+    def allocate(size: int, dtype: Any) -> Any:
+        pinned.append(np.empty(size, dtype=dtype))
+        return pinned[-1]
+
+    class OnCpu(gpu.BoundSession):
+        def __init__(self, session: Any, device: str, device_id: int) -> None:
+            assert (device, device_id) == ("cuda", 1)
+            super().__init__(session, "cpu", 0)
+
+        def run(self, names: Any, feed: dict[str, Any], options: Any = None) -> Any:
+            bound.append(feed)
+            return super().run(names, feed, options)
+
+    monkeypatch.setattr(gpu, "pinned_memory", lambda: allocate)
+    monkeypatch.setattr(gpu, "BoundSession", OnCpu)
+    path = encoder(tmp_path) / "1" / "model.onnx"
+    opened = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    made = config({"pad": "tokens[1]=0", "pad_mask": "mask=tokens[1]", "cut": "each[1]=tokens[1]"})
+    made["output"].append({"name": "pooled", "data_type": "TYPE_FP32", "dims": [4]})
+    args = {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
+    executor = Executor.of(made, opened, None, args)
+    rng = np.random.default_rng(4)
+    for lengths in ((9, 2, 5), (1, 7)):
+        tokens = [rng.integers(0, len(TABLE), size=(1, length)) for length in lengths]
+        for each, (items, pooled) in zip(tokens, executor.run([{"tokens": one} for one in tokens]), strict=True):
+            np.testing.assert_allclose(items.astype(np.float32), expected(each)["each"], rtol=1e-5)
+            np.testing.assert_allclose(pooled.astype(np.float32), expected(each)["pooled"], rtol=1e-5)
+        assert all(any(np.shares_memory(array, one) for one in pinned) for array in bound[-1].values())
+    assert len(pinned) == 2  # one buffer for each input, which the second batch reuses
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,202 @@
+"""Models that take any length, as users write them in torch, and factories of those that `--ragged` takes."""
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+
+from export.models.ragged import keep
+
+VOCABULARY, WIDTH, POSITIONS = 100, 16, 64
+
+
+class Layer(nn.Module):
+    """Self-attention with an additive mask, then a feed-forward layer, each with a residual and a norm after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.join = (nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.wide, self.narrow = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor, hidden: Tensor) -> Tensor:
+        shape = (x.shape[0], x.shape[1], 2, WIDTH // 2)
+        query, key, value = (layer(x).view(shape).transpose(1, 2) for layer in (self.query, self.key, self.value))
+        weights = (query @ key.transpose(2, 3) / (WIDTH // 2) ** 0.5 + hidden).softmax(-1)
+        x = self.norm1(x + self.join((weights @ value).transpose(1, 2).flatten(2)))
+        out: Tensor = self.norm2(x + self.narrow(nn.functional.gelu(self.wide(x))))
+        return out
+
+
+class Encoder(nn.Module):
+    """An encoder in the style of Hugging Face's BERT: a table of positions, token types, and a pooled first token."""
+
+    position_ids: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.positions = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(POSITIONS, WIDTH)
+        self.types = nn.Embedding(2, WIDTH)
+        self.register_buffer("position_ids", torch.arange(POSITIONS)[None], persistent=False)
+        self.norm = nn.LayerNorm(WIDTH)
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+        self.pooler = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor) -> tuple[Tensor, Tensor]:
+        positions = self.position_ids[:, : input_ids.shape[1]]
+        x = self.norm(self.words(input_ids) + self.positions(positions) + self.types(token_type_ids))
+        mask = attention_mask[:, None, None, :].to(x.dtype)
+        hidden = (1.0 - mask) * torch.finfo(x.dtype).min
+        for layer in self.layers:
+            x = layer(x, hidden)
+        return x, torch.tanh(self.pooler(x[:, 0]))
+
+
+class Pooled(nn.Module):
+    """The encoder with one answer per text, the mean of its own tokens, and no token types."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = Encoder()
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        states, _ = self.encoder(input_ids, attention_mask, torch.zeros_like(input_ids))
+        own = attention_mask[..., None].to(states.dtype)
+        pooled: Tensor = (states * own).sum(1) / own.sum(1).clamp(min=1)
+        return pooled
+
+
+class Leaky(nn.Module):
+    """The mean over the padded length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, WIDTH)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        mean: Tensor = self.words(tokens).mean(1)
+        return mean
+
+
+class Frames(nn.Module):
+    """A running sum along the frames: one answer for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(5, 3)
+
+    def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
+        out: Tensor = self.scores(frames.cumsum(1))
+        return out
+
+
+class Crops(nn.Module):
+    """Pictures 4 high: a convolution over each, zero beyond its own width, and the sum of its columns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+
+    def forward(self, crops: Tensor, widths: Tensor) -> Tensor:
+        own = keep(widths, crops.shape[-1])
+        out: Tensor = (self.second(self.first(crops * own).relu() * own) * own).sum((2, 3))
+        return out
+
+
+class Reader(nn.Module):
+    """A CNN over pictures [batch, 1, 32, width], with a step for each two columns."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        channels = [1, *[4] * layers]
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, 3, padding=1) for before, after in itertools.pairwise(channels)
+        )
+        self.steps, self.pool = nn.Linear(4, 7), nn.MaxPool2d(2)
+
+    def forward(self, image: Tensor) -> Tensor:
+        for layer in self.convolutions:
+            image = layer(image).relu()
+        out: Tensor = self.steps(self.pool(image).mean(2).transpose(1, 2))
+        return out
+
+
+class Recurrent(nn.Module):
+    """An LSTM over [batch, length, 5]; answers for each step, or for the last."""
+
+    def __init__(self, *, bidirectional: bool = False, last: bool = False) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(5, 6, batch_first=True, bidirectional=bidirectional), last
+
+    def forward(self, frames: Tensor) -> Tensor:
+        steps, (hidden, _) = self.lstm(frames)
+        out: Tensor = hidden[-1] if self.last else steps
+        return out
+
+
+class Wave(nn.Module):
+    """Strided convolutions over samples, as speech models begin; with a norm over the length as wav2vec 2.0 has."""
+
+    def __init__(self, *, norm: bool = False) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv1d(1, 8, 10, stride=5), nn.Conv1d(8, 6, 3, stride=2)
+        self.norm = nn.GroupNorm(8, 8) if norm else nn.Identity()
+
+    def forward(self, wave: Tensor) -> Tensor:
+        out: Tensor = self.second(nn.functional.gelu(self.norm(self.first(wave[:, None])))).transpose(1, 2)
+        return out
+
+
+def made(module: nn.Module) -> nn.Module:
+    """The module ready to use, with weights drawn from a seed."""
+    generator = torch.Generator().manual_seed(7)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.3, generator=generator)
+    return module.eval()
+
+
+def _tokens(rows: int, length: int) -> Tensor:
+    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
+
+
+def pooled() -> tuple[nn.Module, dict[str, Tensor], list[str]]:
+    tokens = _tokens(2, 20)
+    return made(Pooled()), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}, ["vector"]
+
+
+def leaky() -> tuple[nn.Module, dict[str, Tensor]]:
+    return made(Leaky()), {"tokens": _tokens(2, 20)}
+
+
+def frames() -> tuple[nn.Module, dict[str, Tensor], list[str]]:
+    return made(Frames()), {"frames": torch.randn(2, 9, 5), "lengths": torch.tensor([9, 4])}, ["scores"]
+
+
+def crops() -> tuple[nn.Module, dict[str, Tensor]]:
+    return made(Crops()), {"crops": torch.randn(2, 1, 4, 20), "widths": torch.tensor([20, 7])}
+
+
+def three_inputs() -> tuple[nn.Module, dict[str, Tensor]]:
+    tokens = _tokens(2, 20)
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return made(Encoder()), dict(zip(names, (tokens, torch.ones_like(tokens), torch.zeros_like(tokens)), strict=True))
+
+
+def square_frames() -> tuple[nn.Module, dict[str, Tensor]]:
+    return made(Frames()), {"frames": torch.randn(2, 5, 5), "lengths": torch.tensor([5, 4])}
+
+
+def steps() -> tuple[nn.Module, dict[str, Tensor]]:
+    """One answer for each two columns, which no ragged answer can be."""
+    module = made(Reader(1))
+
+    class Widths(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reader = module
+
+        def forward(self, image: Tensor, widths: Tensor) -> Tensor:
+            out: Tensor = self.reader(image)
+            return out
+
+    return Widths().eval(), {"image": torch.randn(2, 1, 32, 20), "widths": torch.tensor([20, 8])}

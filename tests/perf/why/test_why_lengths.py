@@ -1,0 +1,98 @@
+"""What `perf.why` predicts for each way to let requests of different length share a batch."""
+
+import json
+from pathlib import Path
+
+import pytest
+from padded_models import encoder
+
+from perf.simulate.batcher.request import MS, Request
+from perf.why.__main__ import main
+from perf.why.lengths import Lengths, _at
+from perf.why.service import read_service
+
+TOKENS = 'input [ { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
+
+
+def request(number: int, *shape: int, rows: int = 1) -> Request:
+    return Request(number=number, at=0, rows=rows, shapes={"X": shape})
+
+
+def lengths(*requests: Request) -> Lengths:
+    return Lengths.of(["X"], requests)
+
+
+def test_what_an_execution_computes() -> None:
+    """Two rows of 3 and one of 10: 16 own elements, 30 padded to the longest, 48 to 16, 60 to the longest of all."""
+    batch = [request(1, 3, rows=2), request(2, 10)]
+    read = lengths(*batch, request(3, 20))
+    assert (read.own(batch), read.longest(batch)) == (16, 30)
+    assert (read.bucketed(batch), read.maximum(batch)) == (48, 60)
+    assert read.buckets == [4, 16, 32]
+    assert read.mean == pytest.approx(36 / 4)
+
+
+def test_only_axes_that_differ_are_padded() -> None:
+    batch = [request(1, 3, 32, 20), request(2, 3, 32, 50)]
+    read = lengths(*batch)
+    assert read.buckets == [32, 64]
+    assert read.longest(batch) == 2 * 3 * 32 * 50
+    assert read.bucketed(batch) == 2 * 3 * 32 * 64
+
+
+def test_elements_count_as_rows_of_mean_length() -> None:
+    read = lengths(request(1, 10), request(2, 30))
+    service = read_service("10+2")
+    assert read.timed(service, read.own)([request(1, 10)]) == 11 * MS  # half a row
+    assert read.timed(service, read.maximum)([request(1, 10), request(2, 30)]) == 16 * MS  # three rows
+    assert _at(read_service("1=20,3=30"), 2.5) == 27.5 * MS
+
+
+def changes(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, dict[str, float]]:
+    if not (tmp_path / "m").exists():
+        encoder(tmp_path, "m", backend="onnxruntime", parameters="", inputs=TOKENS)
+        path = tmp_path / "m" / "config.pbtxt"
+        path.write_text(path.read_text().replace("{ max_queue_delay_microseconds: 2000000 }", "{ }"))
+    words = ["m", "--repository", str(tmp_path), "--format", "json", *options]
+    assert main(words) == 0
+    return {each["change"]: each for each in json.loads(capsys.readouterr().out)["changes"]}
+
+
+PADDED, BUCKETS = (
+    "export.add --variable-length: the server pads tokens",
+    "export.add --variable-length and pad_lengths: ",
+)
+
+
+def test_each_way_has_its_predicted_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """160 at once, 16 to an execution of 2 ms and 1 ms for each mean row: ten in turn take 5.5 of one on average."""
+    found = changes(tmp_path, capsys, "--mix", "10,20,30,100", "--count", "160", "--service-ms", "2+1")
+    padded, buckets, clients = (
+        found[PADDED],
+        found[BUCKETS + "16 32 128"],
+        found["the clients pad to tokens [100]"],
+    )
+    assert padded["rows_per_execution"] == buckets["rows_per_execution"] == clients["rows_per_execution"] == 16
+    # 16 rows of 100 elements are 40 of the mean, 40; 128 elements are 51.2.
+    assert padded["mean_latency_ms"] == clients["mean_latency_ms"] == pytest.approx(5.5 * 42, abs=0.1)
+    assert buckets["mean_latency_ms"] == pytest.approx(5.5 * 53.2, abs=0.1)
+
+
+def test_a_rare_long_request_costs_the_clients_more_than_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = changes(tmp_path, capsys, "--mix", "10*79,200", "--concurrency", "16", "--service-ms", "2+1")
+    assert found[PADDED]["mean_latency_ms"] < 0.6 * found["the clients pad to tokens [200]"]["mean_latency_ms"]
+
+
+def test_what_is_assumed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes(tmp_path, capsys, "--mix", "10,30", "--service-ms", "2+1")
+    words = ["m", "--repository", str(tmp_path), "--concurrency", "16", "--mix", "10,30"]
+    assert main(words) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "Padding costs nothing in these predictions, as the time is assumed." in printed
+    assert "the clients pad to tokens [30]" in printed
+    assert main([*words, "--service-ms", "2+1"]) == 0
+    assert "the given time is for rows of 20 elements" in " ".join(capsys.readouterr().out.split())
+    assert main([*words[:-1], "30", "--service-ms", "2+1"]) == 0
+    assert "the given time is for rows" not in " ".join(capsys.readouterr().out.split())
