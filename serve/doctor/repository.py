@@ -16,6 +16,8 @@ from export.graph.signature import SignatureError
 from export.repository import ONNXRUNTIME
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
+from serve.doctor.flow.events import Event
+from serve.doctor.flow.walk import Walk
 from serve.doctor.graph import Graph
 from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
@@ -162,6 +164,14 @@ class Source(PythonFile):
     """A model.py, with the model's config.pbtxt (or the first variant that can be read)."""
 
     configuration: Configuration
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """What `execute` does on its paths; nothing if it takes its arguments in an unusual way."""
+        function = self.method("execute")
+        if function is None or function.decorator_list or len(function.args.args) != 2:
+            return ()
+        return Walk(self).events(function, function.args.args[1].arg)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -176,18 +176,21 @@ RIGHT = {
             responses.append(pb_utils.InferenceResponse(output_tensors=tensors))
         return responses
 """,
-    "lists joined": """
+    "errors first": """
     def execute(self, requests):
-        good = [r for r in requests if pb_utils.get_input_tensor_by_name(r, "x") is not None]
-        bad = [r for r in requests if pb_utils.get_input_tensor_by_name(r, "x") is None]
-        responses = self._good(good) + self._bad(bad)
+        errors = [self._problem(request) for request in requests]
+        good = [request for request, error in zip(requests, errors) if error is None]
+        answers = iter(self._answers(good))
+        responses = []
+        for error in errors:
+            if error is None:
+                responses.append(next(answers))
+            else:
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(error)))
         return responses
 
-    def _good(self, requests):
+    def _answers(self, requests):
         return [pb_utils.InferenceResponse([]) for _ in requests]
-
-    def _bad(self, requests):
-        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("no x")) for _ in requests]
 """,
     "a match": """
     def execute(self, requests):

@@ -117,6 +117,14 @@ ONE_FOR_ALL = {
             return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
         return responses
 """,
+    "a list of its own for each request": """
+    def execute(self, requests):
+        for request in requests:
+            responses = []
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
+        return responses
+""",
     "by name": """
     def execute(self, requests):
         batch = torch.cat([torch.from_numpy(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests])
@@ -136,14 +144,6 @@ SKIPPED = {
                 pb_utils.Logger.log_warn("no x")
                 continue
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", tensor.as_numpy())]))
-        return responses
-""",
-    "a list of its own for each request": """
-    def execute(self, requests):
-        for request in requests:
-            responses = []
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
         return responses
 """,
     "returned from the loop": """
