@@ -77,7 +77,7 @@ class Arrays:
 
     def _split(self, call: ast.Call, rest: list[Value], named: dict[str, Value], state: State) -> Value:
         parts = next(iter([*rest, *named.values()]), UNKNOWN)
-        if parts.kind is Kind.NUMBER and parts.size == REQUESTS:
+        if parts.kind is Kind.SHARE or (parts.kind is Kind.NUMBER and parts.size == REQUESTS):
             self._walk.note(Event(act=Act.BY_REQUEST, node=call), state)
             return sequence(REQUESTS)
         if parts.constant == 1 and isinstance(call.func, ast.Attribute) and call.func.attr == "split":

@@ -7,6 +7,7 @@ from serve.doctor.flow.arrays import Arrays
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import State, dotted
 from serve.doctor.flow.values import (
+    CLIENT,
     INDEX,
     JOINED,
     REQUESTS,
@@ -28,13 +29,14 @@ if TYPE_CHECKING:
     from serve.doctor.flow.expressions import Expressions
     from serve.doctor.flow.walk import Walk
 
-RUNNING = ("run", "forward", "predict", "predict_proba", "generate", "infer", "encode", "transcribe", "__call__")
+RUNNING = ("run", "run_with_iobinding", "forward", "predict", "predict_proba", "generate", "infer", "encode", "transcribe", "__call__")
 SAME = ("list", "tuple", "iter", "reversed", "sorted", "tqdm")
 LOOKING = (
     *SAME, "len", "enumerate", "zip", "range", "map", "filter", "sum", "max", "min", "any", "all", "print", "str",
     "isinstance", "repr", "bool", "set", "dict", "type", "id", "hasattr", "InferenceResponse", "Tensor", "next",
 )  # fmt: skip
 MODULES = ("numpy", "torch", "logging", "json", "asyncio", "triton_python_backend_utils", "onnxruntime", "scipy")
+VERBS = ("get", "post", "put", "patch", "delete", "head", "request", "getresponse", "urlopen", "infer")
 FINAL = "TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 
 
@@ -64,7 +66,7 @@ class Calls:
         known = self._known(call, name, owner, arguments, state)
         if known is None:
             known = self._arrays.value(call, name, owner, arguments, named, state)
-        if known is None and self._runs(call, name, owner) and any(_is_batch(value) for value in every):
+        if known is None and self._runs(call, name, owner, state) and any(_is_batch(value) for value in every):
             # A session returns a list of outputs, each with all rows.
             known = sequence(None, JOINED) if name == "run" else JOINED
         return known if known is not None else mixed([owner, *every] if owner is not None else every)
@@ -80,10 +82,14 @@ class Calls:
 
     def _note(self, call: ast.Call, name: str, owner: Value | None, values: list[Value], state: State) -> None:
         waiting = self._walk.names.blocks(call.func, state.env)
+        if owner is not None and owner.kind is Kind.CLIENT and name in VERBS:
+            waiting = ast.unparse(call.func)
         if waiting:
             self._walk.note(Event(act=Act.BLOCKS, node=call, name=waiting), state)
-        if self._runs(call, name, owner) and any(value.is_own for value in values):
-            self._walk.note(Event(act=Act.RUNS, node=call, name=ast.unparse(call.func)), state)
+        if self._runs(call, name, owner, state) and (name in RUNNING or any(value.is_own for value in values)):
+            self._walk.note(Event(act=Act.RUNS, node=call, name=ast.unparse(call.func), is_inside=True), state)
+        elif self._runs(call, name, owner, state):
+            self._walk.note(Event(act=Act.RUNS, node=call, is_inside=False), state)
         if name == "send" and owner is not None and owner.kind is Kind.SENDER:
             state.sent += 1
             last = self._is_last(call, state)
@@ -99,11 +105,13 @@ class Calls:
         value = self._expressions.value(flags[0], state)
         return bool(value.constant) if value.kind is Kind.CONSTANT else None
 
-    def _runs(self, call: ast.Call, name: str, owner: Value | None) -> bool:
+    def _runs(self, call: ast.Call, name: str, owner: Value | None, state: State) -> bool:
         """Whether a call runs a network."""
         if owner is not None and owner.kind is Kind.NETWORK:
             return name in RUNNING
         called = dotted(call.func)
+        if called is not None and called in state.env:
+            return state.env[called].kind is Kind.NETWORK
         return called is not None and self._walk.names.function(call.func) is None and self._walk.names.is_network(called)
 
     def _change_of_list(self, call: ast.Call, state: State) -> Value | None:
@@ -154,6 +162,8 @@ class Calls:
                 return found
         if isinstance(call.func, ast.Name) and name == "list" and not arguments:
             return sequence(Size())
+        if self._walk.names.makes_client(call.func, state.env):
+            return CLIENT
         match name:
             case "get_input_tensor_by_name" if arguments:
                 return TENSOR if arguments[0].is_own else UNKNOWN
@@ -169,6 +179,8 @@ class Calls:
         first = arguments[0]
         length = first.length
         match name:
+            case "int" if first.kind is Kind.SHARE:
+                return first
             case "len" if length is not None:
                 return number(length)
             case "range":
@@ -180,13 +192,15 @@ class Calls:
                 return self._zipped(call, arguments, state)
             case "map" if len(arguments) > 1:
                 return self._mapped(call, arguments[1:], state)
+            case _ if name in SAME and first.kind is not Kind.JOINED:
+                return first if first.kind is Kind.LIST and first.sizes else sequence(length, first.element)
             case _ if name in SAME:
-                return sequence(length, first.element) if first.kind is not Kind.JOINED else first
+                return first
         return None
 
     def _zipped(self, call: ast.Call, values: list[Value], state: State) -> Value:
         lengths = [value.length for value in values]
-        if REQUESTS in lengths and any(value.kind is Kind.JOINED for value in values):
+        if REQUESTS in lengths and any(value.length == Size(rows=1) for value in values):
             self._walk.note(Event(act=Act.BY_REQUEST, node=call), state)
         known = [length for length in lengths if length is not None]
         # The loop is as long as the shortest; one over the requests is taken to be a loop over them.

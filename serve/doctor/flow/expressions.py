@@ -9,9 +9,12 @@ from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import State, dotted
 from serve.doctor.flow.values import (
     ANY,
+    CLIENT,
     JOINED,
     NETWORK,
     REQUESTS,
+    ROWS,
+    SHARE,
     UNKNOWN,
     Kind,
     Size,
@@ -22,12 +25,15 @@ from serve.doctor.flow.values import (
     mixed,
     number,
     sequence,
+    some,
 )
 
 if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
 
 Comprehension = ast.ListComp | ast.GeneratorExp | ast.SetComp
+YIELDS = "<yields>"
+"""The name of the list of what a generator yields."""
 ABOUT = ("shape", "size", "ndim", "dtype", "T", "device")
 
 
@@ -67,7 +73,11 @@ class Expressions:
                 return self._operation(node, state)
             case ast.IfExp():
                 self.value(node.test, state)
-                return joined([self.value(node.body, state), self.value(node.orelse, state)])
+                return joined(self._apart([node.body, node.orelse], state))
+            case ast.BoolOp():
+                return mixed([self.value(node.values[0], state), *self._apart(node.values[1:], state)])
+            case ast.Yield() | ast.YieldFrom():
+                return self._yielded(node, state)
             case ast.Lambda():
                 return UNKNOWN
             case ast.DictComp():
@@ -76,6 +86,30 @@ class Expressions:
         values = [self.value(child, state) for child in children]
         holds_rows = isinstance(node, ast.Dict | ast.UnaryOp) and any(value.kind is Kind.JOINED for value in values)
         return JOINED if holds_rows else mixed(values)
+
+    def _apart(self, nodes: list[ast.expr], state: State) -> list[Value]:
+        """The values of expressions of which not all are evaluated; lists that they change are not known afterwards."""
+        values = []
+        before = dict(state.env)
+        for node in nodes:
+            inner = state.copy()
+            inner.env = dict(before)
+            values.append(self.value(node, inner))
+            for name, value in inner.env.items():
+                if before.get(name) != value:
+                    state.env[name] = ANY
+            if (inner.sent, inner.finals) != (state.sent, state.finals):
+                state.forget_sender()
+        return values
+
+    def _yielded(self, node: ast.Yield | ast.YieldFrom, state: State) -> Value:
+        value = self.value(node.value, state)
+        yields = state.env.get(YIELDS)
+        if yields is not None and yields.kind is Kind.LIST:
+            is_many = isinstance(node, ast.YieldFrom)
+            size = value.length if is_many else Size(ones=1)
+            state.env[YIELDS] = yields.added(size, value.element if is_many else value)
+        return UNKNOWN
 
     def _name(self, node: ast.Name, state: State) -> Value:
         if node.id in state.env:
@@ -110,6 +144,7 @@ class Expressions:
         with self._walk.inside(is_of_requests=size == REQUESTS):
             for condition in first.ifs:
                 self.value(condition, inner)
+            filters = not all(self._walk.conditions.holds(condition, inner) for condition in first.ifs)
             for other in others:
                 further = self.value(other.iter, inner)
                 more = further.length
@@ -119,8 +154,11 @@ class Expressions:
         if item.kind is Kind.SENDER:
             state.forget_sender()
             item = UNKNOWN
-        if any(generator.ifs for generator in node.generators):
-            size = None
+        if isinstance(node, ast.SetComp) or any(generator.ifs for generator in others):
+            return sequence(None, item)
+        if filters or looped.sizes:
+            is_of_requests = size == REQUESTS or (looped.sizes and not filters and not others)
+            return some(looped.loop or node, item) if is_of_requests else sequence(None, item)
         return sequence(size, item)
 
     def _dictionary(self, node: ast.DictComp, state: State) -> Value:
@@ -136,6 +174,8 @@ class Expressions:
         if name is not None and name in state.env:
             return state.env[name]
         if name is not None and name.startswith("self."):
+            if self._walk.names.is_client(name):
+                return CLIENT
             return NETWORK if self._walk.names.is_network(name) else UNKNOWN
         value = self.value(node.value, state)
         if value.kind is Kind.JOINED and node.attr not in ABOUT:
@@ -153,13 +193,15 @@ class Expressions:
         lower = first.lower if isinstance(first, ast.Slice) else first
         index = self._index(node.slice, lower, state)
         if value.kind is Kind.JOINED:
-            if index.kind is Kind.INDEX:
+            if index.kind in (Kind.INDEX, Kind.SHARE):
                 self._walk.note(Event(act=Act.BY_REQUEST, node=node), state)
             # outputs[0] is the first output, outputs["y"] the one of this name.
             return value if isinstance(node.slice, ast.Constant) else Value(kind=Kind.UNKNOWN, is_own=True)
         if value.kind is Kind.TUPLE and isinstance(index.constant, int) and index.constant < len(value.items):
             return value.items[index.constant]
         if value.kind is Kind.LIST:
+            if value.size == ROWS and index.kind is Kind.INDEX:
+                self._walk.note(Event(act=Act.BY_REQUEST, node=node), state)
             return value.element if not isinstance(node.slice, ast.Slice) else sequence(None, value.item)
         return Value(kind=Kind.UNKNOWN, is_own=value.is_own or index.is_own)
 
@@ -178,6 +220,10 @@ class Expressions:
                 if listed.kind is Kind.LIST and factor.size is not None and listed.size is not None:
                     is_known = listed.size.is_constant or factor.size.is_constant
                     return sequence(listed.size.over(factor.size) if is_known else None, listed.item)
+        if isinstance(node.op, ast.FloorDiv | ast.Div) and right.size == REQUESTS and left.size == ROWS:
+            return SHARE
+        if Kind.SHARE in (left.kind, right.kind):
+            return SHARE
         if Kind.LIST in (left.kind, right.kind):
             return ANY
         for kind in (Kind.JOINED, Kind.ARRAY):

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import Path, State, dotted
-from serve.doctor.flow.values import ANY, REQUESTS, Kind, Size, Value, joined
+from serve.doctor.flow.values import ANY, INDEX, ONE, REQUESTS, Kind, Size, Value, joined, some
 
 if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
@@ -19,6 +19,9 @@ def loop(walk: "Walk", statement: Loop, state: State) -> list[Path]:
     size = looped.length if looped is not None else None
     stored = _stored(statement, state)
     entry = _entry(state, stored)
+    if size == REQUESTS:
+        for name in _counters(statement, state):
+            entry.bind(name, INDEX)
     if isinstance(statement, ast.While):
         walk.expressions.value(statement.test, entry)
         walk.whiles += 1
@@ -32,9 +35,44 @@ def loop(walk: "Walk", statement: Loop, state: State) -> list[Path]:
     if size == REQUESTS:
         _note_streams(walk, statement, passes, state)
     after = _after(statement, state, entry, passes + breaks, None if breaks else size, stored)
+    if looped is not None and _leaves_out(looped, breaks, passes, size, state):
+        _mark(after, state, passes, looped.loop or statement)
     left = [path for path in paths if path.end in ("return", "raise")]
     ended = walk.run(statement.orelse, after.copy()) + ([Path(after)] if breaks and statement.orelse else [])
     return left + ended
+
+
+def _counters(statement: Loop, state: State) -> set[str]:
+    """The names that start at 0 and count the passes."""
+    found = set()
+    for part in statement.body:
+        match part:
+            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=ast.Constant(value=1)):
+                is_only = sum(_assigns(node, name) for node in ast.walk(statement)) == 1
+                if is_only and state.env.get(name, ANY).constant == 0:
+                    found.add(name)
+    return found
+
+
+def _assigns(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+
+
+def _leaves_out(looped: Value, breaks: list[State], passes: list[State], size: Size | None, state: State) -> bool:
+    """Whether the loop ends before the last request, or is over some requests only."""
+    if looped.sizes:
+        return True
+    is_certain = all(path.blame == "request" and path.is_guarded == state.is_guarded for path in breaks)
+    return size == REQUESTS and bool(breaks) and is_certain and bool(passes)
+
+
+def _mark(after: State, state: State, passes: list[State], loop: ast.AST) -> None:
+    """Mark the lists that get an item in each of the passes."""
+    for name, before in state.env.items():
+        values = [passed.env.get(name, ANY) for passed in passes]
+        if before.kind is Kind.LIST and before.size == Size() and after.is_list(name):
+            if all(value.kind is Kind.LIST and value.size == ONE for value in values):
+                after.env[name] = some(loop, after.env[name].item)
 
 
 def _stored(statement: Loop, state: State) -> set[str]:

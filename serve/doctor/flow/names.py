@@ -30,15 +30,21 @@ MAKERS = (
     "Booster",
 )
 NOT_NETWORKS = ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Tokenizer.from_pretrained")
-CLIENTS = ("requests.Session", "requests.session", "httpx.Client")
+CLIENTS = (
+    "requests.Session",
+    "requests.session",
+    "httpx.Client",
+    "http.client.HTTPConnection",
+    "http.client.HTTPSConnection",
+    "urllib3.PoolManager",
+    "tritonclient.http.InferenceServerClient",
+    "tritonclient.grpc.InferenceServerClient",
+)
 BLOCKING = (
     "time.sleep",
     "urllib.request.urlopen",
     "urllib.request.urlretrieve",
     "wget.download",
-    "subprocess.run",
-    "subprocess.check_output",
-    "os.system",
 )
 VERBS = ("get", "post", "put", "patch", "delete", "head", "request")
 KEEPING = ("no_grad", "inference_mode", "staticmethod", "classmethod", "autocast", "override")
@@ -82,6 +88,12 @@ class Names:
                         found.setdefault(name, []).append(node.value)
         return found
 
+    @cached_property
+    def _modules(self) -> set[str]:
+        """The classes of the file that are modules of torch or keras."""
+        classes = (node for node in ast.walk(self._file.tree) if isinstance(node, ast.ClassDef))
+        return {node.name for node in classes if any(ast.unparse(base).endswith("Module") for base in node.bases)}
+
     def function(self, called: ast.expr) -> Function | None:
         """The function of this file that a call runs; None for other code."""
         name = dotted(called)
@@ -91,7 +103,7 @@ class Names:
             return None
         method = name.removeprefix("self.")
         found = self._file.method(method) if name.startswith("self.") else self._functions.get(name)
-        if found is None or any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(found)):
+        if found is None:
             return None
         return found if all(_keeps(decorator) for decorator in found.decorator_list) else None
 
@@ -117,7 +129,7 @@ class Names:
             return False
         if any(any(word == maker or maker.endswith((f".{word}", word)) for word in MAKERS) for maker in made):
             return True
-        if any(_is_pretrained(maker) for maker in made):
+        if any(_is_pretrained(maker) or maker in self._modules for maker in made):
             return True
         if not name.startswith("self.") and not values:
             return False
@@ -146,10 +158,16 @@ class Names:
         module, _, verb = name.rpartition(".")
         if name in BLOCKING or (module in ("requests", "httpx") and verb in VERBS):
             return name if self._root(called) in self._imports else ""
-        if isinstance(called, ast.Attribute) and called.attr in VERBS and (client := dotted(called.value)):
-            made = [self._maker(value) for value in self._assigned.get(client, [])]
-            return f"{client}.{called.attr}" if made and all(maker in CLIENTS for maker in made) else ""
         return ""
+
+    def makes_client(self, called: ast.expr, bound: Container[str]) -> bool:
+        """Whether a call makes a client of a server."""
+        return self.full_name(called, bound) in CLIENTS
+
+    def is_client(self, name: str) -> bool:
+        """Whether "self.x" is such a client."""
+        made = [self._maker(value) for value in self._assigned.get(name, [])]
+        return bool(made) and all(maker in CLIENTS for maker in made)
 
 
 def _is_pretrained(maker: str) -> bool:

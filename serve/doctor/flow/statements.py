@@ -78,6 +78,7 @@ class Statements:
             failed = state.copy()
             failed.blame = failed.blame or "request"
             self._walk.note(Event(act=Act.RAISES, node=statement), failed)
+        state.is_guarded |= value.is_of_batch
         return [Path(state)]
 
     def _assigned(self, statement: ast.Assign, state: State) -> None:
@@ -181,7 +182,8 @@ class Statements:
             value = self._walk.expressions.value(item.context_expr, state)
             suppresses |= "suppress" in ast.unparse(item.context_expr)
             if item.optional_vars is not None:
-                self._walk.assign(item.optional_vars, Value(kind=Kind.UNKNOWN, is_own=value.is_own), state)
+                opened = value if value.kind is Kind.CLIENT else Value(kind=Kind.UNKNOWN, is_own=value.is_own)
+                self._walk.assign(item.optional_vars, opened, state)
         skipped = [Path(state.copy())] if suppresses else []
         self._walk.tries += suppresses
         paths = self._walk.run(statement.body, state)

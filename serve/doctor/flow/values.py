@@ -63,6 +63,7 @@ class Kind(Enum):
     TUPLE = auto()  # of known members
     NUMBER = auto()  # a length
     INDEX = auto()  # the number of a request in the batch
+    SHARE = auto()  # the rows of the batch divided by its requests
     REQUEST = auto()
     TENSOR = auto()  # of one request
     ARRAY = auto()  # the rows of one request
@@ -70,6 +71,7 @@ class Kind(Enum):
     RESPONSE = auto()
     SENDER = auto()
     NETWORK = auto()
+    CLIENT = auto()  # of a server that is called over HTTP or gRPC
     FUNCTION = auto()
 
 
@@ -121,7 +123,8 @@ class Value:
         """The list with more items."""
         total = self.size + size if self.size is not None and size is not None else None
         kept = item if self.item is None else joined([self.item, item or UNKNOWN])
-        return replace(self, size=total, item=kept, is_of_batch=bool(total and total.requests))
+        is_of_batch = bool(total and total.requests)
+        return replace(self, size=total, item=kept, is_of_batch=is_of_batch, sizes=frozenset(), loop=None)
 
 
 ANY = Value(kind=Kind.ANY)
@@ -134,7 +137,10 @@ TENSOR = Value(kind=Kind.TENSOR, is_own=True)
 ARRAY = Value(kind=Kind.ARRAY, is_own=True)
 SENDER = Value(kind=Kind.SENDER, is_own=True)
 INDEX = Value(kind=Kind.INDEX, is_of_batch=True)
+SHARE = Value(kind=Kind.SHARE, is_of_batch=True)
 NETWORK = Value(kind=Kind.NETWORK)
+CLIENT = Value(kind=Kind.CLIENT)
+SOME = frozenset({Size(), ONE})
 
 
 def constant(value: object) -> Value:
@@ -153,6 +159,11 @@ def number(size: Size) -> Value:
     if size.is_constant:
         return constant(size.ones)
     return Value(kind=Kind.NUMBER, size=size, is_of_batch=bool(size.requests), is_own=bool(size.own))
+
+
+def some(loop: ast.AST | None, item: Value | None = None) -> Value:
+    """A list for some of the requests only; `loop` leaves the others out."""
+    return Value(kind=Kind.LIST, item=item, sizes=SOME, loop=loop)
 
 
 def members(*values: Value) -> Value:

@@ -3,14 +3,15 @@
 import ast
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from serve.doctor.flow.conditions import Conditions, sentinels
 from serve.doctor.flow.events import Act, Event
-from serve.doctor.flow.expressions import Expressions
+from serve.doctor.flow.expressions import YIELDS, Expressions
 from serve.doctor.flow.names import Function, Names
 from serve.doctor.flow.state import Path, State, distinct, dotted
 from serve.doctor.flow.statements import Statements
-from serve.doctor.flow.values import ANY, REQUEST, REQUESTS, UNKNOWN, Kind, Value, constant, joined, sequence
+from serve.doctor.flow.values import ANY, REQUEST, REQUESTS, UNKNOWN, Kind, Size, Value, constant, joined, sequence
 from serve.doctor.python_file import PythonFile
 
 STEPS = 30_000
@@ -55,8 +56,10 @@ class Walk:
         """Keep an event, if its path is certain and its place in the code is one where it matters."""
         if state.is_guarded and event.act is not Act.BLOCKS:
             return
-        if event.act is Act.RUNS and (not self.requests or self.handlers):
-            return
+        if event.act is Act.RUNS:
+            event = replace(event, is_inside=event.is_inside and self.requests > 0)
+            if event.is_inside and self.handlers:
+                return
         if event.act is Act.RAISES and (not self.requests or self.tries or state.blame != "request"):
             return
         if event.act is Act.BLOCKS and self.whiles:
@@ -115,6 +118,9 @@ class Walk:
         is_local = isinstance(call.func, ast.Name) and call.func.id in state.env
         inner.env = dict(state.env) if is_local else {}
         inner.env |= _bound(function, call.func, arguments, named)
+        yields = _yields(function)
+        if yields:
+            inner.env[YIELDS] = sequence(Size())
         before = dict(inner.env)
         paths = self._in_function(function, inner)
         ended = [path for path in paths if path.end in ("next", "return")]
@@ -122,6 +128,8 @@ class Walk:
         self._give_back(function, call, before, certain, state)
         if not certain:
             return UNKNOWN
+        if yields:
+            return joined([path.state.env[YIELDS] for path in certain])
         return joined([path.value or constant(None) for path in certain])
 
     def _give_back(
@@ -152,6 +160,10 @@ class Walk:
         finally:
             self._functions.pop()
             self.conditions = conditions
+
+
+def _yields(function: Function) -> bool:
+    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
 
 
 def _parameters(function: Function, called: ast.expr) -> list[str]:

@@ -136,13 +136,13 @@ def a_network_runs_once_for_a_batch(source: Source) -> Iterator[Problem]:
     is_dynamic = source.configuration.scheduler in ("dynamic_batching", None)
     if not batches(source) or not is_dynamic or is_decoupled(source):
         return
-    for event in source.events:
-        if event.act is Act.RUNS:
-            yield Problem(
-                source.at(event.node),
-                f"{event.name} runs once for each request, so batching saves nothing. Join the rows, run once and "
-                "split.",
-            )
+    runs = [event for event in source.events if event.act is Act.RUNS]
+    # A file that also runs the whole batch runs single requests for a reason.
+    for event in runs if all(event.is_inside for event in runs) else ():
+        yield Problem(
+            source.at(event.node),
+            f"{event.name} runs once for each request, so batching saves nothing. Join the rows, run once and split.",
+        )
 
 
 @rule(

@@ -156,7 +156,9 @@ def batches(source: Source) -> bool:
 
 
 def takes_one_row(source: Source) -> bool:
-    """Whether the file compares a number of rows with 1, as code does that refuses requests of several rows."""
+    """Whether requests have one row: with the sequence batcher, and if the file compares their number of rows with 1."""
+    if source.configuration.scheduler == "sequence_batching":
+        return True
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
