@@ -16,8 +16,7 @@ from export.graph.signature import SignatureError
 from export.repository import ONNXRUNTIME
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
-from serve.doctor.flow.events import Event
-from serve.doctor.flow.walk import Walk
+from serve.doctor.flow.walk import Events, walked
 from serve.doctor.graph import Graph
 from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
@@ -41,8 +40,6 @@ PLATFORMS = {
     "ensemble": "ensemble",
 }
 DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
-
-
 VERSION = re.compile("0|[1-9][0-9]{0,17}")
 # Folders that are models to tritonserver only, besides hidden ones.
 STRANGERS = ("__pycache__", "lost+found")
@@ -166,12 +163,9 @@ class Source(PythonFile):
     configuration: Configuration
 
     @cached_property
-    def events(self) -> tuple[Event, ...]:
-        """What `execute` does on its paths; nothing if it takes its arguments in an unusual way."""
-        function = self.method("execute")
-        if function is None or function.decorator_list or len(function.args.args) != 2:
-            return ()
-        return Walk(self).events(function, function.args.args[1].arg)
+    def events(self) -> Events:
+        """What `execute` does on its paths."""
+        return walked(self)
 
 
 @dataclass(frozen=True, kw_only=True)

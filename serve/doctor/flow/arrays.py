@@ -23,7 +23,22 @@ CHANGES = (
     "size", "dim", "numel", "tobytes", "resize", "roll", "flip", "take", "einsum", "print", "isinstance", "str", "repr",
     "max_memory_allocated", "get", "keys", "values", "items", "pop",
 )  # fmt: skip
-REDUCES = ("mean", "sum", "max", "min", "argmax", "argmin", "std", "var", "norm", "any", "all", "prod", "median", "topk")
+REDUCES = (
+    "mean",
+    "sum",
+    "max",
+    "min",
+    "argmax",
+    "argmin",
+    "std",
+    "var",
+    "norm",
+    "any",
+    "all",
+    "prod",
+    "median",
+    "topk",
+)
 SPLITS = ("split", "array_split", "vsplit", "chunk", "tensor_split")
 MODULES = ("numpy", "torch", "scipy", "cupy", "tensorflow")
 

@@ -29,7 +29,18 @@ if TYPE_CHECKING:
     from serve.doctor.flow.expressions import Expressions
     from serve.doctor.flow.walk import Walk
 
-RUNNING = ("run", "run_with_iobinding", "forward", "predict", "predict_proba", "generate", "infer", "encode", "transcribe", "__call__")
+RUNNING = (
+    "run",
+    "run_with_iobinding",
+    "forward",
+    "predict",
+    "predict_proba",
+    "generate",
+    "infer",
+    "encode",
+    "transcribe",
+    "__call__",
+)
 SAME = ("list", "tuple", "iter", "reversed", "sorted", "tqdm")
 LOOKING = (
     *SAME, "len", "enumerate", "zip", "range", "map", "filter", "sum", "max", "min", "any", "all", "print", "str",
@@ -112,7 +123,9 @@ class Calls:
         called = dotted(call.func)
         if called is not None and called in state.env:
             return state.env[called].kind is Kind.NETWORK
-        return called is not None and self._walk.names.function(call.func) is None and self._walk.names.is_network(called)
+        return (
+            called is not None and self._walk.names.function(call.func) is None and self._walk.names.is_network(called)
+        )
 
     def _change_of_list(self, call: ast.Call, state: State) -> Value | None:
         """append, extend and others on a list of this path."""
@@ -130,7 +143,7 @@ class Calls:
                 state.env[name] = listed.added(Size(ones=1), item)
             case "extend", [value]:
                 state.env[name] = listed.added(value.length, value.element)
-            case ("pop" | "remove" | "clear" | "__setitem__" | "__delitem__"), _:
+            case (("pop" | "remove" | "clear" | "__setitem__" | "__delitem__"), _):
                 state.env[name] = listed.added(None, None)
             case _:
                 return None
@@ -148,9 +161,9 @@ class Calls:
             plain = argument.value if isinstance(argument, ast.Starred) else argument
             state.forget_list(plain)
             value = state.env.get(dotted(plain) or "")
-            if value is not None and value.kind in (Kind.SENDER, Kind.REQUEST):
-                state.forget_sender()
-            elif isinstance(plain, ast.Call) and "get_response_sender" in ast.unparse(plain):
+            if (value is not None and value.kind in (Kind.SENDER, Kind.REQUEST)) or (
+                isinstance(plain, ast.Call) and "get_response_sender" in ast.unparse(plain)
+            ):
                 state.forget_sender()
 
     def _known(
@@ -204,7 +217,9 @@ class Calls:
             self._walk.note(Event(act=Act.BY_REQUEST, node=call), state)
         known = [length for length in lengths if length is not None]
         # The loop is as long as the shortest; one over the requests is taken to be a loop over them.
-        size = REQUESTS if REQUESTS in known else known[0] if len(known) == len(lengths) == known.count(known[0]) else None
+        size = (
+            REQUESTS if REQUESTS in known else known[0] if len(known) == len(lengths) == known.count(known[0]) else None
+        )
         return sequence(size, members(*(value.element for value in values)))
 
     def _mapped(self, call: ast.Call, values: list[Value], state: State) -> Value:

@@ -235,5 +235,3 @@ def _chosen(path: Path, branch: bool) -> Path:
         if len(path.state.choices) > 1 and len(set(path.state.choices)) == 1:
             path.state.is_guarded = True
     return path
-
-

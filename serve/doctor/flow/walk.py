@@ -19,6 +19,9 @@ PATHS = 64
 DEPTH = 5
 
 
+Events = tuple[Event, ...]
+
+
 class TooLongError(Exception):
     """The file has more paths than the doctor follows."""
 
@@ -36,10 +39,10 @@ class Walk:
         self._statements = Statements(self)
         self.conditions = Conditions(self.expressions.value, {})
 
-    def events(self, function: Function, requests: str) -> tuple[Event, ...]:
+    def events(self, function: Function, requests: str) -> Events:
         """What `execute` does; nothing if it is too long to follow."""
         names = [argument.arg for argument in function.args.args]
-        state = State(env={name: ANY for name in names} | {requests: sequence(REQUESTS, REQUEST)})
+        state = State(env=dict.fromkeys(names, ANY) | {requests: sequence(REQUESTS, REQUEST)})
         try:
             self._in_function(function, state)
         except (TooLongError, RecursionError):
@@ -162,6 +165,14 @@ class Walk:
             self.conditions = conditions
 
 
+def walked(file: PythonFile) -> Events:
+    """What `execute` does on its paths; nothing if it takes its arguments in an unusual way."""
+    function = file.method("execute")
+    if function is None or function.decorator_list or len(function.args.args) != 2:
+        return ()
+    return Walk(file).events(function, function.args.args[1].arg)
+
+
 def _yields(function: Function) -> bool:
     return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
 
@@ -172,12 +183,10 @@ def _parameters(function: Function, called: ast.expr) -> list[str]:
     return names if isinstance(called, ast.Name) or is_static else names[1:]
 
 
-def _bound(
-    function: Function, called: ast.expr, arguments: list[Value], named: dict[str, Value]
-) -> dict[str, Value]:
+def _bound(function: Function, called: ast.expr, arguments: list[Value], named: dict[str, Value]) -> dict[str, Value]:
     """The values of a function's parameters."""
     parameters = _parameters(function, called)
-    bound = {name: ANY for name in parameters}
+    bound = dict.fromkeys(parameters, ANY)
     defaults = function.args.defaults
     for argument, default in zip(function.args.args[len(function.args.args) - len(defaults) :], defaults, strict=True):
         bound[argument.arg] = constant(default.value) if isinstance(default, ast.Constant) else ANY
