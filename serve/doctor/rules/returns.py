@@ -177,10 +177,9 @@ def _unended(source: Source, call: ast.Call) -> Problem:
         "responses = []",
         "for request in requests:",
         f"    {READ}",
-        f"    response = {ANSWER}",
-        "    flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL",
-        "    request.get_response_sender().send(response, flags=flags)",
-        "    responses.append(response)",
+        "    sender = request.get_response_sender()",
+        f"    sender.send({ANSWER})",
+        f"    responses.append({ANSWER})",
         "return responses",
         config=DECOUPLED,
     ),
@@ -189,7 +188,8 @@ def _unended(source: Source, call: ast.Call) -> Problem:
 def decoupled_models_return_nothing(source: Source) -> Iterator[Problem]:
     """A decoupled model sends its responses and returns some too.
 
-    In decoupled mode `execute` must return None. SERVER_SAYS
+    In decoupled mode `execute` must return None. The returned responses are lost: the client gets an error in their
+    place, "the execute function must return None" (measured), or nothing if the last response was sent before.
 
     Source: python_backend, pb_stub.cc; python_backend README (Decoupled mode).
     Fix: remove the returned value.
@@ -201,7 +201,7 @@ def decoupled_models_return_nothing(source: Source) -> Iterator[Problem]:
         if value.item is None or not value.item.is_none:
             yield Problem(
                 source.at(event.node),
-                "a decoupled model sends its responses and returns some too, which is an error. Return None.",
+                "a decoupled model sends its responses and returns some too: those never arrive. Return None.",
             )
 
 

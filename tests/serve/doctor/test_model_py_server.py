@@ -28,6 +28,13 @@ def unbatched(example: Example) -> Example:
     return replace(example, config='backend: "python"')
 
 
+def ended(example: Example) -> Example:
+    """The model with a last response to each request."""
+    flags = ", flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)\n        "
+    text = example.files["1/model.py"].replace(")\n            responses", f"{flags}    responses")
+    return replace(example, files={"1/model.py": text})
+
+
 MODELS = {
     "M813": bad("M813"),
     "M814": bad("M814"),
@@ -41,6 +48,7 @@ MODELS = {
     "M819": bad("M819"),
     "M819_good": good("M819"),
     "M826": bad("M826"),
+    "M826_ended": ended(bad("M826")),
 }
 # The first request has two rows, so that the first batch has seven requests.
 ROWS: list[Tensors] = [{"x": np.full((2 if at == 0 else 1, 2), at, np.float32)} for at in range(HELD)]
@@ -105,15 +113,19 @@ def test_a_pause_delays_every_request(loaded: Examiner) -> None:
     assert time.monotonic() - started >= 0.15
 
 
-def test_a_decoupled_model_that_returns_too_fails(loaded: Examiner) -> None:
+@pytest.mark.parametrize(("model", "message"), [("M826", "must return None"), ("M826_ended", "")])
+def test_what_a_decoupled_model_returns_is_lost(loaded: Examiner, model: str, message: str) -> None:
     received: list[tuple[object, object]] = []
     with grpc.InferenceServerClient(loaded.server.grpc_url) as client:
         client.start_stream(lambda result, error: received.append((result, error)))
         tensor = grpc.InferInput("x", [1, 2], "FP32")
         tensor.set_data_from_numpy(ONE)
-        client.async_stream_infer("M826", [tensor])
+        client.async_stream_infer(model, [tensor])
         client.stop_stream()
-    assert "must return None" in loaded.server.log.read_text() + str(received), received
+    errors = [str(error) for _, error in received if error is not None]
+    assert len(received) - len(errors) == 1, received
+    assert message in "".join(errors)
+    assert bool(errors) == bool(message)
 
 
 def test_a_larger_completed_size_wins(tmp_path_factory: pytest.TempPathFactory) -> None:
