@@ -10,7 +10,7 @@ from serve.doctor.flow.values import Value
 class Act(Enum):
     """The kind of an event."""
 
-    RETURNS = auto()  # `execute` returns `value`; `is_inside` a loop over the requests or not
+    RETURNS = auto()  # `execute` returns `value`, `is_inside` a loop, after it `has_sent` some
     RAISES = auto()  # a condition about one request raises for the whole batch
     RUNS = auto()  # a network runs for a single request
     BLOCKS = auto()  # a call of the function `name` waits
@@ -27,3 +27,4 @@ class Event:
     value: Value | None = None
     name: str = ""
     is_inside: bool = False
+    has_sent: bool = False

@@ -151,6 +151,8 @@ class Expressions:
                 size = more.over(size) if size is not None and more is not None else None
                 self._walk.assign(other.target, further.element, inner)
             item = self.value(node.elt, inner)
+        if inner.sent > state.sent:
+            state.sent, state.finals = inner.sent, None
         if item.kind is Kind.SENDER:
             state.forget_sender()
             item = UNKNOWN

@@ -140,10 +140,9 @@ def _grown_list(statement: Loop, before: Value, values: list[Value], size: Size 
 
 def _count_sent(after: State, passes: list[State], size: Size | None) -> None:
     """Responses that an inner loop sends belong to the request of the outer one."""
-    if size != REQUESTS:
-        after.sent += max((passed.sent for passed in passes), default=0)
-        if any(passed.finals != 0 for passed in passes):
-            after.finals = None
+    after.sent += max((passed.sent for passed in passes), default=0)
+    if size == REQUESTS or any(passed.finals != 0 for passed in passes):
+        after.finals = None
 
 
 def _note_streams(walk: "Walk", statement: Loop, passes: list[State], state: State) -> None:

@@ -12,6 +12,9 @@ from serve.doctor.flow.values import ANY, OWN, REQUESTS, UNKNOWN, Kind, Value
 if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
 
+# What an assertion says about every request, not about a bad one.
+INVARIANTS = ("isinstance", "len(", "shape", "dtype", "ndim", "size", "is_cpu", "is not None")
+
 
 class Statements:
     """Follows statements; a walk follows bodies."""
@@ -62,7 +65,8 @@ class Statements:
     def _returned(self, statement: ast.Return, state: State) -> list[Path]:
         value = self._walk.expressions.value(statement.value, state)
         if self._walk.is_outermost:
-            event = Event(act=Act.RETURNS, node=statement, value=value, is_inside=self._walk.requests > 0)
+            is_inside, has_sent = self._walk.requests > 0, state.sent > 0
+            event = Event(act=Act.RETURNS, node=statement, value=value, is_inside=is_inside, has_sent=has_sent)
             self._walk.note(event, state)
         return [Path(state, "return", value)]
 
@@ -74,7 +78,8 @@ class Statements:
 
     def _asserted(self, statement: ast.Assert, state: State) -> list[Path]:
         value = self._walk.expressions.value(statement.test, state)
-        if value.is_own and not value.is_of_batch and "isinstance" not in ast.unparse(statement.test):
+        text = ast.unparse(statement.test)
+        if value.is_own and not value.is_of_batch and not any(word in text for word in INVARIANTS):
             failed = state.copy()
             failed.blame = failed.blame or "request"
             self._walk.note(Event(act=Act.RAISES, node=statement), failed)
@@ -137,7 +142,10 @@ class Statements:
         self._walk.conditions.suppose(statement.test, branch, state)
         if value.is_of_batch:
             state.is_guarded = True
-        if "has_error" in ast.unparse(statement.test):
+        text = ast.unparse(statement.test)
+        # The configuration decides which of the two is ever called.
+        state.is_guarded |= "decoupled" in text
+        if "has_error" in text or ".name()" in text:
             state.blame = "other"
         elif value.is_own and not state.blame:
             state.blame = "request"
