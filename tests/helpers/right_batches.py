@@ -229,4 +229,33 @@ RIGHT = {
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", array - means[i % 2])]))
         return responses
 """,
+    "an invariant": """
+    def execute(self, requests):
+        arrays = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "x")
+            assert tensor.is_cpu() and tensor.as_numpy().ndim == 2
+            for other in request.inputs():
+                if other.name() not in self.names:
+                    raise ValueError("not in config.pbtxt")
+            arrays.append(tensor.as_numpy())
+        return self.respond(arrays)
+""",
+    "a pause that the client asks for": """
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            seconds = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            time.sleep(float(seconds[0, 0]))
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", seconds)]))
+        return responses
+""",
+    "one append of two": """
+    def execute(self, requests):
+        good = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            good.append(pb_utils.InferenceResponse([])) if x.any() else good.append(self.failed("zero"))
+        return good
+""",
 }

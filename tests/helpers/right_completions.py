@@ -52,6 +52,38 @@ COMPLETED = {
     ),
 }
 STREAMS = {
+    "scheduled again": f"""
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            self.left -= 1
+            if self.left:
+                request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+                sender.send(pb_utils.InferenceResponse([]))
+            else:
+                sender.send(pb_utils.InferenceResponse([]), flags={FINAL})
+""",
+    "both modes": f"""
+    def execute(self, requests):
+        return self.stream(requests) if self.decoupled else self.answer(requests)
+
+    def stream(self, requests):
+        for request in requests:
+            request.get_response_sender().send(pb_utils.InferenceResponse([]), flags={FINAL})
+
+    def answer(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+""",
+    "both modes by a branch": f"""
+    def execute(self, requests):
+        if self.decoupled:
+            return self.stream(requests)
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+
+    def stream(self, requests):
+        for request in requests:
+            request.get_response_sender().send(pb_utils.InferenceResponse([]), flags={FINAL})
+""",
     "flags at the last": f"""
     def execute(self, requests):
         for request in requests:

@@ -15,7 +15,8 @@ COMPLETED = {
     "smaller, by name": (
         "M841",
         BATCHED,
-        "    def auto_complete_config(config):\n        limit = 1\n        config.set_max_batch_size(max_batch_size=limit)\n",
+        "    def auto_complete_config(config):\n        limit = 1\n"
+        "        config.set_max_batch_size(max_batch_size=limit)\n",
     ),
     "larger": ("M842", BATCHED, "    def auto_complete_config(config):\n        config.set_max_batch_size(64)\n"),
     "another type": (

@@ -13,32 +13,17 @@ if TYPE_CHECKING:
 JOINS = ("concatenate", "concat", "vstack", "cat", "row_stack")
 STACKS = ("stack", "array", "asarray", "tensor", "as_tensor", "vstack", "concatenate")
 KEEPS = (
-    "array", "asarray", "ascontiguousarray", "from_numpy", "tensor", "as_tensor", "from_dlpack", "to_dlpack", "as_numpy",
-    "astype", "copy", "float", "half", "double", "long", "int", "to", "cuda", "cpu", "numpy", "detach", "contiguous",
-    "clip", "clamp", "clone", "requires_grad_", "tolist", "type", "pin_memory",
+    "array", "asarray", "ascontiguousarray", "from_numpy", "tensor", "as_tensor", "from_dlpack", "to_dlpack", "cpu",
+    "as_numpy", "astype", "copy", "float", "half", "double", "long", "int", "to", "cuda", "numpy", "detach", "clone",
+    "contiguous", "clip", "clamp", "requires_grad_", "tolist", "type", "pin_memory",
 )  # fmt: skip
 CHANGES = (
     "reshape", "view", "squeeze", "unsqueeze", "flatten", "ravel", "transpose", "permute", "swapaxes", "expand_dims",
-    "unique", "cumsum", "matmul", "dot", "len", "item", "where", "nonzero", "repeat", "tile", "sort", "argsort", "shape",
-    "size", "dim", "numel", "tobytes", "resize", "roll", "flip", "take", "einsum", "print", "isinstance", "str", "repr",
-    "max_memory_allocated", "get", "keys", "values", "items", "pop",
+    "unique", "cumsum", "matmul", "dot", "len", "item", "where", "nonzero", "repeat", "tile", "sort", "argsort", "roll",
+    "shape", "size", "dim", "numel", "tobytes", "resize", "flip", "take", "einsum", "get", "keys", "values", "items",
+    "pop",
 )  # fmt: skip
-REDUCES = (
-    "mean",
-    "sum",
-    "max",
-    "min",
-    "argmax",
-    "argmin",
-    "std",
-    "var",
-    "norm",
-    "any",
-    "all",
-    "prod",
-    "median",
-    "topk",
-)
+REDUCES = ("mean", "sum", "max", "min", "argmax", "argmin", "std", "var", "norm", "any", "all", "prod", "median")
 SPLITS = ("split", "array_split", "vsplit", "chunk", "tensor_split")
 MODULES = ("numpy", "torch", "scipy", "cupy", "tensorflow")
 

@@ -95,7 +95,8 @@ class Calls:
         waiting = self._walk.names.blocks(call.func, state.env)
         if owner is not None and owner.kind is Kind.CLIENT and name in VERBS:
             waiting = ast.unparse(call.func)
-        if waiting:
+        # A time that the client asks for is what it wants.
+        if waiting and not (waiting.endswith("sleep") and values and values[0].is_own):
             self._walk.note(Event(act=Act.BLOCKS, node=call, name=waiting), state)
         if self._runs(call, name, owner, state) and (name in RUNNING or any(value.is_own for value in values)):
             self._walk.note(Event(act=Act.RUNS, node=call, name=ast.unparse(call.func), is_inside=True), state)
@@ -161,9 +162,8 @@ class Calls:
             plain = argument.value if isinstance(argument, ast.Starred) else argument
             state.forget_list(plain)
             value = state.env.get(dotted(plain) or "")
-            if (value is not None and value.kind in (Kind.SENDER, Kind.REQUEST)) or (
-                isinstance(plain, ast.Call) and "get_response_sender" in ast.unparse(plain)
-            ):
+            is_made_here = isinstance(plain, ast.Call) and "get_response_sender" in ast.unparse(plain)
+            if is_made_here or (value is not None and value.kind in (Kind.SENDER, Kind.REQUEST)):
                 state.forget_sender()
 
     def _known(
@@ -217,9 +217,8 @@ class Calls:
             self._walk.note(Event(act=Act.BY_REQUEST, node=call), state)
         known = [length for length in lengths if length is not None]
         # The loop is as long as the shortest; one over the requests is taken to be a loop over them.
-        size = (
-            REQUESTS if REQUESTS in known else known[0] if len(known) == len(lengths) == known.count(known[0]) else None
-        )
+        is_same = bool(known) and len(known) == len(lengths) == known.count(known[0])
+        size = REQUESTS if REQUESTS in known else known[0] if is_same else None
         return sequence(size, members(*(value.element for value in values)))
 
     def _mapped(self, call: ast.Call, values: list[Value], state: State) -> Value:

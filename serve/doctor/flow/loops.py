@@ -70,9 +70,9 @@ def _mark(after: State, state: State, passes: list[State], loop: ast.AST) -> Non
     """Mark the lists that get an item in each of the passes."""
     for name, before in state.env.items():
         values = [passed.env.get(name, ANY) for passed in passes]
-        if before.kind is Kind.LIST and before.size == Size() and after.is_list(name):
-            if all(value.kind is Kind.LIST and value.size == ONE for value in values):
-                after.env[name] = some(loop, after.env[name].item)
+        is_begun = before.kind is Kind.LIST and before.size == Size() and after.is_list(name)
+        if is_begun and all(value.kind is Kind.LIST and value.size == ONE for value in values):
+            after.env[name] = some(loop, after.env[name].item)
 
 
 def _stored(statement: Loop, state: State) -> set[str]:

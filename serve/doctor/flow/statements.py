@@ -79,7 +79,8 @@ class Statements:
     def _asserted(self, statement: ast.Assert, state: State) -> list[Path]:
         value = self._walk.expressions.value(statement.test, state)
         text = ast.unparse(statement.test)
-        if value.is_own and not value.is_of_batch and not any(word in text for word in INVARIANTS):
+        is_about_values = not isinstance(statement.test, ast.Name) and not any(word in text for word in INVARIANTS)
+        if is_about_values and value.is_own and not value.is_of_batch:
             failed = state.copy()
             failed.blame = failed.blame or "request"
             self._walk.note(Event(act=Act.RAISES, node=statement), failed)
@@ -170,8 +171,8 @@ class Statements:
                 paths += self._handled(handler, start.copy())
         ended: list[Path] = []
         for path in paths:
-            for last in self._walk.run(statement.finalbody, path.state.copy()):
-                ended.append(last if last.end != "next" else Path(last.state, path.end, path.value))
+            lasts = self._walk.run(statement.finalbody, path.state.copy())
+            ended += [last if last.end != "next" else Path(last.state, path.end, path.value) for last in lasts]
         return ended
 
     def _handled(self, handler: ast.ExceptHandler, state: State) -> list[Path]:

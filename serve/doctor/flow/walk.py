@@ -27,7 +27,7 @@ class TooLongError(Exception):
 
 
 class Walk:
-    """One walk through `execute`; the counters say where it is: in loops over requests, in `while`, in try, in except."""
+    """One walk through `execute`; the counters say where it is: in loops over requests, in while, try and except."""
 
     def __init__(self, file: PythonFile) -> None:
         self.names = Names(file)

@@ -54,9 +54,9 @@ def _network(*lines: str) -> Example:
 def a_bad_request_fails_alone(source: Source) -> Iterator[Problem]:
     """One bad request raises an exception in `execute`, which fails its whole batch.
 
-    The exception answers every request of the batch (measured: 1 bad request beside 7 good ones, 8 errors). Reported for
-    `raise` and `assert` that depend on one request in a loop over the requests, also in a method that it calls; not if
-    an `except` catches it, and not for failed calls of other models (has_error).
+    The exception answers every request of the batch (measured: 1 bad request beside 7 good ones, 8 errors). Reported
+    for a `raise` that depends on one request in a loop over the requests, also in a method that it calls, and for an
+    `assert` about values; not if an `except` catches it, and not for failed calls of other models (has_error).
 
     Source: python_backend README (Error Handling).
     Fix: answer this request with pb_utils.InferenceResponse(error=pb_utils.TritonError(...)) and go on.
@@ -156,7 +156,7 @@ def nothing_waits_in_execute(source: Source) -> Iterator[Problem]:
 
     The instance serves nothing else meanwhile, and every request of the batch waits (measured: 3 requests one after the
     other behind a sleep of 50 ms take 150 ms). Reported for time.sleep, requests, httpx and urllib in `execute` and in
-    methods that it calls; not in threads, and not in `while` loops.
+    methods that it calls; not in threads or `while` loops, and not if the request says how long.
 
     Source: python_backend README (execute; Decoupled mode).
     Fix: load in initialize, let the client send the data, or await all downloads of a batch together

@@ -152,8 +152,8 @@ def completed_tensors_have_the_right_keys(source: Source) -> Iterator[Problem]:
     """A dict for `add_input` or `add_output` has a key too many, or lacks one.
 
     It needs name, data_type and dims; an input may have optional. Without one: "input 'x' in auto-complete-config
-    function for model ... is missing 'dims' property". Everything else, for example allow_ragged_batch and reshape, must
-    be in config.pbtxt.
+    function for model ... is missing 'dims' property". Everything else, for example allow_ragged_batch and reshape,
+    must be in config.pbtxt.
 
     Source: python_backend, triton_python_backend_utils.py (ModelConfig.add_input, add_output); server#8278.
     Fix: add the missing key; move others to config.pbtxt.

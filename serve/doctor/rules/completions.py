@@ -56,7 +56,8 @@ def _settings(
                 yield Setting(method=method, node=call, value=value, is_certain=is_certain)
             case ast.For(target=ast.Name(id=each)):
                 members = _members(statement.iter, names)
-                for member in members or [None]:
+                unknown: list[ast.expr | None] = [None]
+                for member in members or unknown:
                     inner = {**names, each: member}
                     yield from _settings(statement.body, config, inner, is_certain=is_certain)
             case ast.With() | ast.Try():

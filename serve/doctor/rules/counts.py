@@ -156,9 +156,9 @@ def _reads_the_first(source: Source) -> bool:
 def responses_are_not_made_for_rows(source: Source) -> Iterator[Problem]:
     """`execute` returns one response for each row of the batch.
 
-    A request may bring several rows, up to max_batch_size. Then there are more responses than requests, and all requests
-    of the batch fail (measured: one request of 2 rows beside 3 of one row, 4 errors). Not reported if the file compares
-    the number of rows with 1.
+    A request may bring several rows, up to max_batch_size. Then there are more responses than requests, and the whole
+    batch fails (measured: a request of 2 rows and 6 of one row, 7 errors). Not reported if the file compares the number
+    of rows with 1.
 
     Source: python_backend README (execute); Triton's model configuration (max_batch_size counts rows).
     Fix: split the result by the rows of the requests.

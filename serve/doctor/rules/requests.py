@@ -156,7 +156,7 @@ def batches(source: Source) -> bool:
 
 
 def takes_one_row(source: Source) -> bool:
-    """Whether requests have one row: with the sequence batcher, and if the file compares their number of rows with 1."""
+    """Whether requests have one row: with the sequence batcher, or if the file compares their number of rows with 1."""
     if source.configuration.scheduler == "sequence_batching":
         return True
     for node in ast.walk(source.tree):

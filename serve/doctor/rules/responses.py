@@ -8,6 +8,7 @@ from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.values import Kind, Size, Value
 from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.completions import settings
 from serve.doctor.rules.requests import Execution, batches
 
 PYTHON = 'backend: "python"'
@@ -39,7 +40,11 @@ STREAM = model(
 
 def is_decoupled(source: Source) -> bool:
     """Whether the model answers through response senders."""
-    return bool(source.configuration.proto.model_transaction_policy.decoupled)
+    proto = source.configuration.proto
+    if proto.HasField("model_transaction_policy"):
+        return bool(proto.model_transaction_policy.decoupled)
+    policies = [setting.value for setting in settings(source) if setting.method == "set_model_transaction_policy"]
+    return any(isinstance(policy, dict) and policy.get("decoupled") is True for policy in policies)
 
 
 def sends(source: Source) -> bool:

@@ -158,7 +158,9 @@ def streams_end(source: Source) -> Iterator[Problem]:
         return
     for event in source.events:
         inside = {*ast.walk(event.node)}
-        if event.act is Act.UNENDED and all(call in inside for call in flagged):
+        # A request that is scheduled again ends in a later execution.
+        is_again = execution.uses("set_release_flags")
+        if event.act is Act.UNENDED and not is_again and all(call in inside for call in flagged):
             yield _unended(source, next((call for call in sends if call in inside), sends[0]))
 
 
@@ -198,7 +200,7 @@ def decoupled_models_return_nothing(source: Source) -> Iterator[Problem]:
     if execution is None or not is_decoupled(source) or not execution.uses("get_response_sender"):
         return
     for event, value in returned_lists(source):
-        if value.item is None or not value.item.is_none:
+        if event.has_sent and (value.item is None or not value.item.is_none):
             yield Problem(
                 source.at(event.node),
                 "a decoupled model sends its responses and returns some too: those never arrive. Return None.",
