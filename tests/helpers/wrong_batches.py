@@ -91,6 +91,33 @@ BY_REQUEST = {
         chunks = torch.chunk(self.model(x), n)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", c.numpy())]) for c in chunks]
 """,
+    "one row at a time": """
+    def execute(self, requests):
+        x = torch.cat([torch.from_numpy(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests])
+        parts = torch.split(self.model(x), 1)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", parts[i].numpy())]) for i in range(len(requests))]
+""",
+    "a counter": """
+    def execute(self, requests):
+        texts = []
+        for request in requests:
+            texts += [text.decode() for text in pb_utils.get_input_tensor_by_name(request, "x").as_numpy().flatten()]
+        logits = self.model(**self.tokenizer(texts, padding=True, return_tensors="pt")).logits
+        responses, number = [], 0
+        for request in requests:
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", logits[number].numpy())]))
+            number += 1
+        return responses
+""",
+    "equal shares": """
+    def execute(self, requests):
+        rows = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        share = rows.shape[0] // len(requests)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", rows[i * share : (i + 1) * share])])
+            for i in range(len(requests))
+        ]
+""",
     "by index in a comprehension": """
     def execute(self, requests):
         joined = np.concatenate([self._x(request) for request in requests])
@@ -145,6 +172,31 @@ PER_REQUEST = {
         x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
         y = self.session.run(None, {self.session.get_inputs()[0].name: x})
         return pb_utils.InferenceResponse([pb_utils.Tensor("y", y[0])])
+""",
+    "a class of the file": """
+    def initialize(self, args):
+        self.engine = Engine()
+
+    def execute(self, requests):
+        answers = map(lambda r: self.engine.infer(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()), requests)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", answer)]) for answer in answers]
+
+
+class Engine:
+    def __init__(self):
+        self.session = ort.InferenceSession("model.onnx")
+
+    def infer(self, x):
+        return self.session.run(None, {"x": x})[0]
+""",
+    "a generator": """
+    def execute(self, requests):
+        return list(self._answers(requests))
+
+    def _answers(self, requests):
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            yield pb_utils.InferenceResponse([pb_utils.Tensor("y", self.session.run(None, {"x": x})[0])])
 """,
     "by index": """
     def execute(self, requests):

@@ -110,6 +110,22 @@ STREAMS = {
                 sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full((1, 2), part, np.float32))]))
 """,
     ),
+    "the last only after an error, asynchronous": (
+        "M824",
+        """
+    async def execute(self, requests):
+        await asyncio.gather(*[self.stream(request) for request in requests])
+
+    async def stream(self, request):
+        sender = request.get_response_sender()
+        try:
+            async for word in self.engine.words(request.request_id()):
+                sender.send(pb_utils.InferenceResponse([word]))
+        except ValueError as error:
+            failed = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            sender.send(failed, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+""",
+    ),
     "flags of zero": (
         "M824",
         """

@@ -59,6 +59,16 @@ AFTER_THE_LOOP = {
         replies.append(reply)
         return replies
 """,
+    "built and appended after the loop": """
+    def execute(self, requests):
+        responses = []
+        with torch.no_grad():
+            for request in requests:
+                y = torch.from_numpy(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()) * 2
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("y", y.numpy())])
+        responses.append(response)
+        return responses
+""",
     "one more after the loop": """
     def execute(self, requests):
         responses = []

@@ -1,11 +1,25 @@
 """The values of calls on arrays: what joins rows, what keeps them and what splits them again."""
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import State
-from serve.doctor.flow.values import ARRAY, JOINED, REQUESTS, ROWS, UNKNOWN, Kind, Size, Value, mixed, sequence
+from serve.doctor.flow.values import (
+    ARRAY,
+    JOINED,
+    OWN,
+    OWN_ROWS,
+    REQUESTS,
+    ROWS,
+    UNKNOWN,
+    Kind,
+    Size,
+    Value,
+    mixed,
+    sequence,
+)
 
 if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
@@ -57,8 +71,12 @@ class Arrays:
             return self._of_list(name, subject, rest, named)
         if name in SPLITS and subject.kind is Kind.JOINED:
             return self._split(call, rest, named, state)
+        if subject.kind is Kind.ARRAY and name in ("flatten", "ravel"):
+            return replace(sequence(OWN_ROWS, OWN), is_own=True)
         if subject.kind is Kind.ARRAY:
             return ARRAY if name in KEEPS else mixed([subject, *rest])
+        if subject.kind is Kind.JOINED and name in ("reshape", "view") and rest and rest[0].size == REQUESTS:
+            self._walk.note(Event(act=Act.BY_REQUEST, node=call), state)
         if subject.kind is Kind.JOINED and not any(value.is_of_batch for value in (*rest, *named.values())):
             return JOINED if _keeps_rows(name, rest, named) else UNKNOWN
         return None

@@ -80,6 +80,8 @@ class Calls:
         if known is None and self._runs(call, name, owner, state) and any(_is_batch(value) for value in every):
             # A session returns a list of outputs, each with all rows.
             known = sequence(None, JOINED) if name == "run" else JOINED
+        if known is None and "tokenizer" in ast.unparse(call.func) and any(_is_batch(value) for value in every):
+            known = JOINED
         return known if known is not None else mixed([owner, *every] if owner is not None else every)
 
     def _owner(self, call: ast.Call, state: State) -> Value | None:
@@ -223,11 +225,18 @@ class Calls:
 
     def _mapped(self, call: ast.Call, values: list[Value], state: State) -> Value:
         size = values[0].length
-        function = self._walk.names.function(call.args[0])
+        mapped = call.args[0]
+        if isinstance(mapped, ast.Lambda):
+            inner = state.copy()
+            for argument, value in zip(mapped.args.args, values, strict=False):
+                inner.bind(argument.arg, value.element)
+            with self._walk.inside(is_of_requests=size == REQUESTS):
+                return sequence(size, self._expressions.value(mapped.body, inner))
+        function = self._walk.names.function(mapped)
         if function is None:
             return sequence(size)
         with self._walk.inside(is_of_requests=size == REQUESTS):
-            one = ast.Call(func=call.args[0], args=[], keywords=[])
+            one = ast.Call(func=mapped, args=[], keywords=[])
             item = self._walk.follow(function, one, [value.element for value in values], {}, state.copy())
         return sequence(size, item)
 

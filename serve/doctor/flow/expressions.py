@@ -199,6 +199,8 @@ class Expressions:
                 self._walk.note(Event(act=Act.BY_REQUEST, node=node), state)
             # outputs[0] is the first output, outputs["y"] the one of this name.
             return value if isinstance(node.slice, ast.Constant) else Value(kind=Kind.UNKNOWN, is_own=True)
+        if value.kind is Kind.NETWORK:
+            return value
         if value.kind is Kind.TUPLE and isinstance(index.constant, int) and index.constant < len(value.items):
             return value.items[index.constant]
         if value.kind is Kind.LIST:

@@ -90,9 +90,10 @@ class Names:
 
     @cached_property
     def _modules(self) -> set[str]:
-        """The classes of the file that are modules of torch or keras."""
+        """The classes of the file that are modules of torch, or hold a session."""
         classes = (node for node in ast.walk(self._file.tree) if isinstance(node, ast.ClassDef))
-        return {node.name for node in classes if any(ast.unparse(base).endswith("Module") for base in node.bases)}
+        words = ("InferenceSession", "nn.Module", "torch.load", "torch.jit.load")
+        return {node.name for node in classes if any(word in ast.unparse(node) for word in words)}
 
     def function(self, called: ast.expr) -> Function | None:
         """The function of this file that a call runs; None for other code."""
@@ -140,11 +141,17 @@ class Names:
 
     def _maker(self, value: ast.expr) -> str:
         """The function whose result a value is, before .to(), .eval() and the like."""
-        while isinstance(value, ast.Call):
-            if isinstance(value.func, ast.Attribute) and isinstance(value.func.value, ast.Call):
-                value = value.func.value
-            else:
-                return self.full_name(value.func)
+        match value:
+            case ast.Call(func=ast.Attribute(value=ast.Call() as before)):
+                return self._maker(before)
+            case ast.Call(func=called):
+                return self.full_name(called)
+            case ast.Subscript(value=before) | ast.Attribute(value=before):
+                return self._maker(before)
+            case ast.Dict(values=[first, *_]) | ast.List(elts=[first, *_]):
+                return self._maker(first)
+            case ast.ListComp(elt=each) | ast.DictComp(value=each):
+                return self._maker(each)
         return ""
 
     def _root(self, called: ast.expr) -> str:
@@ -171,7 +178,8 @@ class Names:
 
 
 def _is_pretrained(maker: str) -> bool:
-    return maker.endswith((".from_pretrained", ".load_from_checkpoint")) or ".models." in maker
+    is_layer = maker.startswith("torch.nn.") or ".models." in maker
+    return is_layer or maker.endswith((".from_pretrained", ".load_from_checkpoint"))
 
 
 def _keeps(decorator: ast.expr) -> bool:

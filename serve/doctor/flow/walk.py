@@ -128,12 +128,22 @@ class Walk:
         paths = self._in_function(function, inner)
         ended = [path for path in paths if path.end in ("next", "return")]
         certain = [path for path in ended if path.state.is_guarded == state.is_guarded]
+        self._note_stream(function, certain, state)
         self._give_back(function, call, before, certain, state)
         if not certain:
             return UNKNOWN
         if yields:
             return joined([path.state.env[YIELDS] for path in certain])
         return joined([path.value or constant(None) for path in certain])
+
+    def _note_stream(self, function: Function, paths: list[Path], state: State) -> None:
+        """A function that answers one request through a sender of its own, and does not end it on some path."""
+        makes = any(
+            isinstance(node, ast.Attribute) and node.attr == "get_response_sender" for node in ast.walk(function)
+        )
+        for path in paths if makes and self.requests else ():
+            if path.state.sent > state.sent and path.state.finals == state.finals == 0:
+                self.note(Event(act=Act.UNENDED, node=function), path.state)
 
     def _give_back(
         self, function: Function, call: ast.Call, before: dict[str, Value], paths: list[Path], state: State

@@ -82,20 +82,28 @@ def responses_are_appended_in_the_loop(source: Source) -> Iterator[Problem]:
 
 
 def _appended_late(file: PythonFile) -> ast.stmt | None:
-    """A statement that adds to a list, after a loop that could have; None if there is none."""
-    for node in ast.walk(file.tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        seen = False
-        for statement in node.body:
-            if seen and _adds(statement):
+    """A statement that adds what a loop before it has made to a list; None if there is none."""
+    blocks = [getattr(node, "body", None) for node in ast.walk(file.tree)]
+    for block in blocks:
+        made: set[str] = set()
+        for statement in block if isinstance(block, list) else ():
+            loops = [node for node in ast.walk(statement) if isinstance(node, ast.For | ast.AsyncFor)]
+            if not loops and _names(statement, ast.Load) & made and any(map(_adds, ast.walk(statement))):
                 return statement
-            seen |= isinstance(statement, ast.For | ast.AsyncFor)
+            if not loops and isinstance(statement, ast.Assign) and _names(statement, ast.Load) & made:
+                made |= _names(statement, ast.Store)
+            for loop in loops:
+                made |= _names(loop, ast.Store)
     return None
 
 
-def _adds(statement: ast.stmt) -> bool:
-    match statement:
+def _names(tree: ast.AST, context: type[ast.expr_context]) -> set[str]:
+    """The names that some code reads, or assigns."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, context)}
+
+
+def _adds(node: ast.AST) -> bool:
+    match node:
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr="append" | "extend" | "insert"))):
             return True
         case ast.AugAssign(op=ast.Add(), value=ast.List()):
