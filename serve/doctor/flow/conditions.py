@@ -14,8 +14,10 @@ Sentinels = Mapping[str, frozenset[object]]
 class Conditions:
     """Judges conditions; `evaluate` gives the value of an expression."""
 
-    def __init__(self, evaluate: Callable[[ast.expr, State], Value], sentinels: Sentinels) -> None:
-        self._evaluate, self._sentinels = evaluate, sentinels
+    def __init__(self, evaluate: Callable[[ast.expr, State], Value], function: ast.AST | None = None) -> None:
+        self._evaluate = evaluate
+        self._sentinels: Sentinels = _sentinels(function) if function is not None else {}
+        self._repeated = _repeated(function) if function is not None else set()
 
     def holds(self, test: ast.expr, state: State) -> bool | None:
         """True or False; None if both are possible."""
@@ -44,8 +46,10 @@ class Conditions:
                     self.suppose(value, outcome, state)
                 return None
         names = frozenset(name for node in ast.walk(test) if isinstance(node, ast.expr) and (name := dotted(node)))
-        state.facts[ast.unparse(test)] = (outcome, names)
-        opposite = _opposite(test)
+        text, opposite = ast.unparse(test), _opposite(test)
+        if text not in self._repeated and opposite not in self._repeated:
+            return None
+        state.facts[text] = (outcome, names)
         if opposite is not None:
             state.facts[opposite] = (not outcome, names)
         return None
@@ -136,7 +140,27 @@ def _opposite(test: ast.expr) -> str | None:
     return ast.unparse(ast.Compare(left=test.left, ops=[turned[type(test.ops[0])]()], comparators=test.comparators))
 
 
-def sentinels(function: ast.AST) -> dict[str, frozenset[object]]:
+def _repeated(function: ast.AST) -> set[str]:
+    """The conditions that a function tests more than once, itself or its opposite: only they need to be remembered."""
+    seen: set[str] = set()
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            for part in _parts(node.test):
+                texts = {ast.unparse(part), _opposite(part) or ""} - {""}
+                found |= texts if texts & seen else set()
+                seen |= texts
+    return found
+
+
+def _parts(test: ast.expr) -> list[ast.expr]:
+    """A condition without and, or and not."""
+    if isinstance(test, ast.BoolOp):
+        return [part for value in test.values for part in _parts(value)]
+    return _parts(test.operand) if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else [test]
+
+
+def _sentinels(function: ast.AST) -> dict[str, frozenset[object]]:
     """The constants that a function assigns to each name."""
     found: dict[str, set[object]] = {}
     for node in ast.walk(function):

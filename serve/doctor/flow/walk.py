@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from serve.doctor.flow.conditions import Conditions, sentinels
+from serve.doctor.flow.conditions import Conditions
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.expressions import YIELDS, Expressions
 from serve.doctor.flow.names import Function, Names
@@ -14,7 +14,7 @@ from serve.doctor.flow.statements import Statements
 from serve.doctor.flow.values import ANY, REQUEST, REQUESTS, UNKNOWN, Kind, Size, Value, constant, joined, sequence
 from serve.doctor.python_file import PythonFile
 
-STEPS = 30_000
+STEPS = 12_000
 PATHS = 64
 DEPTH = 5
 
@@ -37,7 +37,7 @@ class Walk:
         self._events: dict[tuple[Act, int], Event] = {}
         self.expressions = Expressions(self)
         self._statements = Statements(self)
-        self.conditions = Conditions(self.expressions.value, {})
+        self.conditions = Conditions(self.expressions.value)
 
     def events(self, function: Function, requests: str) -> Events:
         """What `execute` does; nothing if it is too long to follow."""
@@ -166,7 +166,7 @@ class Walk:
 
     def _in_function(self, function: Function, state: State) -> list[Path]:
         conditions = self.conditions
-        self.conditions = Conditions(self.expressions.value, sentinels(function))
+        self.conditions = Conditions(self.expressions.value, function)
         self._functions.append(function)
         try:
             return self.run(function.body, state)

@@ -83,10 +83,11 @@ def responses_are_appended_in_the_loop(source: Source) -> Iterator[Problem]:
 
 def _appended_late(file: PythonFile) -> ast.stmt | None:
     """A statement that adds what a loop before it has made to a list; None if there is none."""
-    blocks = [getattr(node, "body", None) for node in ast.walk(file.tree)]
+    bodies = [getattr(node, "body", None) for node in ast.walk(file.tree)]
+    blocks: list[list[ast.stmt]] = [body for body in bodies if isinstance(body, list)]
     for block in blocks:
         made: set[str] = set()
-        for statement in block if isinstance(block, list) else ():
+        for statement in block:
             loops = [node for node in ast.walk(statement) if isinstance(node, ast.For | ast.AsyncFor)]
             if not loops and _names(statement, ast.Load) & made and any(map(_adds, ast.walk(statement))):
                 return statement
