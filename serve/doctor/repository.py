@@ -16,6 +16,7 @@ from export.graph.signature import SignatureError
 from export.repository import ONNXRUNTIME
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
+from serve.doctor.flow.walk import Events, walked
 from serve.doctor.graph import Graph
 from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
@@ -39,8 +40,6 @@ PLATFORMS = {
     "ensemble": "ensemble",
 }
 DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
-
-
 VERSION = re.compile("0|[1-9][0-9]{0,17}")
 # Folders that are models to tritonserver only, besides hidden ones.
 STRANGERS = ("__pycache__", "lost+found")
@@ -162,6 +161,11 @@ class Source(PythonFile):
     """A model.py, with the model's config.pbtxt (or the first variant that can be read)."""
 
     configuration: Configuration
+
+    @cached_property
+    def events(self) -> Events:
+        """What `execute` does on its paths."""
+        return walked(self)
 
 
 @dataclass(frozen=True, kw_only=True)

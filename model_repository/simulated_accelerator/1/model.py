@@ -56,6 +56,7 @@ class TritonPythonModel:
         pictures = [pb_utils.get_input_tensor_by_name(request, self._input).as_numpy() for request in requests]
         answers = [self._answer(picture) for picture in pictures]
         # The time of this function is part of the simulated time.
+        # doctor: ignore=M818 the sleep is the simulated accelerator.
         time.sleep(max(0.0, self._seconds(sum(map(len, pictures))) - (time.perf_counter() - start)))
         return answers
 

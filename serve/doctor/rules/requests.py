@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from serve.doctor.repository import Configuration, Source
+from serve.doctor.rules.completions import settings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 # Functions that read the list of requests and keep nothing of it.
@@ -104,6 +105,21 @@ class Execution:
         functions = (ast.FunctionDef, ast.AsyncFunctionDef)
         return {node.name for node in ast.walk(self.source.tree) if isinstance(node, functions)}
 
+    @cached_property
+    def reads_only_the_first(self) -> ast.Subscript | None:
+        """The place where it reads requests[0], if it reads no other request; else None."""
+        nodes = [*ast.walk(self.function)]
+        uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == self.requests]
+        firsts = [
+            node
+            for node in nodes
+            if isinstance(node, ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == self.requests
+            and isinstance(node.slice, ast.Constant)
+        ]
+        return firsts[0] if firsts and len(firsts) == len(uses) else None
+
     def uses(self, name: str) -> bool:
         """Whether a name or an attribute occurs anywhere in the file."""
         return any(
@@ -125,6 +141,43 @@ def own(function: Function) -> Iterator[ast.AST]:
         yield node
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
             waiting += ast.iter_child_nodes(node)
+
+
+def batches(source: Source) -> bool:
+    """Whether `execute` can get several requests at once, with what `auto_complete_config` sets."""
+    config = source.configuration
+    most, scheduler = config.proto.max_batch_size, config.scheduler
+    for setting in settings(source):
+        if setting.method == "set_dynamic_batching":
+            scheduler = scheduler or "dynamic_batching"
+        elif setting.method == "set_max_batch_size" and isinstance(setting.value, int):
+            most = max(most, setting.value)
+    return most > 1 and scheduler in ("dynamic_batching", "sequence_batching")
+
+
+def takes_one_row(source: Source) -> bool:
+    """Whether requests have one row: with the sequence batcher, or if the file compares their number of rows with 1."""
+    if source.configuration.scheduler == "sequence_batching":
+        return True
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            has_one = any(isinstance(side, ast.Constant) and side.value in (1, 2) for side in sides)
+            if has_one and any(_counts_rows(side) for side in sides):
+                return True
+    return False
+
+
+def _counts_rows(node: ast.expr) -> bool:
+    """len(x) of anything but requests, and x.shape[0]."""
+    match node:
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name(id=name)]):
+            return "request" not in name
+        case ast.Call(func=ast.Name(id="len"), args=[_]):
+            return True
+        case ast.Subscript(value=ast.Attribute(attr="shape"), slice=ast.Constant(value=0)):
+            return True
+    return False
 
 
 def input_names(config: Configuration) -> set[str]:

@@ -1,12 +1,15 @@
 """M8: one response of a model.py for each request."""
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.flow.events import Act, Event
+from serve.doctor.flow.values import Kind, Size, Value
 from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.requests import Execution, own
+from serve.doctor.rules.completions import settings
+from serve.doctor.rules.requests import Execution, batches
 
 PYTHON = 'backend: "python"'
 DECOUPLED = 'backend: "python"\nmodel_transaction_policy { decoupled: true }'
@@ -37,12 +40,17 @@ STREAM = model(
 
 def is_decoupled(source: Source) -> bool:
     """Whether the model answers through response senders."""
-    return bool(source.configuration.proto.model_transaction_policy.decoupled)
+    proto = source.configuration.proto
+    if proto.HasField("model_transaction_policy"):
+        return bool(proto.model_transaction_policy.decoupled)
+    policies = [setting.value for setting in settings(source) if setting.method == "set_model_transaction_policy"]
+    return any(isinstance(policy, dict) and policy.get("decoupled") is True for policy in policies)
 
 
-def _batches(source: Source) -> bool:
-    config = source.configuration
-    return config.proto.max_batch_size > 1 and config.scheduler in ("dynamic_batching", "sequence_batching")
+def sends(source: Source) -> bool:
+    """Whether the model may answer through response senders."""
+    execution = Execution.of(source)
+    return is_decoupled(source) or execution is None or execution.uses("get_response_sender")
 
 
 @rule(
@@ -64,35 +72,15 @@ def every_request_is_read(source: Source) -> Iterator[Problem]:
     Fix: loop over requests and answer each one.
     """
     execution = Execution.of(source)
-    if execution is None or execution.escapes or not _batches(source):
+    if execution is None or execution.escapes or not batches(source):
         return
-    uses = [node for node in ast.walk(execution.function) if _is_name(node, execution.requests)]
-    firsts = [
-        node
-        for node in ast.walk(execution.function)
-        if isinstance(node, ast.Subscript)
-        and _is_name(node.value, execution.requests)
-        and isinstance(node.slice, ast.Constant)
-    ]
-    if firsts and len(firsts) == len(uses):
+    first = execution.reads_only_the_first
+    if first is not None:
         yield Problem(
-            source.at(firsts[0]),
+            source.at(first),
             f"execute reads only {execution.requests}[0], and a batch has several requests, which all fail. "
             f"Loop over {execution.requests} and answer each.",
         )
-
-
-def _is_name(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and node.id == name
-
-
-Path = tuple[int, str]
-"""The number of responses that one path through the loop's body appends, and how the path ends."""
-GOES_ON = ("next", "continue")
-
-
-class _UnknownError(Exception):
-    """The responses that the loop appends cannot be counted."""
 
 
 @rule(
@@ -128,154 +116,40 @@ def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
     Source: python_backend README (execute).
     Fix: append InferenceResponse(error=pb_utils.TritonError(...)) if there is no other response.
     """
-    execution = Execution.of(source)
-    if execution is None or is_decoupled(source) or execution.uses("get_response_sender"):
+    if sends(source):
         return
-    for name in _returned_lists(execution):
-        loops = _loops(execution, name)
-        if len(loops) != 1 or not _only_appended(execution, name, loops[0]):
-            continue
-        try:
-            counts = {count for count, end in _paths(loops[0].body, name) if end in GOES_ON}
-        except _UnknownError:
-            continue
-        if counts - {0} and counts != {1}:
-            number = "no response" if 0 in counts else f"{max(counts)} responses"
+    reported: dict[ast.AST, str] = {}
+    for event, value in returned_lists(source):
+        if (number := _wrong_number(event, value)) is not None:
+            reported[value.loop or event.node] = number
+        elif event.is_inside and value.size is not None and value.size.is_constant and batches(source):
             yield Problem(
-                source.at(loops[0]),
-                f'a path through this loop appends {number} to "{name}", so the whole batch fails. '
-                "Append exactly one for each request; use error=pb_utils.TritonError(...) if there is no result.",
+                source.at(event.node),
+                "this returns from inside the loop over the requests, before every request has its response, so the "
+                "whole batch fails. Return after the loop.",
             )
-    yield from _filtered(execution)
+    for node, number in reported.items():
+        yield Problem(
+            source.at(node),
+            f"a path through this loop appends {number}, so the whole batch fails. Append exactly one for each "
+            "request; use error=pb_utils.TritonError(...) if there is no result.",
+        )
 
 
-def _filtered(execution: Execution) -> Iterator[Problem]:
-    """[... for request in requests if ...] as the list of responses."""
-    for statement in execution.returns:
-        if isinstance(statement.value, ast.ListComp) and len(statement.value.generators) == 1:
-            loop = statement.value.generators[0]
-            if loop.ifs and execution.is_over_requests(loop.iter):
-                yield Problem(
-                    execution.source.at(loop.ifs[0]),
-                    "requests that this condition drops get no response, so the whole batch fails. "
-                    "Answer them with error=pb_utils.TritonError(...).",
-                )
+def _wrong_number(event: Event, value: Value) -> str | None:
+    """How many responses a request gets instead of one; None if that is right or unknown."""
+    counts = [size.ones if size.is_constant else -1 for size in value.sizes]
+    if counts and min(counts) >= 0:
+        return "no response" if 0 in counts else f"{max(counts)} responses"
+    is_kept = isinstance(event.node, ast.Return) and isinstance(event.node.value, ast.Name)
+    if value.size == Size() and is_kept and not event.is_inside:
+        return "no response"
+    size = value.size or Size()
+    return f"{size.requests} responses" if size.requests > 1 and size == Size(requests=size.requests) else None
 
 
-def _returned_lists(execution: Execution) -> list[str]:
-    """Names of empty lists that `execute` fills and returns."""
-    begun = {
-        node.targets[0].id
-        for node in own(execution.function)
-        if isinstance(node, ast.Assign)
-        and len(node.targets) == 1
-        and isinstance(node.targets[0], ast.Name)
-        and isinstance(node.value, ast.List)
-        and not node.value.elts
-    }
-    returned = [statement.value.id for statement in execution.returns if isinstance(statement.value, ast.Name)]
-    return sorted(begun & set(returned)) if len(set(returned)) == 1 else []
-
-
-def _loops(execution: Execution, name: str) -> list[ast.For]:
-    """The loops over the requests that append to the list."""
-    return [
-        node
-        for node in own(execution.function)
-        if isinstance(node, ast.For) and execution.is_over_requests(node.iter) and _appends(node, name)
-    ]
-
-
-def _appends(tree: ast.AST, name: str) -> list[ast.Call]:
-    return [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "append"
-        and _is_name(node.func.value, name)
-    ]
-
-
-def _only_appended(execution: Execution, name: str, loop: ast.For) -> bool:
-    """Whether the list is created once, appended to in this loop, returned, and used nowhere else."""
-    uses = sum(_is_name(node, name) for node in ast.walk(execution.function))
-    inside = len(_appends(loop, name))
-    begun = sum(
-        isinstance(node, ast.Assign) and any(_is_name(target, name) for target in node.targets)
-        for node in ast.walk(execution.function)
-    )
-    return begun == 1 and uses == begun + inside + len(execution.returns)
-
-
-def _paths(body: Sequence[ast.stmt], name: str) -> set[Path]:
-    """Every path through some statements; paths that end the whole call do not count."""
-    ways: set[Path] = {(0, "next")}
-    for statement in body:
-        further: set[Path] = set()
-        for count, end in ways:
-            if end != "next":
-                further.add((count, end))
-            else:
-                further |= {(count + more, way) for more, way in _statement(statement, name)}
-        ways = further
-    return ways
-
-
-def _statement(statement: ast.stmt, name: str) -> set[Path]:
-    match statement:
-        case ast.Continue():
-            return {(0, "continue")}
-        case ast.Break() | ast.Return() | ast.Raise():
-            return {(0, "end")}
-        case ast.If(orelse=[ast.If()]) if _may_be_complete(statement, name):
-            raise _UnknownError
-        case ast.If():
-            return _paths(statement.body, name) | _paths(statement.orelse, name)
-        case ast.With() | ast.AsyncWith():
-            return _paths(statement.body, name)
-        case ast.Try():
-            return _tried(statement, name)
-        case ast.Match():
-            if _appends(statement, name) and not _is_open(statement.cases[-1].pattern):
-                raise _UnknownError
-            return {(0, "next")} if not _appends(statement, name) else _cases(statement, name)
-        case ast.For() | ast.While() | ast.AsyncFor():
-            if _appends(statement, name) or any(isinstance(node, ast.Return) for node in ast.walk(statement)):
-                raise _UnknownError
-            return {(0, "next")}
-    return {(len(_appends(statement, name)), "next")}
-
-
-def _may_be_complete(statement: ast.If, name: str) -> bool:
-    """Whether if and elif all append and there is no else: the rule cannot know whether a case is missing."""
-    branch = statement
-    while len(branch.orelse) == 1 and isinstance(branch.orelse[0], ast.If):
-        if not _appends(ast.Module(body=branch.body, type_ignores=[]), name):
-            return False
-        branch = branch.orelse[0]
-    return not branch.orelse and bool(_appends(ast.Module(body=branch.body, type_ignores=[]), name))
-
-
-def _is_open(pattern: ast.pattern) -> bool:
-    """case _ and case name."""
-    return isinstance(pattern, ast.MatchAs) and pattern.pattern is None
-
-
-def _cases(statement: ast.Match, name: str) -> set[Path]:
-    return set().union(*(_paths(case.body, name) for case in statement.cases))
-
-
-def _tried(statement: ast.Try, name: str) -> set[Path]:
-    """The paths of the body, or of a handler after a body that failed before it appended anything."""
-    succeeded = {
-        (count + more, way) if end == "next" else (count, end)
-        for count, end in _paths(statement.body, name)
-        for more, way in _paths(statement.orelse, name)
-    }
-    failed = set().union(*(_paths(handler.body, name) for handler in statement.handlers))
-    return {
-        (count + more, end if way == "next" else way)
-        for count, end in succeeded | failed
-        for more, way in _paths(statement.finalbody, name)
-    }
+def returned_lists(source: Source) -> Iterator[tuple[Event, Value]]:
+    """Every return of `execute` with a list."""
+    for event in source.events:
+        if event.act is Act.RETURNS and event.value is not None and event.value.kind is Kind.LIST:
+            yield event, event.value

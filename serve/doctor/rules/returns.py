@@ -4,10 +4,11 @@ import ast
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.flow.events import Act
 from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
-from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model
+from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model, returned_lists
 
 
 @rule("M821", Severity.ERROR, bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"), good=LOOP)
@@ -151,13 +152,59 @@ def streams_end(source: Source) -> Iterator[Problem]:
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "send"
     ]
-    has_flags = any(len(call.args) > 1 or any(keyword.arg != "response" for keyword in call.keywords) for call in sends)
-    if sends and not has_flags and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
-        yield Problem(
-            source.at(sends[0]),
-            "no response is marked as the last one, so requests never end. Add "
-            "flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL to the last send().",
-        )
+    flagged = [call for call in sends if len(call.args) > 1 or any(key.arg != "response" for key in call.keywords)]
+    if sends and not flagged and not execution.uses("TRITONSERVER_RESPONSE_COMPLETE_FINAL"):
+        yield _unended(source, sends[0])
+        return
+    for event in source.events:
+        inside = {*ast.walk(event.node)}
+        # A request that is scheduled again ends in a later execution.
+        is_again = execution.uses("set_release_flags")
+        if event.act is Act.UNENDED and not is_again and all(call in inside for call in flagged):
+            yield _unended(source, next((call for call in sends if call in inside), sends[0]))
+
+
+def _unended(source: Source, call: ast.Call) -> Problem:
+    return Problem(
+        source.at(call),
+        "no response is marked as the last one, so requests never end. Add "
+        "flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL to the last send().",
+    )
+
+
+@rule(
+    "M826",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}",
+        "    sender = request.get_response_sender()",
+        f"    sender.send({ANSWER})",
+        f"    responses.append({ANSWER})",
+        "return responses",
+        config=DECOUPLED,
+    ),
+    good=STREAM,
+)
+def decoupled_models_return_nothing(source: Source) -> Iterator[Problem]:
+    """A decoupled model sends its responses and returns some too.
+
+    In decoupled mode `execute` must return None. The returned responses are lost: the client gets an error in their
+    place, "the execute function must return None" (measured), or nothing if the last response was sent before.
+
+    Source: python_backend, pb_stub.cc; python_backend README (Decoupled mode).
+    Fix: remove the returned value.
+    """
+    execution = Execution.of(source)
+    if execution is None or not is_decoupled(source) or not execution.uses("get_response_sender"):
+        return
+    for event, value in returned_lists(source):
+        if event.has_sent and (value.item is None or not value.item.is_none):
+            yield Problem(
+                source.at(event.node),
+                "a decoupled model sends its responses and returns some too: those never arrive. Return None.",
+            )
 
 
 @rule(

@@ -68,10 +68,10 @@ RIGHT = {
             if x.size == 0:
                 error = "empty"
                 responses.append({FAILED})
-            elif x.size > 9:
-                raise ValueError("the whole batch is wrong")
             else:
                 responses.append({Y})
+        if self.closed:
+            raise ValueError("the whole batch is wrong")
 {RETURN}""",
     "two loops": f"""{EXECUTE}
         arrays, sizes = [], []

@@ -1,0 +1,171 @@
+"""M8: what one request does to the others of its batch in a model.py, and calls that keep the instance waiting."""
+
+from collections.abc import Iterator
+
+from serve.doctor.finding import Problem, Severity
+from serve.doctor.flow.events import Act
+from serve.doctor.repository import Source
+from serve.doctor.rule import Example, rule
+from serve.doctor.rules.counts import ARRAYS, BATCHED, JOIN, LOOP, SPLIT
+from serve.doctor.rules.requests import batches, takes_one_row
+from serve.doctor.rules.responses import ANSWER, HEAD, READ, is_decoupled, model
+
+RESPOND = 'pb_utils.InferenceResponse([pb_utils.Tensor("y", {})])'
+WHERE = "        responses = []\n"
+SLEEP = f"        time.sleep(0.05)\n{WHERE}"
+NETWORK = "import numpy as np\n" + HEAD.replace(
+    "    def execute",
+    "    def initialize(self, args):\n"
+    "        self.model = lambda x: np.asarray(x) * 2  # stands for a network\n\n    def execute",
+)
+
+
+def _network(*lines: str) -> Example:
+    """A Python model that runs `self.model`."""
+    return Example(BATCHED, files={"1/model.py": NETWORK + "".join(f"        {line}\n" for line in lines)})
+
+
+@rule(
+    "M815",
+    Severity.WARNING,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}",
+        "    if x.min() < 0:",
+        '        raise ValueError("x must not be negative")',
+        f"    responses.append({ANSWER})",
+        "return responses",
+        config=BATCHED,
+    ),
+    good=model(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}",
+        "    if x.min() < 0:",
+        '        error = pb_utils.TritonError("x must not be negative")',
+        "        responses.append(pb_utils.InferenceResponse(error=error))",
+        "        continue",
+        f"    responses.append({ANSWER})",
+        "return responses",
+        config=BATCHED,
+    ),
+)
+def a_bad_request_fails_alone(source: Source) -> Iterator[Problem]:
+    """One bad request raises an exception in `execute`, which fails its whole batch.
+
+    The exception answers every request of the batch (measured: 1 bad request beside 7 good ones, 8 errors). Reported
+    for a `raise` that depends on one request in a loop over the requests, also in a method that it calls, and for an
+    `assert` about values; not if an `except` catches it, and not for failed calls of other models (has_error).
+
+    Source: python_backend README (Error Handling).
+    Fix: answer this request with pb_utils.InferenceResponse(error=pb_utils.TritonError(...)) and go on.
+    """
+    if not batches(source) or is_decoupled(source):
+        return
+    for event in source.events:
+        if event.act is Act.RAISES:
+            yield Problem(
+                source.at(event.node),
+                "this exception is about one request and fails all requests of its batch. Answer this one with "
+                "InferenceResponse(error=pb_utils.TritonError(...)).",
+            )
+
+
+@rule(
+    "M816",
+    Severity.ERROR,
+    bad=model(
+        "import numpy as np",
+        ARRAYS,
+        JOIN,
+        f"return [{RESPOND.format('joined[i : i + 1]')} for i in range(len(requests))]",
+        config=BATCHED,
+    ),
+    good=SPLIT,
+)
+def rows_are_not_taken_by_request(source: Source) -> Iterator[Problem]:
+    """The rows of the whole batch are split by the number of the request, though a request may have several rows.
+
+    A request may bring up to max_batch_size rows. Then the requests behind it get rows of others, with status 200
+    (measured: after a request of 2 rows the next one gets the second row of that one). `np.split(rows, len(requests))`
+    fails unless all requests have the same number of rows. Not reported if the file compares the number of rows with 1.
+
+    Source: Triton's model configuration (max_batch_size counts rows); python_backend hands over requests unmerged.
+    Fix: keep len(array) of each request and split by it: np.split(rows, np.cumsum(lengths)[:-1]).
+    """
+    if not batches(source) or takes_one_row(source):
+        return
+    for event in source.events:
+        if event.act is Act.BY_REQUEST:
+            yield Problem(
+                source.at(event.node),
+                "the rows of all requests are taken by the number of the request, and a request may have several rows, "
+                "so requests get rows of others. Split by the rows of each request.",
+            )
+
+
+@rule(
+    "M817",
+    Severity.WARNING,
+    bad=_network(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}",
+        f"    responses.append({RESPOND.format('self.model(x)')})",
+        "return responses",
+    ),
+    good=_network(
+        ARRAYS,
+        "joined = self.model(np.concatenate(arrays))",
+        "parts = np.split(joined, np.cumsum([len(array) for array in arrays])[:-1])",
+        f"return [{RESPOND.format('part')} for part in parts]",
+    ),
+)
+def a_network_runs_once_for_a_batch(source: Source) -> Iterator[Problem]:
+    """A network runs once for each request, so a batch of requests saves nothing.
+
+    The batcher makes requests wait for each other, and then they run one after the other (measured: 8 requests in a
+    batch, 8 runs). Reported for calls of a session or of a model in a loop over the requests, also in a method that it
+    calls.
+
+    Source: python_backend hands over requests unmerged (README, execute).
+    Fix: join the rows with np.concatenate, run once, and split by the rows of each request. If rows have different
+    lengths, pad them; if the network takes one row only, remove dynamic_batching.
+    """
+    is_dynamic = source.configuration.scheduler in ("dynamic_batching", None)
+    if not batches(source) or not is_dynamic or is_decoupled(source):
+        return
+    runs = [event for event in source.events if event.act is Act.RUNS]
+    # A file that also runs the whole batch runs single requests for a reason.
+    for event in runs if all(event.is_inside for event in runs) else ():
+        yield Problem(
+            source.at(event.node),
+            f"{event.name} runs once for each request, so batching saves nothing. Join the rows, run once and split.",
+        )
+
+
+@rule(
+    "M818",
+    Severity.WARNING,
+    bad=Example(BATCHED, files={"1/model.py": "import time\n" + LOOP.files["1/model.py"].replace(WHERE, SLEEP)}),
+    good=LOOP,
+)
+def nothing_waits_in_execute(source: Source) -> Iterator[Problem]:
+    """`execute` sleeps or waits for a download.
+
+    The instance serves nothing else meanwhile, and every request of the batch waits (measured: 3 requests one after the
+    other behind a sleep of 50 ms take 150 ms). Reported for time.sleep, requests, httpx and urllib in `execute` and in
+    methods that it calls; not in threads or `while` loops, and not if the request says how long.
+
+    Source: python_backend README (execute; Decoupled mode).
+    Fix: load in initialize, let the client send the data, or await all downloads of a batch together
+    (asyncio.gather); raise instance_group.count if it has to wait.
+    """
+    for event in source.events:
+        if event.act is Act.BLOCKS:
+            yield Problem(
+                source.at(event.node),
+                f"{event.name} keeps the instance waiting, and every request with it. Move it out of execute, or wait "
+                "for all requests of the batch at once.",
+            )
