@@ -76,7 +76,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
         lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
-    lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances)]
+    lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances, padded=added.padding is not None)]
     lines += _batching(added, dynamic)
     lines += _padding(added.padding) if added.padding else []
     return "\n".join(lines) + "\n"
@@ -129,12 +129,14 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
         yield f'  {{ name: "{quoted(name)}" data_type: {tensor.type} dims: [ {sizes} ]{reshape} }}{comma}{note}'
 
 
-def _instances(deployment: Deployment, count: int) -> Iterator[str]:
+def _instances(deployment: Deployment, count: int, *, padded: bool) -> Iterator[str]:
     kind = {"cpu": " kind: KIND_CPU", "gpu": " kind: KIND_GPU", None: ""}[deployment.kind]
     gpus = f" gpus: [ {', '.join(map(str, deployment.gpus))} ]" if deployment.gpus else ""
     if deployment.kind is None:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
-    if count == 1:
+    if count == 1 and padded:
+        yield "# One execution at a time: more instances share the cores, and each has its own copy of the weights."
+    elif count == 1:
         yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
     else:
         yield f"# {count} executions at a time, each with its own copy of the weights."

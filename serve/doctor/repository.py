@@ -92,16 +92,14 @@ class Configuration:
         chosen: str | None = self.proto.WhichOneof("scheduling_choice")
         return chosen
 
-    @cached_property
+    @property
     def backend(self) -> str:
-        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble.
-
-        The second name of the drop-in onnxruntime backend counts as its first.
-        """
-        return "onnxruntime" if (name := self._backend) in ONNXRUNTIME else name
+        """What serves the model: `backend_name`, where the second name of the drop-in backend counts as onnxruntime."""
+        return "onnxruntime" if (name := self.backend_name) in ONNXRUNTIME else name
 
     @cached_property
-    def _backend(self) -> str:
+    def backend_name(self) -> str:
+        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble."""
         proto = self.proto
         if proto.platform == "ensemble" or proto.HasField("ensemble_scheduling"):
             return "ensemble"
@@ -226,6 +224,13 @@ class Model:
         return next((config for config in self.configurations if config.variant is None), None)
 
     @cached_property
+    def steps(self) -> frozenset[str]:
+        """The models that it runs as an ensemble, over all its configurations."""
+        return frozenset(
+            step.model_name for config in self.configurations for step in config.proto.ensemble_scheduling.step
+        )
+
+    @cached_property
     def sources(self) -> tuple[Source, ...]:
         """Every model.py of the configurations, each once."""
         sources = {
@@ -247,7 +252,7 @@ class Model:
 class Repository:
     """A folder of models, and the machine and server that will load them.
 
-    `only` limits it to the models of these names; `texts` replace the contents of files.
+    `only` limits it to the models of these names, and the ensembles that run them; `texts` replace the contents of files.
     """
 
     path: Path
@@ -256,12 +261,21 @@ class Repository:
     texts: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
-    def models(self) -> tuple[Model, ...]:
-        """Every model, sorted by name, without `strangers`."""
+    def all_models(self) -> tuple[Model, ...]:
+        """Every model, also those that `only` leaves out, sorted by name, without `strangers`."""
         folders = (path for path in entries(self.path) if is_folder(path) and not _is_stranger(path))
-        return tuple(
-            Model(repository=self, folder=path) for path in folders if self.only is None or path.name in self.only
-        )
+        return tuple(Model(repository=self, folder=path) for path in folders)
+
+    @cached_property
+    def models(self) -> tuple[Model, ...]:
+        """The models to examine, sorted by name."""
+        if self.only is None:
+            return self.all_models
+        names, more = set(self.only), {*self.only}
+        while more:  # an ensemble may run another ensemble
+            more = {model.name for model in self.all_models if model.name not in names and model.steps & more}
+            names |= more
+        return tuple(model for model in self.all_models if model.name in names)
 
     @property
     def strangers(self) -> list[Path]:
@@ -270,7 +284,7 @@ class Repository:
 
     def model(self, name: str) -> Model | None:
         """The model of this name, even if `only` leaves it out; None if the repository has none."""
-        if model := next((model for model in self.models if model.name == name), None):
+        if model := next((model for model in self.all_models if model.name == name), None):
             return model
         folder = self.path / name
         return Model(repository=self, folder=folder) if name and is_folder(folder) else None

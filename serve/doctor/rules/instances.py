@@ -32,14 +32,14 @@ def _kind(group: ModelInstanceGroup) -> str:
 def instances_are_counted(config: Configuration) -> Iterator[Problem]:
     """The count of instances is missing, which means two for an onnxruntime model on the CPU.
 
-    Everywhere else the default is one, and one per GPU without an instance group. Two instances hold the weights twice
+    Everywhere else the default is one, also for `onnxruntime_padded`, and one per GPU without an instance group. Two instances hold the weights twice
     (two processes on the pip server), want every core each, and share the requests, so that batches are about half as
     large. Measured: the loaded configuration says count 2. A missing instance_group is reported for `--gpus 0`.
 
     Source: core, instance_group normalisation looks at the backend's name; onnxruntime_backend#34, server#6932.
     Fix: write count: 1, and more only if a measurement asks for it.
     """
-    if config.backend not in TWO_ON_CPU:
+    if config.backend_name not in TWO_ON_CPU:
         return
     cost = "so it loads 2 instances on the CPU: two copies of the weights, and threads for twice the cores"
     for index, group in enumerate(config.proto.instance_group):
@@ -203,7 +203,7 @@ def shared_memory_suffices(model: Model) -> Iterator[Problem]:
         return
     gpus = config.target.gpus or 0
     instances = sum(group_instances(group, config.backend, gpus) for group in config.proto.instance_group)
-    if instances >= 64:
+    if MANY > instances >= 64:
         yield Problem(
             config.at("instance_group"),
             f"{instances} Python instances need at least {instances} MB of /dev/shm, and a docker container has 64 "

@@ -28,7 +28,7 @@ def on_cpu(config: Configuration, group: ModelInstanceGroup) -> bool:
 
 def count(config: Configuration, group: ModelInstanceGroup) -> int:
     """The number of instances that tritonserver starts for a group on the CPU."""
-    return group_instances(group, config.backend)
+    return group_instances(group, config.backend_name)
 
 
 @rule(
