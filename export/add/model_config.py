@@ -76,7 +76,13 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
         lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
-    lines += ["output [", *_tensors(added, added.signature.outputs), "]", "", *_instances(added.deployment, instances, padded=added.padding is not None)]
+    lines += [
+        "output [",
+        *_tensors(added, added.signature.outputs),
+        "]",
+        "",
+        *_instances(added.deployment, instances, padded=added.padding is not None),
+    ]
     lines += _batching(added, dynamic)
     lines += _padding(added.padding) if added.padding else []
     return "\n".join(lines) + "\n"

@@ -271,7 +271,11 @@ class Repository:
         """The models to examine, sorted by name."""
         if self.only is None:
             return self.all_models
-        names, more = set(self.only), {*self.only}
+        names = {*self.only}
+        written = [
+            model.config.proto.name for model in self.all_models if model.name in names and model.config is not None
+        ]
+        more = names.union(written)  # L003: a step may have the name in the file
         while more:  # an ensemble may run another ensemble
             more = {model.name for model in self.all_models if model.name not in names and model.steps & more}
             names |= more

@@ -133,6 +133,34 @@ def external_data_exists(config: Configuration) -> Iterator[Problem]:
 
 
 @rule(
+    "L023",
+    Severity.ERROR,
+    bad=Example(files={"1/model.onnx": EXTERNAL.replace("weights.bin", "../weights.bin"), "weights.bin": "8 bytes."}),
+    good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
+    refused="weights.bin",
+)
+def external_data_is_beside_the_graph(config: Configuration) -> Iterator[Problem]:
+    """The ONNX file keeps weights outside of its folder.
+
+    onnxruntime refuses the model, so that no model reads other files of the server. Versions or models cannot share a
+    file of weights this way.
+
+    Source: onnxruntime, tensorprotoutils.cc (ValidateExternalDataPath); onnx, external data.
+    Fix: put the file beside model.onnx and correct the location in it: onnx.load, then onnx.save with
+    save_as_external_data.
+    """
+    graph = config.graph
+    for name in graph.external_files if graph is not None else ():
+        assert graph is not None
+        if os.path.isabs(name) or os.path.normpath(name).startswith(".."):
+            yield Problem(
+                Position(path=graph.path),
+                f"its weights are in {name[:200]}, outside of its folder: onnxruntime refuses the model. Put that file "
+                "beside it, and save the model with that location.",
+            )
+
+
+@rule(
     "L010",
     Severity.WARNING,
     bad=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),

@@ -80,7 +80,9 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
             yield Problem(
                 config.at(*place),
                 f'step {index} runs "{step.model_name}", which is not in this repository: the ensemble cannot load. '
-                + (f'Write "{folder}", the folder with that name.' if folder else "Correct the name, or add the model."),
+                + (
+                    f'Write "{folder}", the folder with that name.' if folder else "Correct the name, or add the model."
+                ),
                 fix=config.document.replaced(f'"{folder}"', *place) if folder else (),
             )
 
