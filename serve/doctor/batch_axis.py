@@ -1,7 +1,7 @@
 """Which tensors of an ONNX graph hold one row of the batch per index of their first axis.
 
-It follows the batch from the inputs through nodes that certainly keep it there, and forgets it at every other node. So a
-rule that asks it misses graphs, but reports none wrongly.
+It follows the batch from the inputs through nodes that certainly keep it there, and forgets it at every other node.
+So a rule that asks it misses graphs, but reports none wrongly.
 """
 
 import math
@@ -42,7 +42,7 @@ class Rows:
         constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
             if node.op_type == "Constant":
-                constants |= {node.output[0]: entry.t for entry in node.attribute if entry.name == "value"}
+                constants.update((node.output[0], entry.t) for entry in node.attribute if entry.name == "value")
         names = set(inputs) - constants.keys()
         ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in graph.input if value.name in names}
         rows = cls(graph=graph, ranks=ranks, constants=constants)

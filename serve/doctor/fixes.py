@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve.doctor.document import Document
-from serve.doctor.examination import examine
+from serve.doctor.examination import examine, examine_model
 from serve.doctor.finding import Edit, Finding, Severity
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Rule
@@ -23,6 +23,7 @@ from triton_batching.terminal import Mistake
 MOST_ROUNDS = 10
 UNPARSED = "L001"
 """Other rules see nothing of a file with this finding."""
+ERRORS = [rule for rule in all_rules() if rule.severity is Severity.ERROR]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +67,16 @@ def changes(repository: Repository, rules: Iterable[Rule]) -> list[Change]:
 
 @dataclass(kw_only=True)
 class _Mender:
-    """The new texts of files, and the codes of the rules whose findings were fixed in them."""
+    """The new texts of files, and the codes of the rules whose findings were fixed in them.
+
+    `ensembles` holds the names of each model and of the ensembles that run it.
+    """
 
     repository: Repository
     rules: tuple[Rule, ...]
     texts: dict[Path, str] = field(default_factory=dict)
     codes: dict[Path, set[str]] = field(default_factory=dict)
+    ensembles: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def changes(self) -> list[Change]:
         return [
@@ -84,9 +89,9 @@ class _Mender:
 
         What an error leaves in a file may be all that another rule reports, so the others wait for the next round.
         """
-        fixable = [finding for finding in self._examined(self.rules, self.texts) if finding.fix]
+        fixable = [finding for finding in examine(self._edited(self.texts), self.rules) if finding.fix]
         for _, urgent in groupby(sorted(fixable, key=_urgency), key=_urgency):
-            if any([self._fix(path, findings) for path, findings in _by_file(urgent)]):
+            if sum(self._fix(path, findings) for path, findings in _by_file(urgent)):
                 return True
         return False
 
@@ -105,24 +110,25 @@ class _Mender:
         return True
 
     def _is_safe(self, path: Path, findings: Sequence[Finding]) -> bool:
-        before = self._text(path)
+        before, first = self._text(path), findings[0]
         after, _ = _edited(before, findings)
-        if not _valid(after) and _valid(before):
-            return False
-        was_read = findings[0].code != UNPARSED
-        return not was_read or self._errors(findings[0], self.texts | {path: after}) <= self._errors(findings[0])
+        if first.code == UNPARSED or first.model is None:
+            return _valid(after) or not _valid(before)
+        return _valid(after) and self._errors(first.model, {path: after}) <= self._errors(first.model, {})
 
-    def _errors(self, finding: Finding, texts: Mapping[Path, str] | None = None) -> int:
-        """The number of errors in the finding's model, and in the ensembles that run it, with these texts."""
-        only = (finding.model,) if finding.model is not None else None
-        errors = [rule for rule in all_rules() if rule.severity is Severity.ERROR]
-        return len(self._examined(errors, self.texts if texts is None else texts, only=only))
+    def _errors(self, model: str, texts: Mapping[Path, str]) -> int:
+        """The number of errors in a model and in the ensembles that run it, with these further texts."""
+        repository = self._edited(self.texts | texts)
+        models = [repository.model(name) for name in self._ensembles(model)]
+        return sum(len(examine_model(found, ERRORS)) for found in models if found is not None)
 
-    def _examined(
-        self, rules: Iterable[Rule], texts: Mapping[Path, str], *, only: tuple[str, ...] | None = None
-    ) -> list[Finding]:
-        limits = {"only": only} if only is not None else {}
-        return examine(replace(self.repository, texts=dict(texts), **limits), rules)
+    def _ensembles(self, model: str) -> frozenset[str]:
+        if model not in self.ensembles:
+            self.ensembles[model] = frozenset(self.repository.with_ensembles([model]))
+        return self.ensembles[model]
+
+    def _edited(self, texts: Mapping[Path, str]) -> Repository:
+        return replace(self.repository, texts=dict(texts))
 
     def _text(self, path: Path) -> str:
         return self.texts[path] if path in self.texts else Document.read(path).text

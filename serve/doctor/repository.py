@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +16,7 @@ from export.graph.signature import SignatureError
 from export.repository import ONNXRUNTIME
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
+from serve.doctor.folders import entries, is_folder, is_stranger
 from serve.doctor.graph import Graph
 from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
@@ -42,8 +43,6 @@ DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch
 
 
 VERSION = re.compile("0|[1-9][0-9]{0,17}")
-# Folders that are models to tritonserver only, besides hidden ones.
-STRANGERS = ("__pycache__", "lost+found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +251,8 @@ class Model:
 class Repository:
     """A folder of models, and the machine and server that will load them.
 
-    `only` limits it to the models of these names, and the ensembles that run them; `texts` replace the contents of files.
+    `only` limits it to the models of these names, and the ensembles that run them; `texts` replace the contents of
+    files.
     """
 
     path: Path
@@ -263,7 +263,7 @@ class Repository:
     @cached_property
     def all_models(self) -> tuple[Model, ...]:
         """Every model, also those that `only` leaves out, sorted by name, without `strangers`."""
-        folders = (path for path in entries(self.path) if is_folder(path) and not _is_stranger(path))
+        folders = (path for path in entries(self.path) if is_folder(path) and not is_stranger(path))
         return tuple(Model(repository=self, folder=path) for path in folders)
 
     @cached_property
@@ -271,20 +271,23 @@ class Repository:
         """The models to examine, sorted by name."""
         if self.only is None:
             return self.all_models
-        names = {*self.only}
-        written = [
-            model.config.proto.name for model in self.all_models if model.name in names and model.config is not None
-        ]
-        more = names.union(written)  # L003: a step may have the name in the file
-        while more:  # an ensemble may run another ensemble
-            more = {model.name for model in self.all_models if model.name not in names and model.steps & more}
-            names |= more
+        names = self.with_ensembles(self.only)
         return tuple(model for model in self.all_models if model.name in names)
+
+    def with_ensembles(self, names: Iterable[str]) -> set[str]:
+        """The names, and those of the ensembles that run one of these models."""
+        found = set(names)
+        own = [model.config for model in self.all_models if model.name in found]
+        more = found | {config.proto.name for config in own if config is not None}  # a step may use that name (L003)
+        while more:  # an ensemble may run another one
+            more = {model.name for model in self.all_models if model.name not in found and model.steps & more}
+            found |= more
+        return found
 
     @property
     def strangers(self) -> list[Path]:
         """Folders that are models to tritonserver only."""
-        return [path for path in entries(self.path) if is_folder(path) and _is_stranger(path)]
+        return [path for path in entries(self.path) if is_folder(path) and is_stranger(path)]
 
     def model(self, name: str) -> Model | None:
         """The model of this name, even if `only` leaves it out; None if the repository has none."""
@@ -292,23 +295,3 @@ class Repository:
             return model
         folder = self.path / name
         return Model(repository=self, folder=folder) if name and is_folder(folder) else None
-
-
-def entries(folder: Path) -> list[Path]:
-    """The paths in a folder, sorted; empty if it cannot be listed."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _is_stranger(path: Path) -> bool:
-    return path.name.startswith(".") or path.name in STRANGERS
-
-
-def is_folder(path: Path) -> bool:
-    """Whether the path is a folder, also behind links; False for a loop of links or without permission."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False

@@ -89,7 +89,7 @@ def batching_has_room(config: Configuration) -> Iterator[Problem]:
 
 
 def is_full_with_one_row(config: Configuration) -> bool:
-    """Whether no batch has two rows, so that none waits for another request; False if the backend may complete the size."""
+    """Whether no batch has two rows, so that none waits for another request; False if the size may be completed."""
     proto = config.proto
     return proto.max_batch_size == 1 or (proto.max_batch_size == 0 and not _may_be_completed(config))
 
@@ -154,7 +154,8 @@ def preferred_sizes_do_not_limit_batches(config: Configuration) -> Iterator[Prob
     A batch of a preferred size leaves at once, even if more requests wait. Without a queue delay no batch grows beyond
     the largest preferred size. Measured with 100 requests at max_batch_size 32: preferred [4] took 0.84 s in batches of
     4, `dynamic_batching { }` 0.19 s. With a delay the limit ends when the oldest request has waited that long. The
-    maximum as the only preferred size is what Triton assumes without any. Only TensorRT engines have profiles that run some sizes much faster; for them a limit is reported only.
+    maximum as the only preferred size is what Triton assumes without any. Only TensorRT engines have profiles that run
+    some sizes much faster; for them a limit is reported only.
 
     Source: core, dynamic_batch_scheduler.cc, GetDynamicBatch; server/issues/8141, 3116; docs/user_guide/batcher.md:
     "for most models, preferred_batch_size should not be specified".
@@ -199,8 +200,8 @@ def delay_is_short(config: Configuration) -> Iterator[Problem]:
     """The queue delay is as long as the latency target, or 100 ms and more.
 
     A lone request waits for the full delay even if an instance is idle (measured: with a delay of 50 ms one request
-    takes 52 to 72 ms). The wait ends early only when the batch is full, which with max_batch_size 1 is at once. The unit
-    is microseconds.
+    takes 52 to 72 ms). The wait ends early only when the batch is full, which with max_batch_size 1 is at once. The
+    unit is microseconds.
 
     Source: core, dynamic_batch_scheduler.cc; ultralytics/issues/18191 (30 times the latency at low load).
     Fix: start without a delay: requests that arrive during an execution form the next batch anyway. Then try a fraction

@@ -41,9 +41,9 @@ def _nodes(config: Configuration, *kinds: str) -> Iterator[tuple[Rows, onnx.Node
 def rows_are_normalised_alone(config: Configuration) -> Iterator[Problem]:
     """A Softmax of the graph works along the batch axis, so each answer depends on the other requests.
 
-    The model loads and answers without an error. Measured: a request of one row gets ones, because it is normalised over
-    itself; in a batch of 8 equal rows it gets eighths. The rule follows the batch axis only through nodes that certainly
-    keep it, so it misses some graphs.
+    The model loads and answers without an error. Measured: a request of one row gets ones, because it is normalised
+    over itself; in a batch of 8 equal rows it gets eighths. The rule follows the batch axis only through nodes that
+    certainly keep it, so it misses some graphs.
 
     Source: onnx, Softmax, LogSoftmax and Hardmax.
     Fix: normalise along another axis and export again. `python -m export.add` compares batches with their rows.
@@ -75,10 +75,10 @@ def rows_are_normalised_alone(config: Configuration) -> Iterator[Problem]:
 def reshapes_leave_the_rows_open(config: Configuration) -> Iterator[Problem]:
     """A Reshape of the graph has a constant shape, so batches of other sizes fail.
 
-    An exporter writes the sizes of the example where the model asks for them in Python. The graph's inputs then say that
-    the batch is dynamic, and a node inside says that it is not. The model loads, and every batch of another size fails:
-    "The input tensor cannot be reshaped to the requested shape" (measured: one row is answered, two are not). The rule
-    follows the batch axis only through nodes that certainly keep it, so it misses some graphs.
+    An exporter writes the sizes of the example where the model asks for them in Python. The graph's inputs then say
+    that the batch is dynamic, and a node inside says that it is not. The model loads, and every batch of another size
+    fails: "The input tensor cannot be reshaped to the requested shape" (measured: one row is answered, two are not).
+    The rule follows the batch axis only through nodes that certainly keep it, so it misses some graphs.
 
     Source: onnxruntime, reshape_helper.h.
     Fix: write -1 or 0 for the batch and export again. `python -m export.add` mends such a graph and proves it.

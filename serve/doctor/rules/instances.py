@@ -169,9 +169,9 @@ def counts_are_positive(config: Configuration) -> Iterator[Problem]:
 def instances_can_be_made(config: Configuration) -> Iterator[Problem]:
     """A count of instances is a thousand or more.
 
-    tritonserver has no limit and makes them all. Each is a copy of the model, with Python a process of its own (measured:
-    12 instances are 12 processes), so the load takes all memory or does not end. Most often the number was meant for
-    another field.
+    tritonserver has no limit and makes them all. Each is a copy of the model, with Python a process of its own
+    (measured: 12 instances are 12 processes), so the load takes all memory or does not end. Most often the number was
+    meant for another field.
 
     Source: core, backend_model.cc, and instance_group normalisation, which has no upper limit.
     Fix: write the number of executions that run at the same time, most often 1 or 2, and let requests share them.

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Configuration, Model, entries, is_folder
+from serve.doctor.folders import entries, is_folder
+from serve.doctor.repository import Configuration, Model
 from serve.doctor.rule import Example, rule
 
 ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'
@@ -152,7 +153,7 @@ def external_data_is_beside_the_graph(config: Configuration) -> Iterator[Problem
     graph = config.graph
     for name in graph.external_files if graph is not None else ():
         assert graph is not None
-        if os.path.isabs(name) or os.path.normpath(name).startswith(".."):
+        if Path(name).is_absolute() or os.path.normpath(name).startswith(".."):
             yield Problem(
                 Position(path=graph.path),
                 f"its weights are in {name[:200]}, outside of its folder: onnxruntime refuses the model. Put that file "

@@ -142,8 +142,8 @@ def oldest_says_which_sequence(source: Source) -> Iterator[Problem]:
 
     Only "direct" gives a sequence a place in the batch of its own. With "oldest" a request is anywhere in the batch, so
     a model.py that keeps values from one request to the next mixes those of several sequences. Measured: the answers of
-    two sequences whose requests alternate are sums over both. Reported if the model has a control for the start, so that
-    it keeps something, and neither the control CORRID nor correlation_id() in model.py.
+    two sequences whose requests alternate are sums over both. Reported if the model has a control for the start, so
+    that it keeps something, and neither the control CORRID nor correlation_id() in model.py.
 
     Source: server documentation, batcher.md (Oldest); core, sequence_batch_scheduler.cc.
     Fix: add a control of kind CONTROL_SEQUENCE_CORRID, or call request.correlation_id(), and keep values by it.

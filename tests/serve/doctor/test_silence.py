@@ -16,7 +16,7 @@ from serve.doctor.rules.graph_operators import CUSTOM
 from serve.doctor.rules.graph_shapes import FREE, HEAD
 from serve.doctor.rules.layout_files import EXTERNAL
 from serve.doctor.rules.sequences import ADDS_UP
-from serve.doctor.rules.step_streams import JOINED, JOINING, STREAMING
+from serve.doctor.rules.step_streams import JOINING, STREAMING
 from serve.doctor.rules.steps import PLATFORM, STEP_FILES, ensemble_text, step_text
 from serve.doctor.target import Target
 
@@ -48,6 +48,14 @@ def joined(*steps: str, files: dict[str, str] = STREAMING) -> Example:
 
 LEFT, RIGHT = step_text(outputs={"y": "left"}), step_text(outputs={"y": "right"})
 JOIN = step_text(model="join", inputs={"x": "left", "z": "right"})
+AFTER_MIDDLE = step_text(inputs={"x": "middle"}, outputs={"y": "left"})
+FIXED_INSIDE = (
+    "<float[2, 2] w = {1, 2, 3, 4}, int64[3] s = {4, 1, 2}> { z = Gemm(x, w)\nr = Reshape(z, s)\ny = Squeeze(r) }"
+)
+BRANCHES = (
+    "<bool c = {1}> { y = If(c) <then_branch = t () => (float[N, 2] a) { a = mine.Twice(x) }, "
+    "else_branch = e () => (float[N, 2] a) { a = Identity(x) }> }"
+)
 REPEATED = f"{ON_GPU}max_batch_size: 8\n" + CONV_TENSORS.replace("[ 1, -1, -1 ]", "[ -1, 1, 8, 8 ]")
 CONV_8 = {"1/model.onnx": CONV["1/model.onnx"].replace("h, w", "8, 8").replace("yh, yw", "8, 8")}
 
@@ -109,16 +117,16 @@ REPORTED = [
     ("G119", graph("{ z = Relu(x)\ny = LogSoftmax<axis = -2>(z) }"), "LogSoftmax"),
     ("G119", graph("{ y = Softmax<axis = 0>(x) }", opset=12), "batch axis"),
     ("G119", graph("<float[2] b = {1, 2}> { z = Add(b, x)\ny = Softmax<axis = 0>(z) }"), "batch axis"),
-    ("G120", graph("<float[2, 2] w = {1, 2, 3, 4}, int64[3] s = {4, 1, 2}> { z = Gemm(x, w)\nr = Reshape(z, s)\ny = Squeeze(r) }"), "[4, 1, 2]"),
-    ("G122", graph("<bool c = {1}> { y = If(c) <then_branch = t () => (float[N, 2] a) { a = mine.Twice(x) }, else_branch = e () => (float[N, 2] a) { a = Identity(x) }> }"), "mine.Twice"),
+    ("G120", graph(FIXED_INSIDE), "[4, 1, 2]"),
+    ("G122", graph(BRANCHES), "mine.Twice"),
     ("L023", Example(files={"1/model.onnx": EXTERNAL.replace("weights.bin", "/etc/hostname")}), "/etc/hostname"),
     ("S763", Example(f"{PLATFORM}\ndynamic_batching {{ }}"), "but dynamic_batching"),
     (
         "S764",
-        joined(JOIN, step_text(inputs={"x": "middle"}, outputs={"y": "left"}), step_text(outputs={"y": "middle"}), RIGHT),
+        joined(JOIN, AFTER_MIDDLE, step_text(outputs={"y": "middle"}), RIGHT),
         "decoupled steps 1, 3",
     ),
-]  # fmt: skip
+]
 
 
 def messages(code: str, example: Example | None, folder: Path) -> list[str]:
