@@ -7,6 +7,7 @@ So a rule that asks it misses graphs, but reports none wrongly.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import onnx
@@ -37,7 +38,7 @@ class Rows:
     constants: dict[str, onnx.TensorProto] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, graph: onnx.GraphProto, inputs: Iterable[str]) -> "Rows":
+    def of(cls, graph: onnx.GraphProto, inputs: Iterable[str]) -> Self:
         """Follow the batch from `inputs`, whose first axis it is."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:

@@ -85,12 +85,12 @@ def a_step_follows_one_stream(config: Configuration) -> Iterator[Problem]:
     steps = list(steps_of(config))
     for _ in steps:  # the steps may be in any order
         for index, step, run in steps:
-            read = set().union(*(origins.get(tensor, set()) for tensor in step.input_map.values()))
+            read = set[int]().union(*(origins.get(tensor, set()) for tensor in step.input_map.values()))
             made = {index} if run.proto.model_transaction_policy.decoupled else read
             for tensor in step.output_map.values():
                 origins[tensor] = made
     for index, step, _ in steps:
-        streams = sorted(set().union(*(origins.get(tensor, set()) for tensor in step.input_map.values())))
+        streams = sorted(set[int]().union(*(origins.get(tensor, set()) for tensor in step.input_map.values())))
         if len(streams) > 1:
             yield Problem(
                 config.at("ensemble_scheduling", "step", index),
