@@ -42,7 +42,7 @@ class Rows:
         """Follow the batch from `inputs`, whose first axis it is."""
         constants = {tensor.name: tensor for tensor in graph.initializer}
         for node in graph.node:
-            if node.op_type == "Constant":
+            if node.op_type == "Constant" and node.output:
                 constants.update((node.output[0], entry.t) for entry in node.attribute if entry.name == "value")
         names = set(inputs) - constants.keys()
         ranks = {value.name: len(value.type.tensor_type.shape.dim) for value in graph.input if value.name in names}

@@ -89,7 +89,7 @@ class _Mender:
 
         What an error leaves in a file may be all that another rule reports, so the others wait for the next round.
         """
-        fixable = [finding for finding in examine(self._edited(self.texts), self.rules) if finding.fix]
+        fixable = [finding for finding in examine(self._with(self.texts), self.rules) if finding.fix]
         for _, urgent in groupby(sorted(fixable, key=_urgency), key=_urgency):
             if sum(self._fix(path, findings) for path, findings in _by_file(urgent)):
                 return True
@@ -118,7 +118,7 @@ class _Mender:
 
     def _errors(self, model: str, texts: Mapping[Path, str]) -> int:
         """The number of errors in a model and in the ensembles that run it, with these further texts."""
-        repository = self._edited(self.texts | texts)
+        repository = self._with(self.texts | texts)
         models = [repository.model(name) for name in self._ensembles(model)]
         return sum(len(examine_model(found, ERRORS)) for found in models if found is not None)
 
@@ -127,7 +127,7 @@ class _Mender:
             self.ensembles[model] = frozenset(self.repository.with_ensembles([model]))
         return self.ensembles[model]
 
-    def _edited(self, texts: Mapping[Path, str]) -> Repository:
+    def _with(self, texts: Mapping[Path, str]) -> Repository:
         return replace(self.repository, texts=dict(texts))
 
     def _text(self, path: Path) -> str:

@@ -12,7 +12,7 @@ ROW = FREE.replace("N,2", "N")
 GRAPHS = (FREE, FREE, ROW, FIXED)
 ONNX_SHARE = 0.2
 ENSEMBLE_SHARE = 0.1
-NAMES = ("", "", 'name: "other"')
+NAMES = (*[""] * 5, 'name: "other"')
 SIZES = ("max_batch_size: 8", "max_batch_size: 8", "max_batch_size: 1", "max_batch_size: 0", "")
 TYPES = (*["TYPE_FP32"] * 7, "FP32", "fp32", "TYPE_INT64")
 DIMS = ("2", "2", "2", "-1, 2", "8, 2", "-1", "3")
@@ -30,10 +30,9 @@ SCHEDULERS = (
     "sequence_batching { oldest { max_candidate_sequences: 4 } }",
 )
 GROUPS = (
-    "instance_group [ { count: 1 } ]",
+    *["instance_group [ { count: 1 } ]"] * 4,
     "instance_group [ { count: 1 kind: KIND_CPU } ]",
     "instance_group { count: 1, kind: CPU }",
-    "instance_group [ { count: 1 } ]",
 )
 ZEROS = "value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true }"
 PYTHON_EXTRAS = (
@@ -64,7 +63,7 @@ def model(seed: int) -> Example:
         *(_tensor(draw, kind, name) for kind, name in (("input", "x"), ("output", "y"))),
         draw.choice(SCHEDULERS),
         draw.choice(GROUPS),
-        *{draw.choice(ONNX_EXTRAS if is_onnx else PYTHON_EXTRAS) for _ in range(2)},
+        *draw.sample(ONNX_EXTRAS if is_onnx else PYTHON_EXTRAS, 2),
     ]
     files = {"1/model.onnx": draw.choice(GRAPHS)} if is_onnx else {"1/model.py": PYTHON_MODEL}
     return Example(_joined(draw, lines), files=files, whole=True)

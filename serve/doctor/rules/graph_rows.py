@@ -28,7 +28,8 @@ def _nodes(config: Configuration, *kinds: str) -> Iterator[tuple[Rows, onnx.Node
         return
     rows = Rows.of(graph.proto.graph, declared)
     for node in graph.proto.graph.node:
-        if node.op_type in kinds and node.domain in DEFAULT and node.input and node.input[0] in rows.ranks:
+        is_whole = node.op_type in kinds and node.domain in DEFAULT and node.input and node.output
+        if is_whole and node.input[0] in rows.ranks:
             yield rows, node
 
 
