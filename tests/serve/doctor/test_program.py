@@ -176,16 +176,14 @@ def test_a_template_is_said_to_be_one(place: str, tmp_path: Path, capsys: pytest
 def test_a_model_alone_brings_the_ensembles_that_run_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(Example(ENSEMBLE, files=files(STEP_CONFIG.replace("FP32", "INT32"))), tmp_path)
     write(BROKEN, tmp_path, name="stranger")
-    outer = ensemble_text(step_text(model="example", inputs={"X": "x"}))
-    write(Example(f"input [ {TENSOR} ]\noutput [ {TENSOR.replace('x', 'y')} ]\n{outer}"), tmp_path, name="outer")
-    out = run(capsys, tmp_path / "part", "--select", "S7,L0")[1]
+    outer = write(Example(ensemble_text(step_text(inputs={"X": "x"})), files={"1/": ""}), tmp_path, name="outer")
+    text = (outer / "config.pbtxt").read_text()
+    (outer / "config.pbtxt").write_text(text.replace('"part"', '"example"'))  # another ensemble, without an input "X"
+    out = run(capsys, tmp_path / "part", "--select", "S7")[1]
     assert "S756" in out
     assert str(tmp_path / "outer") in out
     assert "stranger" not in out
     assert "S756" not in run(capsys, tmp_path / "stranger")[1]
-
-
-TENSOR = '{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }'
 
 
 def test_a_call_without_a_path_is_a_mistake() -> None:
