@@ -16,7 +16,7 @@ from serve.doctor.document import Document
 from serve.doctor.examination import examine, examine_model
 from serve.doctor.finding import Edit, Finding, Severity
 from serve.doctor.repository import Repository
-from serve.doctor.rule import Rule
+from serve.doctor.rule import RULES, Rule
 from serve.doctor.rules import all_rules
 from triton_batching.terminal import Mistake
 
@@ -56,7 +56,7 @@ class Change:
 def changes(repository: Repository, rules: Iterable[Rule]) -> list[Change]:
     """The changes of all safe edits; nothing is written.
 
-    An edit after which the doctor finds more errors is left out: a setting that was not read may be a wrong one.
+    An edit that makes an error in a model that loads is left out: a setting that was not read may be a wrong one.
     """
     mender = _Mender(repository=repository, rules=tuple(rules))
     for _ in range(MOST_ROUNDS):
@@ -114,13 +114,21 @@ class _Mender:
         after, _ = _edited(before, findings)
         if first.code == UNPARSED or first.model is None:
             return _valid(after) or not _valid(before)
-        return _valid(after) and self._errors(first.model, {path: after}) <= self._errors(first.model, {})
+        return _valid(after) and not self._breaks(first.model, {path: after})
 
-    def _errors(self, model: str, texts: Mapping[Path, str]) -> int:
-        """The number of errors in a model and in the ensembles that run it, with these further texts."""
-        repository = self._with(self.texts | texts)
-        models = [repository.model(name) for name in self._ensembles(model)]
-        return sum(len(examine_model(found, ERRORS)) for found in models if found is not None)
+    def _breaks(self, model: str, texts: Mapping[Path, str]) -> bool:
+        """Whether these texts make errors in the model, or in an ensemble that runs it, that it loads without."""
+        for name in self._ensembles(model):
+            before = self._errors(name, {})
+            is_loaded = not any(RULES[code].refused for code in before)
+            if is_loaded and len(self._errors(name, texts)) > len(before):
+                return True
+        return False
+
+    def _errors(self, model: str, texts: Mapping[Path, str]) -> list[str]:
+        """The code of each error in a model with these further texts."""
+        found = self._with(self.texts | texts).model(model)
+        return [finding.code for finding in examine_model(found, ERRORS)] if found is not None else []
 
     def _ensembles(self, model: str) -> frozenset[str]:
         if model not in self.ensembles:

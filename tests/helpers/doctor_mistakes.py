@@ -10,10 +10,10 @@ from serve.doctor.rules.steps import STEP_CONFIG, ensemble_text, step_text
 
 ROW = FREE.replace("N,2", "N")
 GRAPHS = (FREE, FREE, ROW, FIXED)
-ONNX_SHARE = 0.2
+ONNX_SHARE = 0.1
 ENSEMBLE_SHARE = 0.1
 NAMES = (*[""] * 5, 'name: "other"')
-SIZES = ("max_batch_size: 8", "max_batch_size: 8", "max_batch_size: 1", "max_batch_size: 0", "")
+SIZES = (*["max_batch_size: 8"] * 5, "max_batch_size: 1", "max_batch_size: 0")
 TYPES = (*["TYPE_FP32"] * 7, "FP32", "fp32", "TYPE_INT64")
 DIMS = ("2", "2", "2", "-1, 2", "8, 2", "-1", "3")
 MORE = (
@@ -38,13 +38,13 @@ ZEROS = "value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true }"
 PYTHON_EXTRAS = (
     "",
     *(parameter_text("force_cpu_only_input_tensors", word) for word in ("no", "off")),
-    *(parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", word) for word in ("true", "maybe")),
+    parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "true"),
     *(f'model_warmup {{ name: "zeros" inputs {{ key: "{name}" {ZEROS} }} }}' for name in ("x", "z")),
     "model_transaction_policy { decoupled: false }",
 )
 ONNX_EXTRAS = (
     *("", parameter_text("intra_op_num_threads", "1"), parameter_text("intra_op_num_threads", "all")),
-    *(parameter_text("enable_mem_arena", word) for word in ("yes", "maybe")),
+    parameter_text("enable_mem_arena", "yes"),
     *(parameter_text("Execution_mode", word) for word in ("1", "7")),
     f"{parameter_text('batch_policy', 'deadline')} {parameter_text('slo_ms', '50')}",
     "model_transaction_policy { decoupled: true }",

@@ -133,7 +133,7 @@ def preferred_sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     """
     most = config.proto.max_batch_size
     for index, size in enumerate(config.proto.dynamic_batching.preferred_batch_size):
-        if size <= 0 or size > most > 0:
+        if size <= 0 or (size > most and not _may_be_completed(config)):
             yield Problem(
                 config.at("dynamic_batching", "preferred_batch_size", index),
                 f"preferred_batch_size {size} is not between 1 and max_batch_size {most}, so the model cannot load. "

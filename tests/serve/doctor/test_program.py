@@ -186,6 +186,11 @@ def test_a_model_alone_brings_the_ensembles_that_run_it(tmp_path: Path, capsys: 
     assert "S756" not in run(capsys, tmp_path / "stranger")[1]
 
 
+def test_a_model_is_examined_again_after_it_was_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Example('name: "other"'), tmp_path)
+    assert run(capsys, tmp_path / "example", "--fix", "--select", "L0") == (0, "no findings\n")
+
+
 def test_a_call_without_a_path_is_a_mistake() -> None:
     with pytest.raises(SystemExit, match="2"):
         main([])

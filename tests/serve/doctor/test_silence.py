@@ -108,6 +108,7 @@ HARMLESS = [
     ("G122", Example('model_operations { op_library_filename: [ "libmine.so" ] }', files={"1/model.onnx": CUSTOM})),
 ]
 REPORTED = [
+    ("B203", Example("max_batch_size: 0\ndynamic_batching { preferred_batch_size: [ 4 ] }"), "max_batch_size 0"),
     ("B208", queue("default_timeout_microseconds: 200000"), "default_timeout_microseconds: 200000"),
     ("B208", queue("timeout_action: DELAY default_timeout_microseconds: 1000000"), "DELAY"),
     ("B208", Example(f"{PYTHON}{queue('max_queue_size: 9').config}"), "of a second or more alone"),
