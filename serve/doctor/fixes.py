@@ -116,7 +116,7 @@ class _Mender:
             return _valid(after) or not _valid(before)
         return _valid(after) and not self._breaks(first.model, {path: after})
 
-    def _breaks(self, model: str, texts: Mapping[Path, str]) -> bool:
+    def _breaks(self, model: str, texts: dict[Path, str]) -> bool:
         """Whether these texts make errors in the model, or in an ensemble that runs it, that it loads without."""
         for name in self._ensembles(model):
             before = self._errors(name, {})
@@ -125,7 +125,7 @@ class _Mender:
                 return True
         return False
 
-    def _errors(self, model: str, texts: Mapping[Path, str]) -> list[str]:
+    def _errors(self, model: str, texts: dict[Path, str]) -> list[str]:
         """The code of each error in a model with these further texts."""
         found = self._with(self.texts | texts).model(model)
         return [finding.code for finding in examine_model(found, ERRORS)] if found is not None else []

@@ -63,12 +63,15 @@ class Examiner:
         refusal = self._call(f"repository/models/{model}/load")
         return refusal + self._log(logged) if refusal else ""
 
-    def load_together(self, examples: Mapping[str, Example], *, at_a_time: int = 4) -> dict[str, str]:
+    def load_together(
+        self, examples: Mapping[str, Example], *, at_a_time: int = 4, clear: bool = True
+    ) -> dict[str, str]:
         """Load many examples at a time, each under its own name; returns the same as `load` for each.
 
-        Of the log it has the lines that name the model.
+        Of the log it has the lines that name the model. Without `clear` those that were loaded before stay.
         """
-        self._clear()
+        if clear:
+            self._clear()
         logged = self.server.log.stat().st_size
         for name, example in examples.items():
             write(example, self.repository, name=name)

@@ -15,9 +15,9 @@ from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
 
 pytestmark = pytest.mark.server
-MODELS = 200
+MODELS = 120
 # Of so many of them --fix changes something: else the test shows nothing.
-LEAST_FIXED = 150
+LEAST_FIXED = 100
 # Loading R332 ends the server, whatever else is fixed in it.
 EXAMPLES = {rule.code: rule.bad for rule in all_rules() if rule.bad is not None and rule.code != "R332"}
 EXAMPLES |= {f"model_{seed}": model(seed) for seed in range(MODELS)}
@@ -48,7 +48,8 @@ def test_no_fix_keeps_a_model_from_loading(tmp_path: Path, tmp_path_factory: pyt
     to_load = {names[0]: after[names[0]] for names in alike.values()}
     with serving(tmp_path_factory.mktemp, to_load, AS_WRITTEN) as (triton, messages):
         broken = {name: messages[names[0]] for names in alike.values() for name in names if messages[names[0]]}
-        before = triton.load_together({name: EXAMPLES[name] for name in broken})
-    assert {name: broken[name] for name, message in before.items() if not message} == {}
+        # The others stay: to unload them takes longer than to load them.
+        before = triton.load_together({f"{name}_before": EXAMPLES[name] for name in broken}, clear=False)
+    assert {name: message for name, message in broken.items() if not before[f"{name}_before"]} == {}
     # Most of the models can be mended whole.
     assert len(broken) < len(after) / 2

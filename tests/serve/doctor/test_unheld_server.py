@@ -92,7 +92,7 @@ def test_a_constant_shape_fits_one_batch(triton: Examiner) -> None:
 
 def test_sequences_mix_where_the_model_does_not_know_them(triton: Examiner) -> None:
     """Each sequence sends 1 and 1, so each should answer 1 and 2."""
-    steps: list[tuple[int, dict[str, bool]]] = [
+    steps: list[tuple[int, dict[str, Any]]] = [
         (1, {"sequence_start": True}),
         (2, {"sequence_start": True}),
         (1, {"sequence_end": True}),
