@@ -148,7 +148,7 @@ def test_the_maximum_is_preferred_anyway(triton: Examiner) -> None:
 def test_an_optional_input_splits_batches(model: str, kinds: int, batches: dict[int, int], triton: Examiner) -> None:
     plain, scaled = {"x": ONE}, {"x": ONE, "scale": ONE[:, :1]}
     requests = [plain, scaled] * 4 if kinds == 2 else [plain] * 4 + [scaled] * 4
-    assert triton.batches(requests, model=model) == batches
+    assert triton.batches(requests, model=model, gap_s=0.05) == batches
 
 
 def test_an_output_declared_twice_is_answered(triton: Examiner) -> None:
