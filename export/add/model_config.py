@@ -188,7 +188,9 @@ def _instances(added: Added, count: int) -> Iterator[str]:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
     if count > 1:
         yield f"# {count} executions at a time, each with its own copy of the weights."
-    elif not added.padding:
+    elif added.padding:
+        yield "# One execution at a time: more instances share the cores, and each has its own copy of the weights."
+    else:
         yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
     yield f"instance_group [ {{ count: {count}{kind}{gpus} }} ]"
 

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -30,6 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     examined = repositories(arguments.paths, _target(arguments))
     if arguments.fix or arguments.diff:
         _fix(examined, rules, write=arguments.fix, show=arguments.diff)
+        examined = [replace(repository) for repository in examined]  # they hold what they have read
     findings = _findings(examined, rules)
     if arguments.live is not None:
         from serve.doctor.live import LiveServer, examine_live  # nothing else needs a server

@@ -29,7 +29,7 @@ def examine(
     findings = list(_apply(rules, Repository, [repository], None))
     for model in repository.models:
         progress(model.name)
-        findings += _examine_model(model, rules)
+        findings += examine_model(model, rules)
     return sorted(set(findings), key=order)
 
 
@@ -73,7 +73,8 @@ def _joined(group: list[Finding]) -> Finding:
     )
 
 
-def _examine_model(model: Model, rules: list[Rule]) -> list[Finding]:
+def examine_model(model: Model, rules: list[Rule]) -> list[Finding]:
+    """The findings of `rules` in the files of one model that no comment silences."""
     findings = [
         *_apply(rules, Model, [model], model),
         *_apply(rules, Document, model.documents, model),

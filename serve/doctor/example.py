@@ -1,5 +1,6 @@
 """Writes a rule's example to disk as a model repository."""
 
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def _renamed(files: Mapping[str, str], name: str) -> dict[str, str]:
 def completed(config: str) -> str:
     """The example's text, after the fields that it lacks."""
     fields = {descriptor.name for descriptor, _ in _parsed(config).ListFields()}
-    fields |= {name for name in DEFAULTS if f"{name}:" in config}
+    fields |= {name for name in DEFAULTS if re.search(rf"\b{name}(:| \[)", config)}  # it may not be parsable
     if "platform" in fields:
         fields.add("backend")
     if "ensemble_scheduling" in fields or 'platform: "ensemble"' in config:

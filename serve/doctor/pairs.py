@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import DataType
+from tritonclient.grpc.model_config_pb2 import DataType, ModelInput
 
 from export.graph.signature import TYPES, Tensor
 from serve.doctor.repository import Configuration
@@ -68,6 +68,18 @@ def repeats_batch_axis(config: Configuration, pair: Pair) -> bool:
         and pair.shape[0] in (-1, 1, config.proto.max_batch_size)
         and _fits(pair.shape[1:], pair.graph.shape[1:])
     )
+
+
+def variable_inputs(config: Configuration) -> Iterator[tuple[int, ModelInput]]:
+    """Index and declaration of every input whose rows may differ in shape, without ragged ones.
+
+    A -1 that repeats the batch axis (G105) is not of the rows.
+    """
+    repeated = {pair.name for pair in pairs(config) if pair.kind == "input" and repeats_batch_axis(config, pair)}
+    for index, tensor in enumerate(config.proto.input):
+        dims = tensor.dims[1:] if tensor.name in repeated else tensor.dims
+        if -1 in dims and not tensor.allow_ragged_batch:
+            yield index, tensor
 
 
 def lacks_batch_axis(config: Configuration, pair: Pair) -> bool:

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from serve.doctor.repository import BACKEND_FILES, Model, Repository, entries, is_folder
+from serve.doctor.folders import entries, is_folder
+from serve.doctor.repository import BACKEND_FILES, Model, Repository
 from serve.doctor.target import Target
 from triton_batching.terminal import Mistake
 

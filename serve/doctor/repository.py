@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +17,7 @@ from export.repository import ONNXRUNTIME
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.flow.walk import Events, walked
+from serve.doctor.folders import entries, is_folder, is_stranger
 from serve.doctor.graph import Graph
 from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
@@ -41,8 +42,6 @@ PLATFORMS = {
 }
 DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
 VERSION = re.compile("0|[1-9][0-9]{0,17}")
-# Folders that are models to tritonserver only, besides hidden ones.
-STRANGERS = ("__pycache__", "lost+found")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,16 +90,14 @@ class Configuration:
         chosen: str | None = self.proto.WhichOneof("scheduling_choice")
         return chosen
 
-    @cached_property
+    @property
     def backend(self) -> str:
-        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble.
-
-        The second name of the drop-in onnxruntime backend counts as its first.
-        """
-        return "onnxruntime" if (name := self._backend) in ONNXRUNTIME else name
+        """What serves the model: `backend_name`, where the second name of the drop-in backend counts as onnxruntime."""
+        return "onnxruntime" if (name := self.backend_name) in ONNXRUNTIME else name
 
     @cached_property
-    def _backend(self) -> str:
+    def backend_name(self) -> str:
+        """The backend's name as tritonserver determines it; "" if it cannot, "ensemble" for an ensemble."""
         proto = self.proto
         if proto.platform == "ensemble" or proto.HasField("ensemble_scheduling"):
             return "ensemble"
@@ -230,6 +227,13 @@ class Model:
         return next((config for config in self.configurations if config.variant is None), None)
 
     @cached_property
+    def steps(self) -> frozenset[str]:
+        """The models that it runs as an ensemble, over all its configurations."""
+        return frozenset(
+            step.model_name for config in self.configurations for step in config.proto.ensemble_scheduling.step
+        )
+
+    @cached_property
     def sources(self) -> tuple[Source, ...]:
         """Every model.py of the configurations, each once."""
         sources = {
@@ -251,7 +255,8 @@ class Model:
 class Repository:
     """A folder of models, and the machine and server that will load them.
 
-    `only` limits it to the models of these names; `texts` replace the contents of files.
+    `only` limits it to the models of these names, and the ensembles that run them; `texts` replace the contents of
+    files.
     """
 
     path: Path
@@ -260,41 +265,37 @@ class Repository:
     texts: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
+    def all_models(self) -> tuple[Model, ...]:
+        """Every model, also those that `only` leaves out, sorted by name, without `strangers`."""
+        folders = (path for path in entries(self.path) if is_folder(path) and not is_stranger(path))
+        return tuple(Model(repository=self, folder=path) for path in folders)
+
+    @cached_property
     def models(self) -> tuple[Model, ...]:
-        """Every model, sorted by name, without `strangers`."""
-        folders = (path for path in entries(self.path) if is_folder(path) and not _is_stranger(path))
-        return tuple(
-            Model(repository=self, folder=path) for path in folders if self.only is None or path.name in self.only
-        )
+        """The models to examine, sorted by name."""
+        if self.only is None:
+            return self.all_models
+        names = self.with_ensembles(self.only)
+        return tuple(model for model in self.all_models if model.name in names)
+
+    def with_ensembles(self, names: Iterable[str]) -> set[str]:
+        """The names, and those of the ensembles that run one of these models."""
+        found = set(names)
+        own = [model.config for model in self.all_models if model.name in found]
+        more = found | {config.proto.name for config in own if config is not None}  # a step may use that name (L003)
+        while more:  # an ensemble may run another one
+            more = {model.name for model in self.all_models if model.name not in found and model.steps & more}
+            found |= more
+        return found
 
     @property
     def strangers(self) -> list[Path]:
         """Folders that are models to tritonserver only."""
-        return [path for path in entries(self.path) if is_folder(path) and _is_stranger(path)]
+        return [path for path in entries(self.path) if is_folder(path) and is_stranger(path)]
 
     def model(self, name: str) -> Model | None:
         """The model of this name, even if `only` leaves it out; None if the repository has none."""
-        if model := next((model for model in self.models if model.name == name), None):
+        if model := next((model for model in self.all_models if model.name == name), None):
             return model
         folder = self.path / name
         return Model(repository=self, folder=folder) if name and is_folder(folder) else None
-
-
-def entries(folder: Path) -> list[Path]:
-    """The paths in a folder, sorted; empty if it cannot be listed."""
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _is_stranger(path: Path) -> bool:
-    return path.name.startswith(".") or path.name in STRANGERS
-
-
-def is_folder(path: Path) -> bool:
-    """Whether the path is a folder, also behind links; False for a loop of links or without permission."""
-    try:
-        return path.is_dir()
-    except OSError:
-        return False

@@ -65,7 +65,7 @@ DROPPED = {
     "L005": "a version 0 is served as any other",
     "L007": "a model with platform in place of backend loads and behaves the same",
     "M805": "a heavy import at the top of model.py costs load time only",
-    "W625": "it repeated the documentation of decoupled models and asked for no change",
+    "W625": "HTTP clients can call a decoupled model, through /generate and /generate_stream",
 }
 """The code of a former rule and why it is gone."""
 

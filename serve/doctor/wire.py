@@ -9,6 +9,8 @@ from typing import NamedTuple
 GRAPH, INITIALIZER = 7, 5
 # float_data, int32_data, string_data, int64_data, raw_data, double_data and uint64_data of a TensorProto.
 TENSOR_DATA = frozenset({4, 5, 6, 7, 9, 10, 11})
+SMALL_BYTES = 512
+"""Tensors of this size stay whole: they hold shapes and axes."""
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
 
@@ -23,7 +25,10 @@ class Part(NamedTuple):
 
 
 def without_weights(data: memoryview) -> bytes:
-    """The ModelProto in `data` without the values of its initialisers; raises `ValueError` if it is not a protobuf."""
+    """The ModelProto in `data` without the values of its large initialisers.
+
+    Raises `ValueError` if it is not a protobuf.
+    """
     return b"".join(
         _framed(GRAPH, _graph(data[part.content : part.end])) if part.number == GRAPH else data[part.start : part.end]
         for part in _parts(data)
@@ -40,6 +45,8 @@ def _graph(data: memoryview) -> bytes:
 
 
 def _tensor(data: memoryview) -> bytes:
+    if len(data) <= SMALL_BYTES:
+        return bytes(data)
     return b"".join(data[part.start : part.end] for part in _parts(data) if part.number not in TENSOR_DATA)
 
 

@@ -198,6 +198,29 @@ def test_inputs_of_one_length_need_one_name(tmp_path: Path) -> None:
         proved(path)
 
 
+def test_lengths_that_must_be_equal_get_one_name(tmp_path: Path) -> None:
+    """Then the mask is known to follow the tokens, and the backend refuses a request that has two lengths."""
+    model = onnx.load(encoder(tmp_path / "source") / "1" / "model.onnx")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "tokens_length"
+    model.graph.input[1].type.tensor_type.shape.dim[1].dim_param = "mask_length"
+    onnx.save(model, tmp_path / "apart.onnx")
+    assert main([str(tmp_path / "apart.onnx"), "--variable-length", "--repository", str(tmp_path / "models")]) == 0
+    parameters = read_config(tmp_path / "models" / "apart" / "config.pbtxt").parameters
+    assert parameters["pad_mask"].string_value == "mask=tokens[1]"
+    written = load(tmp_path / "models" / "apart" / "1" / "model.onnx")
+    assert {value.type.tensor_type.shape.dim[1].dim_param for value in written.graph.input} == {"tokens_length"}
+
+
+def test_an_output_that_is_declared_with_one_length_is_open(tmp_path: Path) -> None:
+    """As torch's dynamo exporter writes an LSTM: its steps are declared with the length of the example."""
+    nodes = [helper.make_node("Neg", ["x"], ["y"])]
+    path = graph(tmp_path / "fixed.onnx", nodes, takes=("batch", "length"), gives=("batch", 12))
+    assert main([str(path), "--variable-length", "--repository", str(tmp_path / "models")]) == 0
+    config = read_config(tmp_path / "models" / "fixed" / "config.pbtxt")
+    assert list(config.output[0].dims) == [-1]
+    assert config.parameters["cut"].string_value == "y[1]=x[1]"
+
+
 def test_a_graph_of_one_length_is_refused(tmp_path: Path) -> None:
     path = graph(
         tmp_path / "m.onnx",
@@ -221,7 +244,7 @@ def test_an_added_model_says_why_and_is_refused_in_one_line(tmp_path: Path, caps
     assert "clients do not send mask: the server makes it, 0 for padding" in " ".join(printed.split())
     text = (tmp_path / "models" / "encoder" / "config.pbtxt").read_text()
     assert "onnxruntime makes two instances" not in text  # true of the C++ backend alone
-    assert "ignores this" not in text
+    assert "C++ backend ignores" not in text
     config = text_format.Parse(text, ModelConfig())
     assert config.backend == "onnxruntime_padded"
     assert [(tensor.name, tensor.allow_ragged_batch) for tensor in config.input] == [("tokens", True)]

@@ -63,12 +63,15 @@ class Examiner:
         refusal = self._call(f"repository/models/{model}/load")
         return refusal + self._log(logged) if refusal else ""
 
-    def load_together(self, examples: Mapping[str, Example], *, at_a_time: int = 4) -> dict[str, str]:
+    def load_together(
+        self, examples: Mapping[str, Example], *, at_a_time: int = 4, clear: bool = True
+    ) -> dict[str, str]:
         """Load many examples at a time, each under its own name; returns the same as `load` for each.
 
-        Of the log it has the lines that name the model.
+        Of the log it has the lines that name the model. Without `clear` those that were loaded before stay.
         """
-        self._clear()
+        if clear:
+            self._clear()
         logged = self.server.log.stat().st_size
         for name, example in examples.items():
             write(example, self.repository, name=name)
@@ -195,10 +198,13 @@ def _tensor(name: str, array: NDArray[Any]) -> InferInput:
 
 
 @contextmanager
-def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> Iterator[Examiner]:
+def examiner(
+    folder: Path, *arguments: str, config_name: str | None = None, held: int | None = HELD
+) -> Iterator[Examiner]:
     """Start a server below `folder` without models; further `arguments` go to tritonserver.
 
-    With a `config_name` every model is loaded as that variant, if it has it.
+    With a `config_name` every model is loaded as that variant, if it has it. The batcher of every model waits for
+    `held` requests once; with None it runs as always.
     """
     repository = folder / "repository"
     repository.mkdir()
@@ -206,7 +212,7 @@ def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> I
         models=(),
         config_name=config_name,
         repository=repository,
-        environment={"TRITONSERVER_DELAY_SCHEDULER": str(HELD)},
+        environment={"TRITONSERVER_DELAY_SCHEDULER": str(held)} if held is not None else {},
         arguments=arguments,
         log=folder / "tritonserver.log",  # where pytest keeps it when a test fails
     )
@@ -216,7 +222,11 @@ def examiner(folder: Path, *arguments: str, config_name: str | None = None) -> I
 
 @contextmanager
 def serving(
-    make_folder: Callable[[str], Path], models: Mapping[str, Example], *arguments: str, config_name: str | None = None
+    make_folder: Callable[[str], Path],
+    models: Mapping[str, Example],
+    *arguments: str,
+    config_name: str | None = None,
+    held: int | None = HELD,
 ) -> Iterator[tuple[Examiner, dict[str, str]]]:
     """Start a server that has tried to load `models`; yields it with the messages of `load_together`.
 
@@ -224,7 +234,7 @@ def serving(
     pthread_mutex_lock). Then another server loads them one at a time.
     """
     for at_a_time, is_last in ((4, False), (1, False), (1, True)):
-        with examiner(make_folder("examiner"), *arguments, config_name=config_name) as triton:
+        with examiner(make_folder("examiner"), *arguments, config_name=config_name, held=held) as triton:
             try:
                 messages = triton.load_together(models, at_a_time=at_a_time)
             except OSError:

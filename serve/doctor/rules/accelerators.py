@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelOptimizationPolicy
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.pairs import variable_inputs
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
@@ -73,7 +74,7 @@ def _accelerators(
 
 
 def _variable(config: Configuration) -> bool:
-    return any(-1 in tensor.dims and not tensor.allow_ragged_batch for tensor in config.proto.input)
+    return any(True for _ in variable_inputs(config))
 
 
 @rule("P521", Severity.WARNING, bad="optimization { graph { level: 3 } }", good="optimization { graph { level: 1 } }")
@@ -252,7 +253,8 @@ def convolutions_are_not_searched_for_each_shape(config: Configuration) -> Itera
     Source: onnxruntime CUDA provider (cudnn_conv_algo_search); onnxruntime#6978, onnxruntime#12120, PaddleX#5057.
     Fix: set the parameter cudnn_conv_algo_search to 1 (HEURISTIC), or pad to a few fixed shapes and warm them up.
     """
-    on_gpu = any(group.kind == ModelInstanceGroup.KIND_GPU for group in config.proto.instance_group)
+    kinds = {group.kind for group in config.proto.instance_group}
+    on_gpu = ModelInstanceGroup.KIND_GPU in kinds and config.target.gpus != 0  # I403 reports a missing GPU
     key = "cudnn_conv_algo_search"
     is_set = config.parameter(key) in ("1", "2") or any(
         accelerator.parameters.get(key, "EXHAUSTIVE") != "EXHAUSTIVE"

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
 from serve.doctor.finding import Problem, Severity
+from serve.doctor.pairs import variable_inputs
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 
@@ -37,14 +38,18 @@ def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     proto = config.proto
     complete = bool(proto.input) and bool(proto.output)
     if proto.max_batch_size > 1 and config.scheduler is None and complete and config.backend != "ensemble":
-        ragged = any(tensor.allow_ragged_batch for tensor in proto.input)
         yield Problem(
             config.at("max_batch_size"),
             f"max_batch_size is {proto.max_batch_size} and there is no dynamic_batching, so every request is an "
             f"execution of its own{_in_ensembles(config)}. Add dynamic_batching {{ }}.",
-            # A ragged input shows that the model takes several requests.
-            fix=config.document.appended("dynamic_batching { }") if ragged else (),
+            fix=config.document.appended("dynamic_batching { }") if _takes_requests_of_any_length(config) else (),
         )
+
+
+def _takes_requests_of_any_length(config: Configuration) -> bool:
+    """Whether requests can share executions without another change; a model.py may take one request at a time."""
+    ragged = any(tensor.allow_ragged_batch for tensor in config.proto.input)
+    return ragged and config.backend == "onnxruntime" and not any(True for _ in variable_inputs(config))
 
 
 def _in_ensembles(config: Configuration) -> str:
@@ -83,16 +88,26 @@ def batching_has_room(config: Configuration) -> Iterator[Problem]:
         )
 
 
+def is_full_with_one_row(config: Configuration) -> bool:
+    """Whether no batch has two rows, so that none waits for another request; False if the size may be completed."""
+    proto = config.proto
+    return proto.max_batch_size == 1 or (proto.max_batch_size == 0 and not _may_be_completed(config))
+
+
+def _may_be_completed(config: Configuration) -> bool:
+    """Whether the backend may set max_batch_size when it completes the file."""
+    proto = config.proto
+    is_open = proto.max_batch_size == 0 and not config.document.has("max_batch_size")
+    return is_open and (not (proto.input and proto.output) or config.backend == "python")
+
+
 def _without_effect(config: Configuration) -> list[tuple[str | int, ...]]:
     """Paths of the settings that only act on batches."""
     proto, queue = config.proto, config.proto.dynamic_batching
     complete = proto.input and proto.output
-    # The backend may set max_batch_size when it completes the file.
-    open_size = proto.max_batch_size == 0 and not config.document.has("max_batch_size")
     settings: list[tuple[str | int, ...]] = []
     policy = queue.HasField("default_queue_policy") or queue.priority_levels > 0
-    completed = open_size and (not complete or config.backend == "python")
-    if config.scheduler == "dynamic_batching" and not policy and not completed:
+    if config.scheduler == "dynamic_batching" and not policy and not _may_be_completed(config):
         settings.append(("dynamic_batching",))
     if proto.max_batch_size == 0 and complete and config.backend in BATCHED_BY_TRITON:
         ragged = [index for index, tensor in enumerate(proto.input) if tensor.allow_ragged_batch]
@@ -118,7 +133,7 @@ def preferred_sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     """
     most = config.proto.max_batch_size
     for index, size in enumerate(config.proto.dynamic_batching.preferred_batch_size):
-        if size <= 0 or size > most > 0:
+        if size <= 0 or (size > most and not _may_be_completed(config)):
             yield Problem(
                 config.at("dynamic_batching", "preferred_batch_size", index),
                 f"preferred_batch_size {size} is not between 1 and max_batch_size {most}, so the model cannot load. "
@@ -138,16 +153,18 @@ def preferred_sizes_do_not_limit_batches(config: Configuration) -> Iterator[Prob
 
     A batch of a preferred size leaves at once, even if more requests wait. Without a queue delay no batch grows beyond
     the largest preferred size. Measured with 100 requests at max_batch_size 32: preferred [4] took 0.84 s in batches of
-    4, `dynamic_batching { }` 0.19 s. With a delay the limit ends when the oldest request has waited that long. Only
-    TensorRT engines have profiles that run some sizes much faster; for them a limit is reported only.
+    4, `dynamic_batching { }` 0.19 s. With a delay the limit ends when the oldest request has waited that long. The
+    maximum as the only preferred size is what Triton assumes without any. Only TensorRT engines have profiles that run
+    some sizes much faster; for them a limit is reported only.
 
     Source: core, dynamic_batch_scheduler.cc, GetDynamicBatch; server/issues/8141, 3116; docs/user_guide/batcher.md:
     "for most models, preferred_batch_size should not be specified".
     Fix: remove preferred_batch_size (`--fix` does), and set a delay if batches should be larger.
     """
     queue, most = config.proto.dynamic_batching, config.proto.max_batch_size
-    largest = max(queue.preferred_batch_size, default=0)
-    if largest == 0 or largest > most:  # B203 reports the second
+    largest, smallest = max(queue.preferred_batch_size, default=0), min(queue.preferred_batch_size, default=0)
+    # A batch of the maximum is full. B203 reports a larger size.
+    if largest == 0 or largest > most or smallest == most:
         return
     at = config.at("dynamic_batching", "preferred_batch_size")
     has_profiles = config.backend.startswith("tensorrt")
@@ -183,7 +200,8 @@ def delay_is_short(config: Configuration) -> Iterator[Problem]:
     """The queue delay is as long as the latency target, or 100 ms and more.
 
     A lone request waits for the full delay even if an instance is idle (measured: with a delay of 50 ms one request
-    takes 52 to 72 ms). The wait ends early only when the batch is full. The unit is microseconds.
+    takes 52 to 72 ms). The wait ends early only when the batch is full, which with max_batch_size 1 is at once. The
+    unit is microseconds.
 
     Source: core, dynamic_batch_scheduler.cc; ultralytics/issues/18191 (30 times the latency at low load).
     Fix: start without a delay: requests that arrive during an execution form the next batch anyway. Then try a fraction
@@ -191,7 +209,7 @@ def delay_is_short(config: Configuration) -> Iterator[Problem]:
     """
     delay = config.proto.dynamic_batching.max_queue_delay_microseconds
     limit = config.target.latency_us or LONG_DELAY_US
-    if delay >= limit:
+    if delay >= limit and not is_full_with_one_row(config):
         yield Problem(
             config.at("dynamic_batching", "max_queue_delay_microseconds"),
             f"a lone request waits {delay / 1e3:g} ms in the queue even if the model is idle; the limit is "
@@ -226,8 +244,8 @@ def shapes_do_not_close_batches(config: Configuration) -> Iterator[Problem]:
     """
     if config.scheduler != "dynamic_batching" or config.proto.max_batch_size < 2:
         return
-    for index, tensor in enumerate(config.proto.input):
-        if -1 in tensor.dims and not tensor.allow_ragged_batch and not tensor.is_shape_tensor:
+    for index, tensor in variable_inputs(config):
+        if not tensor.is_shape_tensor:
             yield Problem(
                 config.at("input", index, "dims"),
                 f'input "{tensor.name}" has dims {list(tensor.dims)} without allow_ragged_batch, so requests of '

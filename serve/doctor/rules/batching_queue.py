@@ -13,6 +13,7 @@ from serve.policies import queue_limit
 
 # The interval at which the batcher looks for expired requests while every instance is busy.
 POLL_US = 500_000
+TIMEOUT = "default_timeout_microseconds"
 Steps = tuple[str | int, ...]
 
 
@@ -29,43 +30,50 @@ def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
     "B208",
     Severity.WARNING,
     bad="dynamic_batching { default_queue_policy { max_queue_size: 100 } }",
-    good="dynamic_batching { }",
+    good="dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }",
     merged=("B210",),
 )
-def prefetch_is_on(config: Configuration) -> Iterator[Problem]:
-    """A queue policy or priorities are set, which makes the batcher pause for up to 500 ms.
+def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Problem]:
+    """A queue size, a short timeout or priorities make the batcher pause for up to 500 ms.
 
-    Any timeout, max_queue_size or priority level switches prefetching off: batches are no longer formed ahead. An
-    instance that becomes free then waits until the next request enters the queue, or for a poll every 500 ms. Measured:
-    a burst of 100 requests took 2.07 s instead of 0.18 s, and at half of the capacity the p99 was a third higher. A
-    full queue makes it worse: a refused request does not enter the queue, so under overload every batch waits for the
-    poll, and `max_queue_size` alone lowers the capacity, most for short executions. Timeouts are checked at the poll
-    too: a timeout of 200 ms behind an execution of 3 s was answered after 0.98 s.
+    Any queue policy or priority level switches prefetching off: batches are no longer formed ahead. An instance that
+    becomes free then waits until the next request enters the queue, or for a poll every 500 ms. A refused request never
+    enters a full queue, so under overload every batch waits for the poll. Measured at ten times the capacity:
+    max_queue_size 16 answered 0.59 of the capacity, a timeout of 1.5 s alone all of it, queue_limit_ms 0.94. A timeout
+    below 500 ms refuses requests that a free instance could have run, and comes late: 200 ms behind an execution of 3 s
+    was answered after 0.98 s. A longer one with REJECT is not reported, but it has a price as well: at half of the
+    capacity the p99 was 444 ms for 362 ms, and a burst of 100 requests took 2.07 s for 0.18 s.
 
-    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870, 7512; serve/README.md.
-    Fix: to refuse late requests use `queue_limit_ms` (see B215), which leaves the batcher alone, or limit the load in
-    front of the server. Let clients time out by themselves (`client_timeout`). If only Triton's own policy is possible
-    (the C++ backend without a gateway), use a timeout of a second or more without max_queue_size, and ignore the rule
-    with that reason.
+    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870, 7512; serve/README.md, Overload.
+    Fix: to refuse late requests use `queue_limit_ms`, which leaves the batcher alone, where it is read (see B215).
+    Elsewhere use default_timeout_microseconds of a second or more with REJECT and without max_queue_size.
     """
     queue = config.proto.dynamic_batching
     reasons = [f"priority_levels: {queue.priority_levels}"] if queue.priority_levels > 0 else []
     for _, policy in policies(config):
-        reasons += [
-            name
-            for name in ("default_timeout_microseconds", "allow_timeout_override", "max_queue_size")
-            if getattr(policy, name)
-        ]
+        reasons += _pauses(policy)
     if reasons:
-        timeouts = [policy.default_timeout_microseconds for _, policy in policies(config)]
-        late = any(0 < timeout < POLL_US for timeout in timeouts)
         first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
+        limit = "queue_limit_ms" if can_be_limited(config) else f"{TIMEOUT} of a second or more alone"
         yield Problem(
             config.at("dynamic_batching", *first),
-            f"{', '.join(dict.fromkeys(reasons))}: prefetching is off, so a burst can wait 500 ms while an instance is "
-            f"idle{', and a timeout can come 500 ms late' if late else ''}. To bound the queue use queue_limit_ms, or "
-            "limit the load in front of the server.",
+            f"{', '.join(dict.fromkeys(reasons))}: prefetching is off, so an instance can be idle for 500 ms while "
+            f"requests wait, and an overload lowers the capacity. To bound the queue use {limit}, or limit the load in "
+            "front of the server.",
         )
+
+
+def _pauses(policy: ModelQueuePolicy) -> Iterator[str]:
+    """The settings that cost capacity, in words."""
+    timeout = policy.default_timeout_microseconds
+    if policy.max_queue_size:
+        yield "max_queue_size"
+    if 0 < timeout < POLL_US:
+        yield f"{TIMEOUT}: {timeout}"
+    elif timeout and policy.timeout_action == ModelQueuePolicy.DELAY:
+        yield "timeout_action DELAY"
+    if policy.allow_timeout_override and not timeout:
+        yield "allow_timeout_override"
 
 
 @rule(
@@ -197,10 +205,7 @@ def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
     "B214",
     Severity.WARNING,
     bad="dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1000000 } }",
-    good=(
-        "dynamic_batching { default_queue_policy {\n"
-        "  timeout_action: DELAY default_timeout_microseconds: 1000000 max_queue_size: 100\n} }"
-    ),
+    good="dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000000 } }",
 )
 def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
     """The timeout action is DELAY and the queue has no limit.
@@ -209,14 +214,13 @@ def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
     how many such requests wait.
 
     Source: core, scheduler_utils.cc, PolicyQueue::ApplyPolicy.
-    Fix: set `max_queue_size`, or use REJECT and let clients retry.
+    Fix: use REJECT, the default, and let clients retry. A max_queue_size limits the queue too, see B208 for its cost.
     """
     for steps, policy in policies(config):
         if policy.timeout_action == ModelQueuePolicy.DELAY and policy.max_queue_size == 0:
             yield Problem(
                 config.at(*steps, "timeout_action"),
-                "late requests move behind all others and may never run, and the queue has no limit. Set "
-                "max_queue_size, or use REJECT.",
+                "late requests move behind all others and may never run, and the queue has no limit. Use REJECT.",
             )
 
 
@@ -233,16 +237,22 @@ def queue_has_a_limit(config: Configuration) -> Iterator[Problem]:
     then executed for nothing. The parameter `queue_limit_ms` of this project's onnxruntime backend, and of Python
     models that carry queue_limit.py, refuses requests that cannot be answered in that time and does not slow down a
     normal load. `batch_policy` deadline does so too; aimd refuses nothing and does not read the limit. Triton's own
-    limits count as well, see B208 for their cost. Models that cannot read the parameter are not reported.
+    limits count as well: a timeout with REJECT, or max_queue_size, which costs capacity (B208). Models that cannot read
+    the parameter are not reported.
 
     Source: core, scheduler_utils.cc; server/issues/6368; serve/README.md.
     Fix: set queue_limit_ms if this project's backend serves the model. NVIDIA's C++ backend does not read it: limit the
-    load in front of the server, and ignore the rule with that reason.
+    load in front of the server and ignore the rule with that reason, or set default_timeout_microseconds to a second or
+    more without max_queue_size.
     """
-    bounded = any(policy.max_queue_size or policy.default_timeout_microseconds for _, policy in policies(config))
+    bounded = any(policy.max_queue_size or _refuses_late(policy) for _, policy in policies(config))
     if config.scheduler == "dynamic_batching" and not bounded and can_be_limited(config) and not is_limited(config):
         yield Problem(
             config.at("dynamic_batching"),
             "the queue has no limit, so under overload latencies grow without end. Set the parameter queue_limit_ms, "
             "or limit the load in front of the server.",
         )
+
+
+def _refuses_late(policy: ModelQueuePolicy) -> bool:
+    return bool(policy.default_timeout_microseconds) and policy.timeout_action == ModelQueuePolicy.REJECT

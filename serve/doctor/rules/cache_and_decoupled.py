@@ -153,7 +153,8 @@ def graphs_are_not_decoupled(config: Configuration) -> Iterator[Problem]:
     """An ONNX model is decoupled.
 
     A graph gives one answer to each request. This project's backend refuses the model. NVIDIA's C++ backend ignores the
-    setting and answers once, but the server refuses plain HTTP and unary gRPC requests to a decoupled model.
+    setting and answers once, but the server refuses the `infer` requests of HTTP and unary gRPC to a decoupled model;
+    its clients must use a gRPC stream, or `/generate` over HTTP.
 
     Source: serve/backends/onnxruntime/README.md; onnxruntime_backend, onnxruntime.cc (ProcessRequests).
     Fix: remove model_transaction_policy.

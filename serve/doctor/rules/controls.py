@@ -20,6 +20,7 @@ IDENTIFIERS = (
 )
 START = "kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ]"
 END = "kind: CONTROL_SEQUENCE_END int32_false_true: [ 0, 1 ]"
+IDENTIFIER = "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64"
 
 
 def _controlled(control: str = START, name: str = "START", more: str = "") -> Example:

@@ -106,6 +106,30 @@ def schedules_are_for_ensembles(config: Configuration) -> Iterator[Problem]:
 
 
 @rule(
+    "S763",
+    Severity.ERROR,
+    bad=PLATFORM,
+    good=GOOD,
+    refused="ensemble scheduling must be set for ensemble",
+)
+def ensembles_have_a_schedule(config: Configuration) -> Iterator[Problem]:
+    """The platform is "ensemble" and there is no `ensemble_scheduling`.
+
+    Another scheduler, such as `dynamic_batching { }`, takes its place, so an ensemble has none.
+
+    Source: core, model_config_utils.cc (ValidateModelConfig).
+    Fix: write ensemble_scheduling with the steps, or name the backend of the model.
+    """
+    if config.proto.platform == "ensemble" and not config.proto.HasField("ensemble_scheduling"):
+        other = f" but {config.scheduler}" if config.scheduler else ""
+        yield Problem(
+            config.at(config.scheduler or "platform"),
+            f'the platform is "ensemble" and there is no ensemble_scheduling{other}: the model cannot load. Write the '
+            "steps, or name a backend.",
+        )
+
+
+@rule(
     "S736",
     Severity.ERROR,
     bad=f"{PLATFORM}\nensemble_scheduling {{ }}",

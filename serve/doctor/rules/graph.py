@@ -132,21 +132,22 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
 
 @rule("G108", Severity.ERROR, bad=f'backend: "python"\n{INPUT}\n{INPUT}', good=f'backend: "python"\n{INPUT}')
 def names_are_used_once(config: Configuration) -> Iterator[Problem]:
-    """Two inputs or two outputs have the same name.
+    """Two inputs have the same name.
 
-    tritonserver loads the model, and every request fails: "expected 2 inputs but got 1 inputs".
+    tritonserver loads the model, and every request fails: "expected 2 inputs but got 1 inputs". An output that is
+    declared twice is answered once (measured), and not reported.
 
     Source: core, infer_request.cc, Normalize (measured).
     Fix: remove one of them.
     """
-    seen: set[tuple[str, str]] = set()
-    for kind, index, tensor in config.tensors():
-        if (kind, tensor.name) in seen:
+    seen: set[str] = set()
+    for index, tensor in enumerate(config.proto.input):
+        if tensor.name in seen:
             yield Problem(
-                config.at(kind, index, "name"),
-                f'{kind} "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
+                config.at("input", index, "name"),
+                f'input "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
             )
-        seen.add((kind, tensor.name))
+        seen.add(tensor.name)
 
 
 @rule(
@@ -193,7 +194,8 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
 
     Source: docs/introduction/compatibility.md of tritonserver, onnxruntime's version matrix. Releases before 24.04 and
     after 25.07 are not checked.
-    Fix: export with a lower opset, or name a newer release with --target.
+    Fix: convert the file with `python -m export.add FILE --opset 21`, which checks that the answers stay the same; or
+    export with a lower opset, or name a newer release with --target.
     """
     limits = [NEWEST[since] for since in sorted(NEWEST) if since <= config.target.release]
     if not limits or limits[-1] is None or config.graph is None:
@@ -205,7 +207,8 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
         yield Problem(
             config.at("backend"),
             f"{graph.path.name} has {' and '.join(newer)}; the onnxruntime of {config.target.release_name} reads up to "
-            f"opset {opset} and IR version {version}. Export with a lower one.",
+            f"opset {opset} and IR version {version}. Convert it: python -m export.add "
+            f"{config.model.name}/{graph.path.parent.name}/{graph.path.name} --opset {opset}.",
         )
 
 

@@ -64,7 +64,7 @@ def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Problem]:
     graph has two, the backend refuses the model.
 
     Source: server/issues/1338, 4903, 5866; docs/user_guide/model_configuration.md, maximum batch size.
-    Fix: remove the first of the dims (`--fix` does).
+    Fix: remove the first of the dims (`--fix` does). If none is left write `dims: [ 1 ] reshape { shape: [ ] }`.
     """
     for pair in pairs(config):
         if repeats_batch_axis(config, pair):
@@ -199,17 +199,24 @@ def _why(config: Configuration, pair: Pair) -> str:
 
 def _mismatch(config: Configuration, pair: Pair, why: str) -> Problem:
     """The finding, with an edit if the file writes the dims as one list."""
-    dims = f"[ {', '.join(map(str, expected_shape(config, pair)))} ]"
     field = config.document.field(*pair.shape_steps)
+    written = _written(expected_shape(config, pair), pair.shape_steps[-1])
     # Only if the dims are one list without comments: the edit must neither lose a comment nor leave a second list.
     listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
     is_fixable = listed and pair.shape_steps[-1] == "dims"
     return Problem(
         config.at(*pair.shape_steps),
         f'{pair.kind} "{pair.name}": the {pair.shape_steps[-1]} {list(pair.shape)} {why}, so the model cannot load. '
-        f"Write {pair.shape_steps[-1]}: {dims}.",
-        fix=config.document.rewritten(f"dims: {dims}", *pair.shape_steps) if is_fixable else (),
+        f"Write {written}.",
+        fix=config.document.rewritten(written, *pair.shape_steps) if is_fixable else (),
     )
+
+
+def _written(shape: Sequence[int], field: str | int) -> str:
+    """The shape as the text of `dims`, or of the `shape` of a reshape; the server refuses empty dims."""
+    if not shape and field == "dims":
+        return "dims: [ 1 ] reshape { shape: [ ] }"
+    return f"{field}: [ {', '.join(map(str, shape))} ]"
 
 
 def _segments(shape: Sequence[int]) -> list[int]:

@@ -117,3 +117,28 @@ def batch_size_is_not_negative(config: Configuration) -> Iterator[Problem]:
             f"max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Write 0, or the largest "
             "batch size.",
         )
+
+
+@rule(
+    "G121",
+    Severity.ERROR,
+    bad='input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] is_shape_tensor: true } ]',
+    good=X,
+    refused="shape tensors are only supported for TensorRT platform",
+)
+def shape_tensors_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
+    """`is_shape_tensor` is set for a backend other than TensorRT.
+
+    An ONNX graph that computes with a tensor of sizes takes it as any other input.
+
+    Source: core, model_config_utils.cc, ValidateModelInput.
+    Fix: remove is_shape_tensor (`--fix` does).
+    """
+    for kind, index, tensor in config.tensors():
+        if tensor.is_shape_tensor and config.backend not in ("tensorrt", "", "ensemble"):
+            yield Problem(
+                config.at(kind, index, "is_shape_tensor"),
+                f'{kind} "{tensor.name}" is a shape tensor, which only TensorRT has: the model cannot load. Remove '
+                "is_shape_tensor.",
+                fix=config.document.removed(kind, index, "is_shape_tensor"),
+            )

@@ -18,6 +18,10 @@ CPU, GPU, MODEL, AUTO = (
 )
 
 
+MANY = 1000
+"""Instances of one group; more are not meant."""
+
+
 def _kind(group: ModelInstanceGroup) -> str:
     return str(ModelInstanceGroup.Kind.Name(group.kind))
 
@@ -32,14 +36,15 @@ def _kind(group: ModelInstanceGroup) -> str:
 def instances_are_counted(config: Configuration) -> Iterator[Problem]:
     """The count of instances is missing, which means two for an onnxruntime model on the CPU.
 
-    Everywhere else the default is one, and one per GPU without an instance group. Two instances hold the weights twice
-    (two processes on the pip server), want every core each, and share the requests, so that batches are about half as
-    large. Measured: the loaded configuration says count 2. A missing instance_group is reported for `--gpus 0`.
+    Everywhere else the default is one, also for `onnxruntime_padded`, and one per GPU without an instance group. Two
+    instances hold the weights twice (two processes on the pip server), want every core each, and share the requests, so
+    that batches are about half as large. Measured: the loaded configuration says count 2, with onnxruntime_padded 1. A
+    missing instance_group is reported for `--gpus 0`.
 
     Source: core, instance_group normalisation looks at the backend's name; onnxruntime_backend#34, server#6932.
     Fix: write count: 1, and more only if a measurement asks for it.
     """
-    if config.backend not in TWO_ON_CPU:
+    if config.backend_name not in TWO_ON_CPU:
         return
     cost = "so it loads 2 instances on the CPU: two copies of the weights, and threads for twice the cores"
     for index, group in enumerate(config.proto.instance_group):
@@ -160,6 +165,26 @@ def counts_are_positive(config: Configuration) -> Iterator[Problem]:
             )
 
 
+@rule("I409", Severity.WARNING, bad="instance_group [ { count: 100000 } ]", good="instance_group [ { count: 4 } ]")
+def instances_can_be_made(config: Configuration) -> Iterator[Problem]:
+    """A count of instances is a thousand or more.
+
+    tritonserver has no limit and makes them all. Each is a copy of the model, with Python a process of its own
+    (measured: 12 instances are 12 processes), so the load takes all memory or does not end. Most often the number was
+    meant for another field.
+
+    Source: core, backend_model.cc, and instance_group normalisation, which has no upper limit.
+    Fix: write the number of executions that run at the same time, most often 1 or 2, and let requests share them.
+    """
+    for index, group in enumerate(config.proto.instance_group):
+        if group.count >= MANY:
+            yield Problem(
+                config.at("instance_group", index, "count"),
+                f"count {group.count} makes {group.count} copies of the model: the load takes all memory or does not "
+                "end. Write the number of executions at the same time, most often 1 or 2.",
+            )
+
+
 @rule(
     "I407",
     Severity.ERROR,
@@ -203,7 +228,7 @@ def shared_memory_suffices(model: Model) -> Iterator[Problem]:
         return
     gpus = config.target.gpus or 0
     instances = sum(group_instances(group, config.backend, gpus) for group in config.proto.instance_group)
-    if instances >= 64:
+    if MANY > instances >= 64:
         yield Problem(
             config.at("instance_group"),
             f"{instances} Python instances need at least {instances} MB of /dev/shm, and a docker container has 64 "

@@ -10,6 +10,7 @@ from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Configuration, Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.schema import unknowns
+from serve.doctor.template import places
 
 # Fields that an older server's schema does not have, with the release that brought them.
 NEWER = {("model_metrics",): (24, 11), ("ensemble_scheduling", "max_inflight_requests"): (25, 11)}
@@ -26,13 +27,22 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
     """The file is not a text protobuf of Triton's ModelConfig.
 
     tritonserver refuses the whole file with "failed to read text proto"; only its log names line and field. The usual
-    causes are a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a missing brace or quote, or two
-    schedulers in one file.
+    causes are a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a missing brace or quote, two
+    schedulers in one file, or a template whose places (`${max_batch_size}`) were not filled in.
 
     Source: github.com/triton-inference-server/server/issues/3584 ("there is no utility").
     Fix: correct the place that the finding names. `--fix` completes an enum value if only one fits.
     """
     if document.trouble is not None:
+        return
+    if to_fill := places(document.text):
+        offset, first = to_fill[0]
+        more = f" and {len(to_fill) - 1} more places" if len(to_fill) > 1 else ""
+        yield Problem(
+            document.position(offset),
+            f"this file is a template: {first[:80]}{more} must be filled in. The server refuses it as it is. Check the "
+            "file that the template becomes.",
+        )
         return
     unknown_words = list(unknowns(document))
     yield from (Problem(document.position(unknown.at), unknown.message, fix=unknown.fix) for unknown in unknown_words)

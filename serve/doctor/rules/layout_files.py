@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Configuration, Model, entries, is_folder
+from serve.doctor.folders import entries, is_folder
+from serve.doctor.repository import Configuration, Model
 from serve.doctor.rule import Example, rule
 
 ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'
@@ -129,6 +130,34 @@ def external_data_exists(config: Configuration) -> Iterator[Problem]:
                 Position(path=graph.path),
                 f"its weights are in {name[:200]}, which is missing, so the model cannot load. Copy that file beside "
                 "it, or export with external_data=False.",
+            )
+
+
+@rule(
+    "L023",
+    Severity.ERROR,
+    bad=Example(files={"1/model.onnx": EXTERNAL.replace("weights.bin", "../weights.bin"), "weights.bin": "8 bytes."}),
+    good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
+    refused="weights.bin",
+)
+def external_data_is_beside_the_graph(config: Configuration) -> Iterator[Problem]:
+    """The ONNX file keeps weights outside of its folder.
+
+    onnxruntime refuses the model, so that no model reads other files of the server. Versions or models cannot share a
+    file of weights this way.
+
+    Source: onnxruntime, tensorprotoutils.cc (ValidateExternalDataPath); onnx, external data.
+    Fix: put the file beside model.onnx and correct the location in it: onnx.load, then onnx.save with
+    save_as_external_data.
+    """
+    graph = config.graph
+    for name in graph.external_files if graph is not None else ():
+        assert graph is not None
+        if Path(name).is_absolute() or os.path.normpath(name).startswith(".."):
+            yield Problem(
+                Position(path=graph.path),
+                f"its weights are in {name[:200]}, outside of its folder: onnxruntime refuses the model. Put that file "
+                "beside it, and save the model with that location.",
             )
 
 

@@ -7,7 +7,8 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from export.repository import group_instances
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Configuration, Repository, entries
+from serve.doctor.folders import entries
+from serve.doctor.repository import Configuration, Repository
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.target import Target
 
@@ -28,7 +29,7 @@ def on_cpu(config: Configuration, group: ModelInstanceGroup) -> bool:
 
 def count(config: Configuration, group: ModelInstanceGroup) -> int:
     """The number of instances that tritonserver starts for a group on the CPU."""
-    return group_instances(group, config.backend)
+    return group_instances(group, config.backend_name)
 
 
 @rule(

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
+from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
+from serve.doctor.rules.controls import IDENTIFIER, START, Control
 
 
 def _batched(strategy: str) -> Example:
@@ -95,3 +96,65 @@ def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[P
                 f"preferred_batch_size {size} is not between 1 and max_batch_size {most}: the model cannot load. "
                 "Remove it, or raise max_batch_size.",
             )
+
+
+ADDS_UP = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.sums = {}
+
+    def execute(self, requests):
+        return [self.answer(place, request) for place, request in enumerate(requests)]
+
+    def answer(self, place, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+        if pb_utils.get_input_tensor_by_name(request, "START").as_numpy().any():
+            self.sums[place] = np.zeros_like(x)
+        self.sums[place] = self.sums[place] + x
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", self.sums[place])])
+"""
+"""A sum for each sequence, if a sequence keeps its place in the batch."""
+
+
+def _adding(strategy: str, control: str = "") -> Example:
+    controls = f'control_input [ {{ name: "START" control [ {{ {START} }} ] }}{control} ]'
+    return Example(
+        f'backend: "python"\nsequence_batching {{ {strategy} {controls} }}',
+        files={"1/model.py": ADDS_UP},
+    )
+
+
+OLDEST = "oldest { max_candidate_sequences: 8 }"
+
+
+@rule(
+    "S715",
+    Severity.WARNING,
+    bad=_adding(OLDEST),
+    good=_adding(OLDEST, f', {{ name: "ID" control [ {{ {IDENTIFIER} }} ] }}'),
+)
+def oldest_says_which_sequence(source: Source) -> Iterator[Problem]:
+    """The strategy "oldest" is used, and model.py does not learn which sequence a request belongs to.
+
+    Only "direct" gives a sequence a place in the batch of its own. With "oldest" a request is anywhere in the batch, so
+    a model.py that keeps values from one request to the next mixes those of several sequences. Measured: the answers of
+    two sequences whose requests alternate are sums over both. Reported if the model has a control for the start, so
+    that it keeps something, and neither the control CORRID nor correlation_id() in model.py.
+
+    Source: server documentation, batcher.md (Oldest); core, sequence_batch_scheduler.cc.
+    Fix: add a control of kind CONTROL_SEQUENCE_CORRID, or call request.correlation_id(), and keep values by it.
+    """
+    config = source.configuration
+    sequences = config.proto.sequence_batching
+    kinds = {control.kind for tensor in sequences.control_input for control in tensor.control}
+    learns = Control.CONTROL_SEQUENCE_CORRID in kinds or "correlation_id" in source.document.text
+    if sequences.HasField("oldest") and Control.CONTROL_SEQUENCE_START in kinds and not learns:
+        yield Problem(
+            config.at("sequence_batching", "oldest"),
+            "with the strategy oldest a request is anywhere in the batch, and model.py does not learn its sequence: "
+            "values of several sequences mix. Add a control CONTROL_SEQUENCE_CORRID, or call correlation_id().",
+        )

@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import DataType
 
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.repository import Configuration
-from serve.doctor.rule import PYTHON_MODEL, Example, rule
+from serve.doctor.rule import Example, rule
 from serve.doctor.rules.steps import (
     ENSEMBLE,
     STEP_CONFIG,
@@ -16,7 +16,6 @@ from serve.doctor.rules.steps import (
     step_text,
     steps_of,
 )
-from serve.doctor.target import Target
 
 GOOD = Example(ENSEMBLE, files=STEP_FILES)
 
@@ -158,46 +157,3 @@ def _reaches(config: Configuration, model: str, goal: str, seen: set[str]) -> bo
     if called is None or called.config is None:
         return False
     return any(_reaches(config, step.model_name, goal, seen) for step in called.config.proto.ensemble_scheduling.step)
-
-
-@rule(
-    "S762",
-    Severity.WARNING,
-    bad=Example(
-        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
-        files=files(f"{STEP_CONFIG}model_transaction_policy {{ decoupled: true }}\n")
-        | {
-            "../part/1/model.py": PYTHON_MODEL.replace(
-                "return [self.answer(request) for request in requests]",
-                "for request in requests:\n            request.get_response_sender().send("
-                "self.answer(request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
-            )
-        },
-        target=Target(release=(25, 11)),
-    ),
-    good=Example(
-        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
-        files=STEP_FILES,
-        target=Target(release=(25, 11)),
-    ),
-)
-def streams_between_steps_are_limited(config: Configuration) -> Iterator[Problem]:
-    """A decoupled step feeds another one without a limit.
-
-    If a step sends responses faster than the next one takes them, the waiting tensors fill the memory. Releases since
-    25.11 can limit them; older ones refuse the field.
-
-    Source: server documentation, ensemble_models.md (max_inflight_requests), 25.11.
-    Fix: set ensemble_scheduling.max_inflight_requests.
-    """
-    scheduling = config.proto.ensemble_scheduling
-    if config.target.release < (25, 11) or getattr(scheduling, "max_inflight_requests", None):
-        return
-    read = {tensor for step in scheduling.step for tensor in step.input_map.values()}
-    for index, step, run in steps_of(config):
-        if run.proto.model_transaction_policy.decoupled and read & set(step.output_map.values()):
-            yield Problem(
-                config.at("ensemble_scheduling", "step", index),
-                f'"{step.model_name}" is decoupled and feeds another step without a limit to the waiting responses. '
-                "Set max_inflight_requests.",
-            )

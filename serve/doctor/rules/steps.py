@@ -71,15 +71,27 @@ def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
     with several repositories may have it in another one.
 
     Source: core, model_repository_manager.cc.
-    Fix: correct the name, or add the model.
+    Fix: correct the name, or add the model. `--fix` writes the folder of a model whose `name` is the step's (L003).
     """
     for index, step in enumerate(config.proto.ensemble_scheduling.step):
         if step.model_name and not step.model_namespace and config.model.repository.model(step.model_name) is None:
+            place = ("ensemble_scheduling", "step", index, "model_name")
+            folder = _folder(config, step.model_name)
             yield Problem(
-                config.at("ensemble_scheduling", "step", index, "model_name"),
+                config.at(*place),
                 f'step {index} runs "{step.model_name}", which is not in this repository: the ensemble cannot load. '
-                "Correct the name, or add the model.",
+                + (
+                    f'Write "{folder}", the folder with that name.' if folder else "Correct the name, or add the model."
+                ),
+                fix=config.document.replaced(f'"{folder}"', *place) if folder else (),
             )
+
+
+def _folder(config: Configuration, name: str) -> str | None:
+    """The folder of the only model that has `name` in its config.pbtxt; None if there is none, or several."""
+    models = config.model.repository.all_models
+    folders = [model.name for model in models if model.config is not None and model.config.proto.name == name]
+    return folders[0] if len(folders) == 1 and not {'"', "\\"} & set(folders[0]) else None
 
 
 @rule(

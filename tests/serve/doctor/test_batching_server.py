@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from doctor_server import AS_WRITTEN, HELD, Examiner, bad, good, serving
+from doctor_server import AS_WRITTEN, HELD, ONE, Examiner, bad, good, serving
 from numpy.typing import NDArray
 
 from serve.doctor.rule import PYTHON_MODEL, Example
@@ -51,6 +51,10 @@ MODELS = {
     "B216_good": good("B216"),
     "bytes": text_model("TYPE_UINT8", -1),
     "text": text_model("TYPE_STRING", 1),
+    **{name: bad("B220") for name in ("B220_bad", "B220_grouped")},
+    "one_row": python(bad("B206"), extra=ONE_ROW),
+    "most": Example('backend: "python"\nmax_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 8 ] }'),
+    "outputs": Example('backend: "python"\n' + 'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]\n' * 2),
     "delayed": Example(str(bad("B216").config).replace("{ }", "{ max_queue_delay_microseconds: 500 }")),
     "preferred": Example('backend: "python"\nmax_batch_size: 16\ndynamic_batching { preferred_batch_size: [ 5, 16 ] }'),
     **{f"{code}_bad": python(bad(code), SLOW_MODEL, ONE_ROW) for code in ("B209", "B214")},
@@ -60,7 +64,7 @@ MODELS = {
         ONE_ROW,
     ),
     "B208_bad": python(bad("B208"), slow(0.03)),
-    "B208_good": python(good("B208"), slow(0.03)),
+    "B208_none": python(Example("dynamic_batching { }"), slow(0.03)),
     "B209_good": python(
         Example(
             "dynamic_batching { default_queue_policy {\n"
@@ -129,6 +133,28 @@ def test_a_delay_is_paid_by_an_idle_model(triton: Examiner) -> None:
     assert triton.counters("B206_bad").queue_ns - before >= 0.5e9
 
 
+def test_a_model_of_one_row_pays_no_delay(triton: Examiner) -> None:
+    triton.batches(rows(), model="one_row")
+    before = triton.counters("one_row").queue_ns
+    triton.batches(rows([2]), model="one_row")
+    assert triton.counters("one_row").queue_ns - before < 0.3e9
+
+
+def test_the_maximum_is_preferred_anyway(triton: Examiner) -> None:
+    assert triton.config("most")["dynamic_batching"] == triton.config("B204_good")["dynamic_batching"]
+
+
+@pytest.mark.parametrize(("model", "kinds", "batches"), [("B220_bad", 2, {1: 8}), ("B220_grouped", 1, {4: 2})])
+def test_an_optional_input_splits_batches(model: str, kinds: int, batches: dict[int, int], triton: Examiner) -> None:
+    plain, scaled = {"x": ONE}, {"x": ONE, "scale": ONE[:, :1]}
+    requests = [plain, scaled] * 4 if kinds == 2 else [plain] * 4 + [scaled] * 4
+    assert triton.batches(requests, model=model, gap_s=0.05) == batches
+
+
+def test_an_output_declared_twice_is_answered(triton: Examiner) -> None:
+    assert triton.refusals([{"x": ONE}], model="outputs") == []
+
+
 def test_a_queue_policy_makes_a_burst_stand_still(triton: Examiner) -> None:
     """100 requests at once run in 13 executions of 30 ms, unless the batcher pauses for one of its ticks of 500 ms."""
 
@@ -138,7 +164,7 @@ def test_a_queue_policy_makes_a_burst_stand_still(triton: Examiner) -> None:
         return time.monotonic() - started
 
     # A burst sometimes passes without a pause, several in a row rarely.
-    assert any(seconds("B208_bad") - seconds("B208_good") > 0.4 for _ in range(4))
+    assert any(seconds("B208_bad") - seconds("B208_none") > 0.4 for _ in range(4))
 
 
 def test_a_timeout_overrides_only_a_longer_one(triton: Examiner) -> None:

@@ -1,5 +1,6 @@
 """--fix changes as little as possible, keeps comments, and has nothing to do when it runs again."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,17 @@ from hypothesis import strategies as st
 from serve.doctor.__main__ import main
 from serve.doctor.examination import examine
 from serve.doctor.example import write
+from serve.doctor.finding import Severity
 from serve.doctor.fixes import changes
 from serve.doctor.pbtxt import comments
 from serve.doctor.repository import Repository
-from serve.doctor.rule import Example, Rule
+from serve.doctor.rule import RULES, Example, Rule
 from serve.doctor.rules import all_rules
+from serve.doctor.rules.accelerators import CONV, CONV_TENSORS
+from serve.doctor.rules.batch_inputs import example as batch_input_example
 from serve.doctor.rules.graph_shapes import FREE
+from serve.doctor.rules.parameters import parameter_text
+from serve.doctor.rules.steps import ENSEMBLE, STEP_FILES
 
 # Many problems with fixes, and comments in every place that an edit touches.
 WRECK = """\
@@ -54,6 +60,7 @@ instance_group [ { count: 1 } ]
 # foot
 """
 FIXABLE = [rule for rule in all_rules() if rule.bad is not None]
+ON_GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
 
 
 def wreck(repository: Path, text: str = WRECK) -> Path:
@@ -103,6 +110,86 @@ def test_the_edits_of_a_rule_fix_its_findings(rule: Rule, tmp_path: Path) -> Non
         change.write()
     left = examine(Repository(path=tmp_path, target=rule.bad.target), [rule])
     assert len(left) == len([finding for finding in before if not finding.fix])
+
+
+ROW = '<ir_version: 8, opset_import: ["" : 17]>\nexample (float[N] x) => (float[N] y) { y = Identity(x) }'
+
+
+@pytest.mark.parametrize("dims", ["-1", "1", "3"])
+def test_a_row_without_axes_is_a_reshape(dims: str, tmp_path: Path) -> None:
+    """The server refuses empty dims."""
+    tensors = "\n".join(f'{kind} [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ {dims} ] }} ]' for kind, name in ENDS)
+    path = write(Example(tensors, files={"1/model.onnx": ROW}), tmp_path) / "config.pbtxt"
+    fix(tmp_path)
+    assert path.read_text().count("dims: [ 1 ] reshape { shape: [ ] }") == 2
+    assert not [finding for finding in examine(Repository(path=tmp_path), all_rules()) if finding.fix]
+
+
+ENDS = (("input", "x"), ("output", "y"))
+
+
+@pytest.mark.parametrize("only", [None, ("part",)])
+def test_an_ensemble_follows_a_model_to_its_name(only: tuple[str, ...] | None, tmp_path: Path) -> None:
+    named = {**STEP_FILES, "../part/config.pbtxt": f'name: "encoder"\n{STEP_FILES["../part/config.pbtxt"]}'}
+    write(Example(ENSEMBLE.replace('"part"', '"encoder"'), files=named), tmp_path)
+    for change in changes(Repository(path=tmp_path, only=only), all_rules()):
+        change.write()
+    assert 'model_name: "part"' in (tmp_path / "example" / "config.pbtxt").read_text()
+    assert 'name: "part"' in (tmp_path / "part" / "config.pbtxt").read_text()
+
+
+def test_an_axis_that_goes_takes_its_other_findings_along(tmp_path: Path) -> None:
+    """The -1 of the batch axis is not a variable shape, for which the search of convolutions would be set."""
+    text = f"{ON_GPU}max_batch_size: 8\n{CONV_TENSORS}".replace("[ 1, -1, -1 ]", "[ -1, 1, 8, 8 ]")
+    graph = CONV["1/model.onnx"].replace("yh, yw", "8, 8").replace("h, w", "8, 8")
+    path = write(Example(text, files={"1/model.onnx": graph}), tmp_path) / "config.pbtxt"
+    assert fix(tmp_path) == ["G105"]
+    assert "cudnn" not in path.read_text()
+
+
+SKIPPED = (
+    'model_warmup [ { name: "zeros" inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } } ]'
+)
+IGNORED = {"P501": parameter_text("intra_op_num_threads", "all"), "W601": SKIPPED}
+
+
+@pytest.mark.parametrize("code", IGNORED)
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_setting_that_was_not_read_stays_if_it_is_wrong(code: str, alone: bool, tmp_path: Path) -> None:
+    """The model loads with it, and would not load if it were read. Other findings of the file are fixed."""
+    path = write(Example(IGNORED[code] if alone else f'name: "other"\n{IGNORED[code]}'), tmp_path) / "config.pbtxt"
+    before = path.read_text()
+    rules = [rule for rule in all_rules() if rule.code == code] if alone else all_rules()
+    for change in changes(Repository(path=tmp_path), rules):
+        change.write()
+    assert path.read_text() == (before if alone else before.replace('"other"', '"example"'))
+
+
+@pytest.mark.parametrize("rule", FIXABLE, ids=lambda rule: rule.code)
+def test_a_fix_makes_no_new_warning(rule: Rule, tmp_path: Path) -> None:
+    assert rule.bad is not None
+    write(rule.bad, tmp_path)
+    before = warnings(tmp_path, rule.bad)
+    for change in changes(Repository(path=tmp_path, target=rule.bad.target), all_rules()):
+        change.write()
+    # Of a file that cannot be parsed nothing was known.
+    assert "L001" in before or warnings(tmp_path, rule.bad) <= before
+
+
+def warnings(repository: Path, example: Example) -> set[str]:
+    results = examine(Repository(path=repository, target=example.target), all_rules())
+    return {finding.code for finding in results if finding.severity > Severity.INFO}
+
+
+def test_ragged_requests_share_executions_only_where_the_model_takes_them(tmp_path: Path) -> None:
+    """A model.py may stack the arrays of its requests, which then fails (M832)."""
+    example = RULES["M832"].bad
+    assert example is not None
+    write(replace(example, config=str(example.config).replace("dynamic_batching { }", "")), tmp_path)
+    assert "B201" not in fix(tmp_path)
+    flat = replace(batch_input_example(), config=str(batch_input_example().config).replace("dynamic_batching { }", ""))
+    write(flat, tmp_path / "flat")
+    assert fix(tmp_path / "flat") == ["B201"]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -15,7 +15,7 @@ from serve.doctor.examination import examine
 from serve.doctor.graph import Graph
 from serve.doctor.repository import Repository
 from serve.doctor.rules import all_rules
-from serve.doctor.wire import without_weights
+from serve.doctor.wire import SMALL_BYTES, without_weights
 
 
 def model(weights: list[TensorProto]) -> onnx.ModelProto:
@@ -25,9 +25,9 @@ def model(weights: list[TensorProto]) -> onnx.ModelProto:
 
 
 def stripped(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The same with the weights cleared by onnx's own means."""
+    """The same with the weights, not small shapes and axes, cleared by onnx's own means."""
     copy = onnx.ModelProto.FromString(proto.SerializeToString())
-    for tensor in copy.graph.initializer:
+    for tensor in (tensor for tensor in copy.graph.initializer if tensor.ByteSize() > SMALL_BYTES):
         for name in ("float_data", "int32_data", "string_data", "int64_data", "raw_data", "double_data", "uint64_data"):
             tensor.ClearField(name)
     return copy

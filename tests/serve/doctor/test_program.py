@@ -17,6 +17,7 @@ from serve.doctor.__main__ import main, parser
 from serve.doctor.example import write
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
+from serve.doctor.rules.steps import ENSEMBLE, STEP_CONFIG, ensemble_text, files, step_text
 
 BROKEN = Example('name: "other"\ndynamic_batching { preferred_batch_size: [ 4 ] }')
 SARIF_LEVELS = {"error", "warning", "note"}
@@ -158,6 +159,36 @@ def test_a_folder_among_models_is_one_too(broken: Path, capsys: pytest.CaptureFi
     code, out = run(capsys, broken)
     assert code == 1
     assert str(broken / "notes") in out
+
+
+@pytest.mark.parametrize("place", ["${max_batch_size}", "{{ max_batch_size }}", "{% if large %} 64 {% endif %}"])
+def test_a_template_is_said_to_be_one(place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f'# ${{a_comment}}\nname: "example"\nmax_batch_size: {place}\nbackend: "${{backend}}"\n'
+    write(Example(text, files={"1/": ""}, whole=True), tmp_path)
+    first = place.split(" 64 ")[0]
+    code, out = run(capsys, tmp_path)
+    assert code == 1
+    (line,) = [line for line in out.splitlines() if " error " in line]
+    assert f"config.pbtxt:3:17: error L001: this file is a template: {first} " in line
+    assert out.splitlines()[-1] == "1 error, 0 warnings, 0 infos"
+
+
+def test_a_model_alone_brings_the_ensembles_that_run_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Example(ENSEMBLE, files=files(STEP_CONFIG.replace("FP32", "INT32"))), tmp_path)
+    write(BROKEN, tmp_path, name="stranger")
+    outer = write(Example(ensemble_text(step_text(inputs={"X": "x"})), files={"1/": ""}), tmp_path, name="outer")
+    text = (outer / "config.pbtxt").read_text()
+    (outer / "config.pbtxt").write_text(text.replace('"part"', '"example"'))  # another ensemble, without an input "X"
+    out = run(capsys, tmp_path / "part", "--select", "S7")[1]
+    assert "S756" in out
+    assert str(tmp_path / "outer") in out
+    assert "stranger" not in out
+    assert "S756" not in run(capsys, tmp_path / "stranger")[1]
+
+
+def test_a_model_is_examined_again_after_it_was_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(Example('name: "other"'), tmp_path)
+    assert run(capsys, tmp_path / "example", "--fix", "--select", "L0") == (0, "no findings\n")
 
 
 def test_a_call_without_a_path_is_a_mistake() -> None:

@@ -1,0 +1,156 @@
+"""What rules report beside their examples, and what they leave alone because it is right or harmless."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from padded_models import encoder
+
+from serve.doctor.examination import examine
+from serve.doctor.example import write
+from serve.doctor.repository import Repository
+from serve.doctor.rule import RULES, Example
+from serve.doctor.rules import all_rules
+from serve.doctor.rules.accelerators import CONV, CONV_TENSORS
+from serve.doctor.rules.graph_operators import CUSTOM
+from serve.doctor.rules.graph_shapes import FREE, HEAD
+from serve.doctor.rules.layout_files import EXTERNAL
+from serve.doctor.rules.sequences import ADDS_UP
+from serve.doctor.rules.step_streams import JOINING, STREAMING
+from serve.doctor.rules.steps import PLATFORM, STEP_FILES, ensemble_text, step_text
+from serve.doctor.target import Target
+
+assert all_rules()
+X = '{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }'
+Y = '{ name: "y" data_type: TYPE_FP32 dims: [ 2 ] }'
+PYTHON = 'backend: "python"\n'
+ON_GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
+
+
+def queue(policy: str, more: str = "") -> Example:
+    return Example(f"dynamic_batching {{ {more} default_queue_policy {{ {policy} }} }}")
+
+
+def graph(body: str, *, opset: int = 17) -> Example:
+    text = f"{HEAD}example (float[N,2] x) => (float[N,2] y) {body}".replace(": 17]", f": {opset}]")
+    return Example("max_batch_size: 8\ndynamic_batching { }", files={"1/model.onnx": text})
+
+
+def oldest(model: str) -> Example:
+    example = RULES["S715"].bad
+    assert example is not None
+    return replace(example, files={"1/model.py": model})
+
+
+def joined(*steps: str, files: dict[str, str] = STREAMING) -> Example:
+    return Example(ensemble_text(*steps), files=files | JOINING)
+
+
+LEFT, RIGHT = step_text(outputs={"y": "left"}), step_text(outputs={"y": "right"})
+JOIN = step_text(model="join", inputs={"x": "left", "z": "right"})
+AFTER_MIDDLE = step_text(inputs={"x": "middle"}, outputs={"y": "left"})
+FIXED_INSIDE = (
+    "<float[2, 2] w = {1, 2, 3, 4}, int64[3] s = {4, 1, 2}> { z = Gemm(x, w)\nr = Reshape(z, s)\ny = Squeeze(r) }"
+)
+BRANCHES = (
+    "<bool c = {1}> { y = If(c) <then_branch = t () => (float[N, 2] a) { a = mine.Twice(x) }, "
+    "else_branch = e () => (float[N, 2] a) { a = Identity(x) }> }"
+)
+REPEATED = f"{ON_GPU}max_batch_size: 8\n" + CONV_TENSORS.replace("[ 1, -1, -1 ]", "[ -1, 1, 8, 8 ]")
+CONV_8 = {"1/model.onnx": CONV["1/model.onnx"].replace("h, w", "8, 8").replace("yh, yw", "8, 8")}
+
+HARMLESS = [
+    ("G108", Example(f"{PYTHON}output [ {Y}, {Y} ]")),
+    ("B206", Example("max_batch_size: 1\ndynamic_batching { max_queue_delay_microseconds: 500000 }")),
+    ("B204", Example("max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 8 ] }")),
+    ("B204", Example("dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 100 }")),
+    ("B208", queue("default_timeout_microseconds: 1500000")),
+    ("B208", queue("default_timeout_microseconds: 1500000 allow_timeout_override: true")),
+    ("B215", queue("default_timeout_microseconds: 1500000")),
+    ("B215", queue("max_queue_size: 16")),
+    ("B218", queue("max_queue_size: 4", "priority_levels: 2 default_priority_level: 1")),
+    ("B218", queue("max_queue_size: 8")),
+    ("B219", queue("timeout_action: DELAY default_timeout_microseconds: 1000", "max_queue_delay_microseconds: 5000")),
+    ("B219", queue("default_timeout_microseconds: 5000", "max_queue_delay_microseconds: 5000")),
+    (
+        "B219",
+        replace(RULES["B219"].bad or Example(), config=f"max_batch_size: 1\n{(RULES['B219'].bad or Example()).config}"),
+    ),
+    ("B220", Example(f"input [ {X[:-1]} optional: true }} ]\ndynamic_batching {{ }}")),
+    ("B220", Example(f"{PYTHON}input [ {X[:-1]} optional: true }} ]")),
+    (
+        "B216",
+        Example(
+            "input [ " + X.replace("[ 2 ]", "[ -1, 2 ]") + " ]\ndynamic_batching { }", files={"1/model.onnx": FREE}
+        ),
+    ),
+    ("P527", Example(ON_GPU + CONV_TENSORS, files=CONV, target=Target(gpus=0))),
+    ("P527", Example(REPEATED, files=CONV_8)),
+    ("S715", oldest(ADDS_UP.replace("[place]", "[request.correlation_id()]"))),
+    ("S764", joined(LEFT, step_text(model="join", inputs={"x": "left", "z": "left"}))),
+    ("S764", joined(LEFT, RIGHT, JOIN, files=STEP_FILES)),
+    ("I409", Example("instance_group [ { count: 999 } ]")),
+    (
+        "L023",
+        Example(
+            files={
+                "1/model.onnx": EXTERNAL.replace("weights", "data/../more/weights"),
+                "1/more/weights.bin": "8 bytes.",
+            }
+        ),
+    ),
+    ("G119", graph("{ z = Transpose<perm = [1, 0]>(x)\nw = Softmax<axis = 0>(z)\ny = Transpose<perm = [1, 0]>(w) }")),
+    ("G119", graph("<float[2, 2] w = {1, 2, 3, 4}> { s = Softmax<axis = 0>(w)\ny = MatMul(x, s) }")),
+    ("G119", replace(graph("{ y = Softmax<axis = 0>(x) }"), config="max_batch_size: 1")),
+    ("G120", graph("<float[2, 2] w = {1, 2, 3, 4}, int64[2] s = {2, 2}> { r = Reshape(w, s)\ny = MatMul(x, r) }")),
+    ("G120", graph("<int64[2] s = {-1, 2}> { y = Reshape(x, s) }")),
+    ("G122", Example(files={"1/model.onnx": CUSTOM.replace("mine", "com.microsoft").replace("Twice", "Gelu")})),
+    ("G122", Example('model_operations { op_library_filename: [ "libmine.so" ] }', files={"1/model.onnx": CUSTOM})),
+]
+REPORTED = [
+    ("B203", Example("max_batch_size: 0\ndynamic_batching { preferred_batch_size: [ 4 ] }"), "max_batch_size 0"),
+    ("B208", queue("default_timeout_microseconds: 200000"), "default_timeout_microseconds: 200000"),
+    ("B208", queue("timeout_action: DELAY default_timeout_microseconds: 1000000"), "DELAY"),
+    ("B208", Example(f"{PYTHON}{queue('max_queue_size: 9').config}"), "of a second or more alone"),
+    ("B215", queue("timeout_action: DELAY default_timeout_microseconds: 1000000"), "no limit"),
+    ("B204", Example("dynamic_batching { preferred_batch_size: [ 4, 8 ] }"), "leaves at once"),
+    ("G111", RULES["G111"].bad, "python -m export.add example/1/model.onnx --opset 21"),
+    ("G119", graph("{ z = Relu(x)\ny = LogSoftmax<axis = -2>(z) }"), "LogSoftmax"),
+    ("G119", graph("{ y = Softmax<axis = 0>(x) }", opset=12), "batch axis"),
+    ("G119", graph("<float[2] b = {1, 2}> { z = Add(b, x)\ny = Softmax<axis = 0>(z) }"), "batch axis"),
+    ("G120", graph(FIXED_INSIDE), "[4, 1, 2]"),
+    ("G122", graph(BRANCHES), "mine.Twice"),
+    ("L023", Example(files={"1/model.onnx": EXTERNAL.replace("weights.bin", "/etc/hostname")}), "/etc/hostname"),
+    ("S763", Example(f"{PLATFORM}\ndynamic_batching {{ }}"), "but dynamic_batching"),
+    (
+        "S764",
+        joined(JOIN, AFTER_MIDDLE, step_text(outputs={"y": "middle"}), RIGHT),
+        "decoupled steps 1, 3",
+    ),
+]
+
+
+def messages(code: str, example: Example | None, folder: Path) -> list[str]:
+    assert example is not None
+    write(example, folder)
+    repository = Repository(path=folder, target=example.target)
+    return [finding.message for finding in examine(repository, [RULES[code]])]
+
+
+@pytest.mark.parametrize(("code", "example"), HARMLESS)
+def test_a_rule_leaves_what_is_right_alone(code: str, example: Example, tmp_path: Path) -> None:
+    assert messages(code, example, tmp_path / "repository") == []
+
+
+@pytest.mark.parametrize(("code", "example", "words"), REPORTED)
+def test_a_rule_reports_more_than_its_example(code: str, example: Example, words: str, tmp_path: Path) -> None:
+    (message,) = messages(code, example, tmp_path / "repository")
+    assert words in message
+
+
+def test_the_padding_backend_makes_one_instance_without_a_count(tmp_path: Path) -> None:
+    for backend, expected in (("onnxruntime_padded", []), ("onnxruntime", ["I401"])):
+        path = encoder(tmp_path / backend, "m", backend=backend) / "config.pbtxt"
+        path.write_text(path.read_text().replace("count: 1 ", ""))
+        found = examine(Repository(path=tmp_path / backend), [RULES["I401"]])
+        assert [finding.code for finding in found] == expected
