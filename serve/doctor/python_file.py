@@ -26,7 +26,7 @@ class PythonFile:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an invalid escape in a string
-                tree = ast.parse(document.text)
+                tree = ast.parse(document.text.removeprefix("\ufeff"))  # Python accepts a byte order mark
         except SyntaxError as error:
             at = Position(path=path, line=max(error.lineno or 1, 1), column=max(error.offset or 1, 1))
             return cls(document=document, tree=_empty(), **fields, error=error.msg, error_at=at)

@@ -1,6 +1,7 @@
 """Fields and enum values of a text that Triton's ModelConfig does not have, with the nearest that it has."""
 
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from serve.doctor.document import Document
 from serve.doctor.finding import Edit
 from serve.doctor.pbtxt import Field, Value
+
+WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,8 @@ def _message(document: Document, fields: tuple[Field, ...], descriptor: Descript
     for field in fields:
         definition = descriptor.fields_by_name.get(field.name)
         if definition is None:
-            yield _unknown_field(field, descriptor)
+            if WORD.fullmatch(field.name):  # else what stands there is no name: a value is missing before it
+                yield _unknown_field(field, descriptor)
         elif definition.message_type is not None:
             for value in field.values:
                 yield from _message(document, value.fields or (), definition.message_type)

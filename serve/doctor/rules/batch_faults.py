@@ -7,8 +7,8 @@ from serve.doctor.flow.events import Act
 from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.counts import ARRAYS, BATCHED, JOIN, LOOP, SPLIT
-from serve.doctor.rules.requests import batches, takes_one_row
-from serve.doctor.rules.responses import ANSWER, HEAD, READ, is_decoupled, model
+from serve.doctor.rules.requests import answers_one_by_one, batches, takes_one_row
+from serve.doctor.rules.responses import ANSWER, HEAD, PYTHON, READ, is_decoupled, model
 
 RESPOND = 'pb_utils.InferenceResponse([pb_utils.Tensor("y", {})])'
 WHERE = "        responses = []\n"
@@ -169,3 +169,27 @@ def nothing_waits_in_execute(source: Source) -> Iterator[Problem]:
                 f"{event.name} keeps the instance waiting, and every request with it. Move it out of execute, or wait "
                 "for all requests of the batch at once.",
             )
+
+
+@rule(
+    "M827",
+    Severity.INFO,
+    bad=Example(PYTHON, files=LOOP.files),
+    good=Example(PYTHON, files=SPLIT.files),
+)
+def requests_without_a_batcher_could_run_together(source: Source) -> Iterator[Problem]:
+    """`execute` answers its requests one by one, and the model has no dynamic_batching.
+
+    `max_batch_size` is above 1, so requests may bring several rows. dynamic_batching alone would put several requests
+    into one `execute`, where they would still run one after the other: it saves the calls, not the work.
+
+    Source: python_backend hands over requests unmerged (README, execute).
+    Fix: join the rows with np.concatenate, run once, split by the rows of each request, and add dynamic_batching.
+    """
+    config = source.configuration
+    if config.proto.max_batch_size > 1 and config.scheduler is None and answers_one_by_one(source):
+        yield Problem(
+            source.at(source.method("execute")),
+            "requests are answered one by one. To gain from batches, join their rows, run once and split, and add "
+            "dynamic_batching { }.",
+        )

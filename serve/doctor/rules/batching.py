@@ -1,6 +1,6 @@
 """B2: whether requests share executions, and preferred batch sizes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
@@ -8,11 +8,14 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import variable_inputs
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
+from serve.doctor.rules.requests import answers_one_by_one
 
 # From here on a delay is too long for any model; most often the time was written in another unit.
 LONG_DELAY_US = 100_000
 # Backends whose batches Triton forms; others, of language models above all, batch by themselves.
 BATCHED_BY_TRITON = ("onnxruntime", "python", "tensorrt", "pytorch", "tensorflow", "openvino", "dali", "identity")
+# Backends that add dynamic_batching themselves to a file without a scheduler, or that batch in another way.
+BATCHES_ANYWAY = ("tensorrt", "dali", "tensorflow", "openvino", "tensorrtllm", "vllm")
 TEXT_NAMES = ("text", "query", "prompt", "sentence", "question", "string", "document", "passage", "utf8")
 
 
@@ -29,15 +32,18 @@ def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     max_batch_size alone only lets one request bring several rows, and allow_ragged_batch only lets requests of one
     batch differ in shape. Measured: 100 requests are 100 executions. An ensemble does not batch either: requests of
     different clients are joined by its steps, each with its own dynamic_batching (measured: 8 requests to an ensemble
-    are 8 executions of a step without it, 1 with it). A backend adds dynamic_batching only if it also completes the
-    inputs or outputs of the file.
+    are 8 executions of a step without it, 1 with it). onnxruntime adds dynamic_batching only if it also completes the
+    inputs or outputs of the file; TensorRT, TensorFlow, OpenVINO and DALI always do, so they are not reported. Nor is a
+    model.py that answers its requests one by one: M827 speaks of it.
 
-    Source: server/issues/6937, 8156, 7214, 7774; core, dynamic_batch_scheduler.cc is not even created.
+    Source: server/issues/6937, 8156, 7214, 7774; core, dynamic_batch_scheduler.cc is not even created;
+    tensorrt_backend, model_state.cc; dali_backend, config_tools.cc.
     Fix: add `dynamic_batching { }`. It adds no delay. A model.py must then take several requests in one `execute`.
     """
     proto = config.proto
     complete = bool(proto.input) and bool(proto.output)
-    if proto.max_batch_size > 1 and config.scheduler is None and complete and config.backend != "ensemble":
+    is_other = config.backend in ("ensemble", *BATCHES_ANYWAY) or (config.source and answers_one_by_one(config.source))
+    if proto.max_batch_size > 1 and config.scheduler is None and complete and not is_other:
         yield Problem(
             config.at("max_batch_size"),
             f"max_batch_size is {proto.max_batch_size} and there is no dynamic_batching, so every request is an "
@@ -83,8 +89,8 @@ def batching_has_room(config: Configuration) -> Iterator[Problem]:
     if most in (0, 1) and (settings := _without_effect(config)):
         yield Problem(
             config.at(*settings[0]),
-            f"max_batch_size is {most}, so {' and '.join(str(path[-1]) for path in settings)} have no effect. "
-            "Raise max_batch_size, or remove them.",
+            f"max_batch_size is {most}, so {' and '.join(str(path[-1]) for path in settings)} cannot take effect. "
+            "Raise max_batch_size, or remove the setting.",
         )
 
 
@@ -200,16 +206,17 @@ def delay_is_short(config: Configuration) -> Iterator[Problem]:
     """The queue delay is as long as the latency target, or 100 ms and more.
 
     A lone request waits for the full delay even if an instance is idle (measured: with a delay of 50 ms one request
-    takes 52 to 72 ms). The wait ends early only when the batch is full, which with max_batch_size 1 is at once. The
-    unit is microseconds.
+    takes 52 to 72 ms). The wait ends early only when the batch is full or has a preferred size; if that is one row, at
+    once. The unit is microseconds.
 
     Source: core, dynamic_batch_scheduler.cc; ultralytics/issues/18191 (30 times the latency at low load).
     Fix: start without a delay: requests that arrive during an execution form the next batch anyway. Then try a fraction
     of the service time. `--latency-ms` gives this rule the latency target.
     """
-    delay = config.proto.dynamic_batching.max_queue_delay_microseconds
-    limit = config.target.latency_us or LONG_DELAY_US
-    if delay >= limit and not is_full_with_one_row(config):
+    queue = config.proto.dynamic_batching
+    delay, limit = queue.max_queue_delay_microseconds, config.target.latency_us or LONG_DELAY_US
+    leaves_at_once = is_full_with_one_row(config) or 1 in queue.preferred_batch_size
+    if delay >= limit and not leaves_at_once:
         yield Problem(
             config.at("dynamic_batching", "max_queue_delay_microseconds"),
             f"a lone request waits {delay / 1e3:g} ms in the queue even if the model is idle; the limit is "
@@ -239,18 +246,20 @@ def shapes_do_not_close_batches(config: Configuration) -> Iterator[Problem]:
     do not (measured: four texts are one execution, or four).
 
     Source: server/issues/6937, 8156, 3395, 7774; core, dynamic_batch_scheduler.cc, CompareWithRequiredEqualInputs.
-    Fix: set `allow_ragged_batch: true` if the model takes it, pad in the client, send text as TYPE_STRING, or serve one
-    model for each range of lengths. Ignore the rule if all clients send one size.
+    Fix: a model.py can take ragged inputs (`allow_ragged_batch: true`); for a graph, `python -m export.add MODEL
+    --variable-length` lets the server pad. Or pad in the client, send text as TYPE_STRING, or write the size if it is
+    always the same. Ignore the rule if all clients send one size.
     """
     if config.scheduler != "dynamic_batching" or config.proto.max_batch_size < 2:
         return
-    for index, tensor in variable_inputs(config):
-        if not tensor.is_shape_tensor:
-            yield Problem(
-                config.at("input", index, "dims"),
-                f'input "{tensor.name}" has dims {list(tensor.dims)} without allow_ragged_batch, so requests of '
-                f"different size never share an execution{_although(config)}. {_remedy(config, tensor)}",
-            )
+    open_inputs = [(index, tensor) for index, tensor in variable_inputs(config) if not tensor.is_shape_tensor]
+    if open_inputs:
+        names = ", ".join(f'"{tensor.name}" with dims {list(tensor.dims)}' for _, tensor in open_inputs)
+        yield Problem(
+            config.at("input", open_inputs[0][0], "dims"),
+            f"input {names} has no allow_ragged_batch, so requests of different size never share an execution"
+            f"{_although(config)}. {_remedy(config, [tensor for _, tensor in open_inputs])}",
+        )
 
 
 def _although(config: Configuration) -> str:
@@ -263,8 +272,16 @@ def _although(config: Configuration) -> str:
     return ""
 
 
-def _remedy(config: Configuration, tensor: ModelInput) -> str:
-    is_bytes = config.type_name(tensor.data_type) in ("TYPE_UINT8", "TYPE_INT8") and list(tensor.dims) == [-1]
-    if is_bytes and any(word in tensor.name.lower() for word in TEXT_NAMES):
+def _remedy(config: Configuration, tensors: Sequence[ModelInput]) -> str:
+    if any(_may_be_text(config, tensor) for tensor in tensors):
         return "If it is text, declare TYPE_STRING with dims [ 1 ]; texts of any length then share executions."
-    return "Set allow_ragged_batch: true, or pad in the client."
+    if config.backend in ("python", "dali") or any(config.proto.batch_input):
+        return "Set allow_ragged_batch: true, or pad in the client."
+    if config.backend in ("onnxruntime", "pytorch"):
+        return "Pad: in the server (python -m export.add --variable-length), or in the client. Or write the size."
+    return "Pad in the client, or write the size if it is always the same."
+
+
+def _may_be_text(config: Configuration, tensor: ModelInput) -> bool:
+    is_bytes = config.type_name(tensor.data_type) in ("TYPE_UINT8", "TYPE_INT8") and list(tensor.dims) == [-1]
+    return is_bytes and any(word in tensor.name.lower() for word in TEXT_NAMES)

@@ -27,23 +27,16 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
     """The file is not a text protobuf of Triton's ModelConfig.
 
     tritonserver refuses the whole file with "failed to read text proto"; only its log names line and field. The usual
-    causes are a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a missing brace or quote, two
-    schedulers in one file, or a template whose places (`${max_batch_size}`) were not filled in.
+    causes are a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a missing brace or quote, or two
+    schedulers in one file.
 
     Source: github.com/triton-inference-server/server/issues/3584 ("there is no utility").
     Fix: correct the place that the finding names. `--fix` completes an enum value if only one fits.
     """
     if document.trouble is not None:
         return
-    if to_fill := places(document.text):
-        offset, first = to_fill[0]
-        more = f" and {len(to_fill) - 1} more places" if len(to_fill) > 1 else ""
-        yield Problem(
-            document.position(offset),
-            f"this file is a template: {first[:80]}{more} must be filled in. The server refuses it as it is. Check the "
-            "file that the template becomes.",
-        )
-        return
+    if places(document.text):
+        return  # L024
     unknown_words = list(unknowns(document))
     yield from (Problem(document.position(unknown.at), unknown.message, fix=unknown.fix) for unknown in unknown_words)
     if not unknown_words:
@@ -58,6 +51,31 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
             )
         except (ValueError, RecursionError) as error:
             yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
+
+
+@rule(
+    "L024",
+    Severity.INFO,
+    bad='name: "example"\nmax_batch_size: ${max_batch_size}',
+    good='name: "example"\nmax_batch_size: 8',
+    refused="failed to read text proto",
+)
+def templates_are_filled_in(document: Document) -> Iterator[Problem]:
+    """The file is a template: a place such as `${max_batch_size}` is not filled in.
+
+    Nothing else of the file is examined. tritonserver would refuse it.
+
+    Source: tensorrtllm_backend, tools/fill_template.py.
+    Fix: fill the template in, and examine the file that it becomes.
+    """
+    if document.trouble is None and (to_fill := places(document.text)):
+        offset, first = to_fill[0]
+        more = f" and {len(to_fill) - 1} more places" if len(to_fill) > 1 else ""
+        yield Problem(
+            document.position(offset),
+            f"this file is a template: {first[:80]}{more} must be filled in. The server refuses it as it is. Check the "
+            "file that the template becomes.",
+        )
 
 
 @rule("L002", Severity.ERROR, bad="model_metrics { }", good="dynamic_batching { }", refused="failed to read text proto")

@@ -137,6 +137,8 @@ def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
     Source: core, model_config_utils.cc, AutoCompleteBackendFields.
     Fix: write `backend`.
     """
+    if any(True for _ in configurations_are_where_they_are_read(config.model)):
+        return  # the backend may be named there
     if not config.backend and config.model.versions and not config.proto.platform:
         yield Problem(
             config.at(),

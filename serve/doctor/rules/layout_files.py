@@ -6,7 +6,7 @@ from pathlib import Path
 
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.folders import entries, is_folder
-from serve.doctor.repository import Configuration, Model
+from serve.doctor.repository import DEFAULT_FILES, Configuration, Model
 from serve.doctor.rule import Example, rule
 
 ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'
@@ -50,6 +50,10 @@ def a_version_is_served(config: Configuration) -> Iterator[Problem]:
                 )
 
 
+# The backends that read `default_model_filename`, or the name that they assume without it.
+READ_BY_NAME = (*DEFAULT_FILES, "tensorflow", "openvino", "dali", "identity")
+
+
 @rule(
     "L008",
     Severity.ERROR,
@@ -68,7 +72,7 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
     the checkout.
     Fix: put the file there, or correct `default_model_filename`.
     """
-    if not config.model_filename or config.proto.cc_model_filenames or config.backend == "ensemble":
+    if not config.model_filename or config.proto.cc_model_filenames or config.backend not in READ_BY_NAME:
         return
     if (config.backend == "pytorch" and config.proto.runtime == "model.py") or _same_as_main(config):
         return
@@ -103,7 +107,11 @@ def _trouble(path: Path, *, may_be_empty: bool) -> str | None:
 
 
 def _instead(path: Path) -> str:
-    others = [other.name for other in entries(path.parent) if other.suffix == path.suffix and other != path]
+    others = [
+        other.name
+        for other in entries(path.parent)
+        if other.suffix == path.suffix and other != path and _trouble(other, may_be_empty=False) is None
+    ]
     return f', or write default_model_filename: "{others[0]}"' if len(others) == 1 else ""
 
 

@@ -25,6 +25,8 @@ LOOKING = (
     "sum",
     "zip",
 )
+# Calls that put the arrays of several requests together.
+JOINS = ("concatenate", "concat", "cat", "vstack", "row_stack", "hstack", "stack", "pad_sequence", "extend")
 HARMLESS = frozenset(
     (*LOOKING, "all", "any", "bool", "hasattr", "id", "isinstance", "print", "repr", "str", "tuple", "type")
 )
@@ -153,6 +155,29 @@ def batches(source: Source) -> bool:
         elif setting.method == "set_max_batch_size" and isinstance(setting.value, int):
             most = max(most, setting.value)
     return most > 1 and scheduler in ("dynamic_batching", "sequence_batching")
+
+
+def answers_one_by_one(source: Source) -> bool:
+    """Whether `execute` has one loop over its requests, answers each in it, and joins no arrays anywhere."""
+    execution = Execution.of(source)
+    if execution is None or execution.escapes:
+        return False
+    loops = [
+        node
+        for node in ast.walk(execution.function)
+        if isinstance(node, ast.For | ast.AsyncFor | ast.comprehension) and execution.is_over_requests(node.iter)
+    ]
+    if len(loops) != 1 or not isinstance(loops[0], ast.For):
+        return False
+    answers, called = (_called(node) for node in (loops[0], source.tree))
+    return "InferenceResponse" in answers and called.isdisjoint(JOINS)
+
+
+def _called(tree: ast.AST) -> set[str]:
+    """The names of the functions and methods that are called in a tree."""
+    functions = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    methods = {function.attr for function in functions if isinstance(function, ast.Attribute)}
+    return methods | {function.id for function in functions if isinstance(function, ast.Name)}
 
 
 def takes_one_row(source: Source) -> bool:

@@ -23,6 +23,8 @@ def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
     Fix: write the number of sequences in progress at the same time, usually many more than max_batch_size.
     """
     strategy = config.proto.sequence_batching
+    if strategy.iterative_sequence:
+        return  # one request is a sequence of its own
     if strategy.HasField("oldest") and strategy.oldest.max_candidate_sequences <= 0:
         yield Problem(
             config.at("sequence_batching", "oldest"),

@@ -169,7 +169,7 @@ def test_a_template_is_said_to_be_one(place: str, tmp_path: Path, capsys: pytest
     code, out = run(capsys, tmp_path)
     assert code == 1
     (line,) = [line for line in out.splitlines() if " error " in line]
-    assert f"config.pbtxt:3:17: error L001: this file is a template: {first} " in line
+    assert f"config.pbtxt:3:17: info L024: this file is a template: {first} " in line
     assert out.splitlines()[-1] == "1 error, 0 warnings, 0 infos"
 
 
