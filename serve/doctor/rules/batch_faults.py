@@ -8,7 +8,7 @@ from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.counts import ARRAYS, BATCHED, JOIN, LOOP, SPLIT
 from serve.doctor.rules.requests import answers_one_by_one, batches, takes_one_row
-from serve.doctor.rules.responses import ANSWER, HEAD, PYTHON, READ, is_decoupled, model
+from serve.doctor.rules.responses import ANSWER, HEAD, PYTHON, READ, is_decoupled, model, sends
 
 RESPOND = 'pb_utils.InferenceResponse([pb_utils.Tensor("y", {})])'
 WHERE = "        responses = []\n"
@@ -187,7 +187,8 @@ def requests_without_a_batcher_could_run_together(source: Source) -> Iterator[Pr
     Fix: join the rows with np.concatenate, run once, split by the rows of each request, and add dynamic_batching.
     """
     config = source.configuration
-    if config.proto.max_batch_size > 1 and config.scheduler is None and answers_one_by_one(source):
+    is_alone = config.proto.max_batch_size > 1 and config.scheduler is None and not sends(source)
+    if is_alone and not batches(source) and answers_one_by_one(source):
         yield Problem(
             source.at(source.method("execute")),
             "requests are answered one by one. To gain from batches, join their rows, run once and split, and add "

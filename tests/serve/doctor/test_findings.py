@@ -42,12 +42,11 @@ def test_a_variant_can_be_ignored_alone(model: Path, capsys: pytest.CaptureFixtu
     assert str(finding["message"]).endswith("(config.pbtxt and 1 variant: small)")
 
 
-def test_two_inputs_of_a_file_stay_two_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    inputs = "".join(f'input [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n' for name in ("x1", "x2"))
-    text = f'backend: "python"\n{inputs}dynamic_batching {{ }}'
+def test_two_groups_of_a_file_stay_two_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = 'backend: "python"\ninstance_group [ { count: 2000 }, { count: 3000 } ]'
     write(Example(text, files={"configs/other.pbtxt": completed(text)}), tmp_path)
-    messages = [str(finding["message"]) for finding in findings(capsys, tmp_path, "--select", "B216")]
-    assert [message.split('"')[1] for message in messages] == ["x1", "x2"]
+    messages = [str(finding["message"]) for finding in findings(capsys, tmp_path, "--select", "I409")]
+    assert [("2000" in message, "3000" in message) for message in messages] == [(True, False), (False, True)]
     assert all(message.endswith("(config.pbtxt and 1 variant: other)") for message in messages)
 
 
