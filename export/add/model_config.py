@@ -12,10 +12,10 @@ from export.graph.padding_proof import Padding
 from export.graph.shared import Shared
 from export.graph.signature import Signature, Tensor
 
+BUDGET_PARAMETER = 'parameters { key: "padding_budget" value { string_value: "latency" } }'
 # Long enough for every request of a normal load, because nothing is known of the model.
 QUEUE_LIMIT_MS = 5000
-BUDGET = """# latency: the backend measures the time of runs. NVIDIA's C++ backend ignores it.
-parameters { key: "padding_budget" value { string_value: "latency" } }"""
+BUDGET = f"# latency: the backend measures the time of runs. NVIDIA's C++ backend ignores it.\n{BUDGET_PARAMETER}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +130,9 @@ def _padding(padding: Padding) -> Iterator[str]:
         if key in comments:
             yield comments[key]
         yield f'parameters {{ key: "{key}" value {{ string_value: "{quoted(value)}" }} }}'
+    if len(padding.fills) == len({axis.tensor for axis in padding.fills}):
+        yield "# A batch costs its longest request, so it is split by length where the backend measured that to be faster."
+        yield BUDGET_PARAMETER
 
 
 def _flat_inputs(flat: Flat) -> Iterator[str]:

@@ -22,7 +22,11 @@ _DRAWS: dict[str, Draw] = {
 }
 
 
-def sample(config: ModelConfig, *, rows: int, seed: int = 0, open_dim: int = 16) -> dict[str, Array]:
+# Elements of a request along a dimension that config.pbtxt leaves open.
+OPEN_DIM = 16
+
+
+def sample(config: ModelConfig, *, rows: int, seed: int = 0, open_dim: int = OPEN_DIM) -> dict[str, Array]:
     """Draw one valid request of `rows` rows: input name -> array of shape (rows, *dims), or dims without batching.
 
     A dims entry of -1 becomes `open_dim`. The same seed gives the same values for the same configuration.

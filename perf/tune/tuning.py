@@ -10,6 +10,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import model_digest
+from export.graph.samples import OPEN_DIM
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
 from perf.measure import service_time_run
 from perf.measure.ramp_plan import RESULTS, reaching
@@ -192,6 +193,8 @@ def _limited(question: Question, config: ModelConfig, searched: Space) -> tuple[
     limits, gpu = question.limits, Machine.this().gpu is not None
     estimate, why = estimated(config, model_file(question.folder, config), limits, gpu=gpu)
     notes = [why] if why else list(not_tried(searched, limits, estimate))
+    if any(-1 in tensor.dims for tensor in config.input):
+        notes.append(f"requests have {OPEN_DIM} elements in each open dimension; other sizes take other times")
     return narrowed(searched, limits, estimate), estimate, notes
 
 

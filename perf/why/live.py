@@ -108,7 +108,10 @@ def _hint(rules: Rules, counted: Counters) -> str:
         limit = "max_batch_size" if largest == rules.max_batch_size else "the largest preferred_batch_size"
         return f"Batches are full: {limit} is {largest}."
     if counted.queue_ns < counted.compute_ns / 2:
-        return "Requests hardly wait, so there is seldom another one to run with. More requests at a time would batch."
+        return (
+            f"Requests wait {counted.queue_ns / max(1, counted.compute_ns):.0%} of the time of an execution, so there "
+            "is seldom another one to run with. More requests at a time would batch, and each would wait longer."
+        )
     if rules.equal_shape:
         return (
             f"Requests wait while small batches run, and {' and '.join(sorted(rules.equal_shape))} must have the same "

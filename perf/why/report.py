@@ -53,7 +53,8 @@ def advice(diagnosis: Diagnosis) -> str:
         return "No single change to the configuration lets more rows run together; more requests at a time would."
     rows, latency = best.outcome.rows_per_execution, best.outcome.mean_latency
     change = f"Best single change: {best.change.text}."
-    figures = f" Predicted: {rows:.2f} rows per execution instead of {now.rows_per_execution:.2f}"
+    predicted = "Predicted with the assumed time" if diagnosis.assumed else "Predicted"
+    figures = f" {predicted}: {rows:.2f} rows per execution instead of {now.rows_per_execution:.2f}"
     if diagnosis.costs(best) > WORTH:
         figures += f", but each request then takes {_ms(latency)} ms on average instead of {_ms(now.mean_latency)}."
     else:

@@ -252,6 +252,7 @@ def test_an_added_model_says_why_and_is_refused_in_one_line(tmp_path: Path, caps
         "pad": "tokens[1]=0",
         "pad_mask": "mask=tokens[1]",
         "cut": "each[1]=tokens[1]",
+        "padding_budget": "latency",
     }
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from export.add.__main__ import main as add
+from export.add.model_config import BUDGET_PARAMETER
 from perf.measure.analyzer import Endpoint, measure
 from perf.measure.service_time_run import bar
 from perf.records import file
@@ -38,9 +39,8 @@ CLIENTS, CHECKED, TOLERANCE = 32, 1000, 1e-4
 MIXES = (equal(16), uniform(8, 64, name="mixed"), long_tail(12, 2, 256))
 SEPARATE, CLIENT, SERVER, SPLIT = "separate executions", "client padding", "padded", "padded, padding_budget"
 ROUTES = (SEPARATE, CLIENT, SERVER, SPLIT)
-# The configurations: the exported one, that with padding_budget, and that of requests which share no batch.
+# The configurations: the exported one, which has padding_budget, one without it, and requests that share no batch.
 MODELS = {SEPARATE: "separate", CLIENT: "separate", SERVER: "padded", SPLIT: "split"}
-BUDGET = 'parameters { key: "padding_budget" value { string_value: "latency" } }\n'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +106,11 @@ def repository(folder: Path, kind: str, seed: int) -> Path:
     if add([str(source), "--name", "padded", *words]):
         raise Failure(f"{source}: export.add refused it.")
     home = models / "padded"
-    plain = "".join(
-        line for line in (home / "config.pbtxt").read_text().splitlines(keepends=True) if "queue_limit_ms" not in line
-    )
+    exported = (home / "config.pbtxt").read_text().splitlines(keepends=True)
+    unlimited = [line for line in exported if "queue_limit_ms" not in line]
+    plain = "".join(line for line in unlimited if line.strip() != BUDGET_PARAMETER)
     (home / "config.pbtxt").write_text(plain)
-    _copy(home, models / "split", plain + BUDGET)
+    _copy(home, models / "split", "".join(unlimited))
     tokens = 'input [ { name: "NAME" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
     kept = plain[plain.index("output [") :].splitlines(keepends=True)
     separate = [

@@ -82,7 +82,10 @@ def test_the_text_names_the_input_the_rule_and_the_change(tmp_path: Path, capsys
     output = " ".join(capsys.readouterr().out.split())
     assert "another shape of X" in output or ("another" in output and "shape of X" in output)
     assert "1.00 rows per execution" in output
-    assert "Best single change: allow_ragged_batch: true on X. Predicted: 16.00 rows per execution" in output
+    assert (
+        "Best single change: allow_ragged_batch: true on X. Predicted with the assumed time: 16.00 rows per execution"
+        in output
+    )
     assert "10 ms whatever its rows (assumed" in output
 
 
