@@ -131,7 +131,7 @@ def _padding(padding: Padding) -> Iterator[str]:
             yield comments[key]
         yield f'parameters {{ key: "{key}" value {{ string_value: "{quoted(value)}" }} }}'
     if len(padding.fills) == len({axis.tensor for axis in padding.fills}):
-        yield "# A batch costs its longest request, so it is split by length where the backend measured that to be faster."
+        yield "# A batch costs its longest request, so it is split by length where that was measured to be faster."
         yield BUDGET_PARAMETER
 
 
