@@ -1,0 +1,197 @@
+"""Reads the requests of a model, checked as the server checks them and refused with its words, and writes answers."""
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from clients import wire
+from clients.errors import ClientError
+from serve.inprocess.request import Head, Refused, Request
+from serve.inprocess.utilities import InferenceResponse, Tensor
+
+HEADS = 256
+"""How many parsed heads a model keeps before it drops all of them."""
+# Parameters that Triton reads itself, so that a model does not see them.
+OWN_PARAMETERS = ("priority", "timeout", "sequence_id", "sequence_start", "sequence_end", "binary_data_output")
+BATCH_NOTE = (
+    "NOTE: Setting a non-zero max_batch_size in the model config requires a batch dimension to be prepended to each "
+    "input shape. If you want to specify the full shape including the batch dim in your input dims config, try setting "
+    "max_batch_size to zero. See the model configuration docs for more info on max_batch_size."
+)
+
+
+class Contract:
+    """Reads the requests of one model; `copies` gives each its own memory, for models that may write into it."""
+
+    def __init__(self, config: ModelConfig, *, copies: bool) -> None:
+        self._name, self._most, self._copies = config.name, config.max_batch_size, copies
+        self._inputs = {tensor.name: tensor for tensor in config.input}
+        self._outputs = frozenset(tensor.name for tensor in config.output)
+        self._required = [tensor.name for tensor in config.input if not tensor.optional]
+        self._shaped = frozenset(
+            tensor.name for tensor in config.input if -1 in tensor.dims and not tensor.allow_ragged_batch
+        )
+        self._heads: dict[bytes, Head] = {}
+
+    def request(
+        self, message: bytes, contents: Sequence[memoryview], wake: Callable[[Sequence[Request]], None]
+    ) -> Request:
+        """The request of a head and its tensors, which are not copied; raises `Refused`."""
+        head = self._heads.get(message)
+        if head is None:
+            parsed = service_pb2.ModelInferRequest.FromString(message)
+            if parsed.raw_input_contents:
+                contents = [memoryview(content) for content in parsed.raw_input_contents]
+            head = self._head(parsed, contents)
+            if not parsed.raw_input_contents:
+                if len(self._heads) >= HEADS:
+                    self._heads.clear()
+                self._heads[message] = head
+        tensors = [
+            self._tensor(head, name, kind, shape, content)
+            for name, kind, shape, content in zip(head.names, head.kinds, head.shapes, contents, strict=True)
+        ]
+        return Request(head, tensors, wake)
+
+    def _head(self, parsed: Any, contents: Sequence[memoryview]) -> Head:
+        def refused(text: str) -> Refused:
+            return Refused("INVALID_ARGUMENT", f"[request id: {parsed.id or '<id_unknown>'}] {text}")
+
+        shapes = {tensor.name: tuple(tensor.shape) for tensor in parsed.inputs}
+        if len(contents) != len(shapes):
+            raise Refused("INVALID_ARGUMENT", f"a request has {len(shapes)} inputs and {len(contents)} tensors")
+        for output in parsed.outputs:
+            if output.name not in self._outputs:
+                text = f"unexpected inference output '{output.name}' for model '{self._name}'"
+                raise Refused("INVALID_ARGUMENT", text)
+        self._check_names(shapes, refused)
+        rows = self._rows(shapes, refused)
+        for tensor in parsed.inputs:
+            self._check(tensor, shapes[tensor.name], refused)
+        first = 1 if self._most else 0
+        own = {name: _value(value) for name, value in parsed.parameters.items()}
+        key = tuple((name, shape[first:]) for name, shape in sorted(shapes.items()) if name in self._shaped)
+        return Head(
+            id=parsed.id,
+            names=tuple(shapes),
+            kinds=tuple(tensor.datatype for tensor in parsed.inputs),
+            shapes=tuple(self._seen(name, shape) for name, shape in shapes.items()),
+            rows=max(1, rows),
+            key=key if len(self._required) == len(self._inputs) else (key, frozenset(shapes)),
+            priority=int(own.get("priority", 0)),
+            timeout_us=int(own.get("timeout", 0)),
+            parameters=json.dumps({name: value for name, value in own.items() if name not in OWN_PARAMETERS}),
+            outputs=frozenset(output.name for output in parsed.outputs) or self._outputs,
+        )
+
+    def _check_names(self, shapes: Mapping[str, Any], refused: Callable[[str], Refused]) -> None:
+        most, least = len(self._inputs), len(self._required)
+        if not least <= len(shapes) <= most:
+            expected = f"{most} inputs" if least == most else f"number of inputs between {least} and {most}"
+            missing = [name for name in self._required if name not in shapes]
+            raise refused(
+                f"expected {expected} but got {len(shapes)} inputs for model '{self._name}'. Got input(s) "
+                f"{_names(sorted(shapes))}, but missing required input(s) {_names(missing)}. Please provide all required "
+                "input(s)."
+            )
+
+    def _rows(self, shapes: Mapping[str, tuple[int, ...]], refused: Callable[[str], Refused]) -> int:
+        rows = 0
+        for name, shape in shapes.items():
+            self._input(name)
+            if not self._most:
+                continue
+            if not shape:
+                raise refused(f"input '{name}' has no shape but model requires batch dimension for '{self._name}'")
+            if rows and shape[0] != rows:
+                raise refused(f"input '{name}' batch size does not match other inputs for '{self._name}'")
+            rows = shape[0]
+        if rows > self._most:
+            raise refused(f"inference request batch-size must be <= {self._most} for '{self._name}'")
+        return rows
+
+    def _check(self, tensor: Any, shape: tuple[int, ...], refused: Callable[[str], Refused]) -> None:
+        declared = self._input(tensor.name)
+        kind = DataType.Name(declared.data_type).removeprefix("TYPE_").replace("STRING", "BYTES")
+        if tensor.datatype != kind:
+            raise refused(
+                f"inference input '{tensor.name}' data-type is '{tensor.datatype}', but model '{self._name}' expects "
+                f"'{kind}'"
+            )
+        dims, own = list(declared.dims), shape[1:] if self._most else shape
+        if len(dims) != len(own) or any(dim not in (-1, size) for dim, size in zip(dims, own, strict=True)):
+            expected = [-1, *dims] if self._most else dims
+            raise refused(
+                f"unexpected shape for input '{tensor.name}' for model '{self._name}'. Expected {_shape(expected)}, "
+                f"got {_shape(shape)}. {BATCH_NOTE if self._most else ''}"
+            )
+
+    def _input(self, name: str) -> Any:
+        if name not in self._inputs:
+            raise Refused("INVALID_ARGUMENT", f"unexpected inference input '{name}' for model '{self._name}'")
+        return self._inputs[name]
+
+    def _seen(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that the model sees: that of `reshape` if the input has one."""
+        declared, first = self._inputs[name], 1 if self._most else 0
+        if not declared.HasField("reshape"):
+            return shape
+        given = zip(declared.dims, shape[first:], strict=True)
+        open_sizes = iter([size for dim, size in given if dim == -1])
+        return (*shape[:first], *(next(open_sizes) if dim == -1 else dim for dim in declared.reshape.shape))
+
+    def _tensor(self, head: Head, name: str, kind: str, shape: tuple[int, ...], content: memoryview) -> Tensor:
+        if kind == "BYTES":
+            try:
+                return Tensor(name, wire.tensor(content, kind, shape, whole=True))
+            except ClientError as error:
+                raise Refused("INVALID_ARGUMENT", head.marked(f"input '{name}': {error}")) from error
+        dtype = wire.DTYPES[kind]
+        size = math.prod(shape) * dtype.itemsize
+        if content.nbytes != size:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                head.marked(
+                    f"input byte size mismatch for input '{name}' for model '{self._name}'. Expected {size}, got "
+                    f"{content.nbytes}"
+                ),
+            )
+        is_bf16 = kind == "BF16"
+        array: NDArray[Any] = np.ndarray(shape, np.uint16 if is_bf16 else dtype, content)
+        if self._copies or is_bf16:  # DLPack, the only way to BF16, takes no array that is read-only
+            return Tensor(name, array.copy(), is_bf16)
+        array.flags.writeable = False
+        return Tensor(name, array)
+
+
+def answer(response: InferenceResponse, head: Head, model: str, version: int) -> Any:
+    """The message of an answer; raises `Refused` for an error."""
+    message = service_pb2.ModelInferResponse(model_name=model, model_version=str(version), id=head.id)
+    for tensor in response.output_tensors():
+        if tensor.name() not in head.outputs:
+            continue
+        array = tensor.array()
+        if array.dtype.kind in "SU":
+            array = array.astype(np.object_)
+        kind = "BF16" if tensor.is_bf16 else wire.datatype(array)
+        message.outputs.add(name=tensor.name(), datatype=kind, shape=array.shape)
+        message.raw_output_contents.append(bytes(wire.contents(array)))
+    return message
+
+
+def _value(parameter: Any) -> Any:
+    return getattr(parameter, parameter.WhichOneof("parameter_choice"))
+
+
+def _names(names: Sequence[str]) -> str:
+    return "[" + ",".join(f"'{name}'" for name in names) + "]"
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return "[" + ",".join(map(str, shape)) + "]"
