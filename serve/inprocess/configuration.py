@@ -91,7 +91,7 @@ def complete(config: ModelConfig, source: Source, model: type, utilities: Module
         json_format.ParseDict({field: completed[field] for field in COMPLETED if field in completed}, config)
         _fill_batching(config)
     if not config.instance_group:
-        config.instance_group.add()
+        config.instance_group.add(name=config.name)
     for number, group in enumerate(config.instance_group):
         group.name = group.name or f"{config.name}_{number}"
         group.kind = _kind(group)
@@ -155,7 +155,7 @@ def _single(value: Any, field: Any) -> Any:
 
 def _missing(text: str, name: str, repository: Path, hint: str = "") -> NotReadyError:
     message = f"{repository}: {text}. {hint}".strip() if hint else text
-    return NotReadyError(message, status="NOT_FOUND", text=text, model=name, url=str(repository), retryable=False)
+    return NotReadyError(message, status="NOT_FOUND", text=text, model=name, url=str(repository))
 
 
 def _versions(folder: Path, config: ModelConfig) -> list[int]:

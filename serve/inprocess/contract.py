@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +29,11 @@ BATCH_NOTE = (
 class Contract:
     """Reads the requests of one model; `copies` gives each its own memory, for models that may write into it."""
 
-    def __init__(self, config: ModelConfig, *, copies: bool) -> None:
-        self._name, self._most, self._copies = config.name, config.max_batch_size, copies
+    def __init__(self, config: ModelConfig, version: int, *, copies: bool) -> None:
+        self._name, self._version, self._copies = config.name, str(version), copies
+        self._most = config.max_batch_size
         self._inputs = {tensor.name: tensor for tensor in config.input}
-        self._outputs = frozenset(tensor.name for tensor in config.output)
+        self._outputs = {tensor.name: tensor for tensor in config.output}
         self._required = [tensor.name for tensor in config.input if not tensor.optional]
         self._shaped = frozenset(
             tensor.name for tensor in config.input if -1 in tensor.dims and not tensor.allow_ragged_batch
@@ -64,16 +65,18 @@ class Contract:
             return Refused("INVALID_ARGUMENT", f"[request id: {parsed.id or '<id_unknown>'}] {text}")
 
         shapes = {tensor.name: tuple(tensor.shape) for tensor in parsed.inputs}
+        tensors = {tensor.name: tensor for tensor in parsed.inputs}
         if len(contents) != len(shapes):
             raise Refused("INVALID_ARGUMENT", f"a request has {len(shapes)} inputs and {len(contents)} tensors")
         for output in parsed.outputs:
             if output.name not in self._outputs:
                 text = f"unexpected inference output '{output.name}' for model '{self._name}'"
                 raise Refused("INVALID_ARGUMENT", text)
-        self._check_names(shapes, refused)
-        rows = self._rows(shapes, refused)
-        for tensor in parsed.inputs:
-            self._check(tensor, shapes[tensor.name], refused)
+        checked = dict(reversed(shapes.items()))  # the server's hash map gives the last one first
+        self._check_names(checked, refused)
+        rows = self._rows(checked, refused)
+        for name, shape in checked.items():
+            self._check(tensors[name], shape, refused)
         first = 1 if self._most else 0
         own = {name: _value(value) for name, value in parsed.parameters.items()}
         key = tuple((name, shape[first:]) for name, shape in sorted(shapes.items()) if name in self._shaped)
@@ -87,7 +90,7 @@ class Contract:
             priority=int(own.get("priority", 0)),
             timeout_us=int(own.get("timeout", 0)),
             parameters=json.dumps({name: value for name, value in own.items() if name not in OWN_PARAMETERS}),
-            outputs=frozenset(output.name for output in parsed.outputs) or self._outputs,
+            outputs=frozenset(output.name for output in parsed.outputs) or frozenset(self._outputs),
         )
 
     def _check_names(self, shapes: Mapping[str, Any], refused: Callable[[str], Refused]) -> None:
@@ -97,8 +100,8 @@ class Contract:
             missing = [name for name in self._required if name not in shapes]
             raise refused(
                 f"expected {expected} but got {len(shapes)} inputs for model '{self._name}'. Got input(s) "
-                f"{_names(sorted(shapes))}, but missing required input(s) {_names(missing)}. Please provide all required "
-                "input(s)."
+                f"{_names(shapes)}, but missing required input(s) {_names(missing) if missing else ']'}. Please provide "
+                "all required input(s)."
             )
 
     def _rows(self, shapes: Mapping[str, tuple[int, ...]], refused: Callable[[str], Refused]) -> int:
@@ -139,12 +142,14 @@ class Contract:
 
     def _seen(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape that the model sees: that of `reshape` if the input has one."""
-        declared, first = self._inputs[name], 1 if self._most else 0
-        if not declared.HasField("reshape"):
-            return shape
-        given = zip(declared.dims, shape[first:], strict=True)
-        open_sizes = iter([size for dim, size in given if dim == -1])
-        return (*shape[:first], *(next(open_sizes) if dim == -1 else dim for dim in declared.reshape.shape))
+        declared = self._inputs[name]
+        return self._reshaped(shape, declared.dims, declared.reshape.shape) if declared.HasField("reshape") else shape
+
+    def _reshaped(self, shape: tuple[int, ...], dims: Sequence[int], to: Sequence[int]) -> tuple[int, ...]:
+        """A shape that has `dims` as one that has `to`; the sizes of open dimensions keep their order."""
+        first = 1 if self._most else 0
+        open_sizes = iter([size for dim, size in zip(dims, shape[first:], strict=True) if dim == -1])
+        return (*shape[:first], *(next(open_sizes) if dim == -1 else dim for dim in to))
 
     def _tensor(self, head: Head, name: str, kind: str, shape: tuple[int, ...], content: memoryview) -> Tensor:
         if kind == "BYTES":
@@ -169,27 +174,29 @@ class Contract:
         array.flags.writeable = False
         return Tensor(name, array)
 
-
-def answer(response: InferenceResponse, head: Head, model: str, version: int) -> Any:
-    """The message of an answer; raises `Refused` for an error."""
-    message = service_pb2.ModelInferResponse(model_name=model, model_version=str(version), id=head.id)
-    for tensor in response.output_tensors():
-        if tensor.name() not in head.outputs:
-            continue
-        array = tensor.array()
-        if array.dtype.kind in "SU":
-            array = array.astype(np.object_)
-        kind = "BF16" if tensor.is_bf16 else wire.datatype(array)
-        message.outputs.add(name=tensor.name(), datatype=kind, shape=array.shape)
-        message.raw_output_contents.append(bytes(wire.contents(array)))
-    return message
+    def answer(self, response: InferenceResponse, head: Head) -> Any:
+        """The message of an answer without an error."""
+        message = service_pb2.ModelInferResponse(model_name=self._name, model_version=self._version, id=head.id)
+        for tensor in response.output_tensors():
+            if tensor.name() not in head.outputs:
+                continue
+            array, declared = tensor.array(), self._outputs[tensor.name()]
+            if array.dtype.kind in "SU":
+                array = array.astype(np.object_)
+            shape: Sequence[int] = array.shape
+            if declared.HasField("reshape"):
+                shape = self._reshaped(array.shape, declared.reshape.shape, declared.dims)
+            kind = "BF16" if tensor.is_bf16 else wire.datatype(array)
+            message.outputs.add(name=tensor.name(), datatype=kind, shape=shape)
+            message.raw_output_contents.append(bytes(wire.contents(array)))
+        return message
 
 
 def _value(parameter: Any) -> Any:
     return getattr(parameter, parameter.WhichOneof("parameter_choice"))
 
 
-def _names(names: Sequence[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return "[" + ",".join(f"'{name}'" for name in names) + "]"
 
 

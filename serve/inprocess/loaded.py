@@ -1,6 +1,5 @@
 """A model in this process: its instances, each a thread with a session of its own, and the requests that wait for them."""
 
-import ctypes
 import threading
 import traceback
 from collections import Counter
@@ -65,7 +64,7 @@ class LoadedModel:
             raise NotReadyError(
                 f"{repository}: {text}", status="UNAVAILABLE", text=text, model=name, url=str(repository), retryable=False
             ) from error
-        self.contract = Contract(self.config, copies=self.config.backend == "python")
+        self.contract = Contract(self.config, self.version, copies=self.config.backend == "python")
         for instance in self._instances:
             instance.start()
 
@@ -86,11 +85,6 @@ class LoadedModel:
             request.settle(ClosedError(closed_message(self.name)))
         for instance in self._instances:
             instance.end(CLOSE_S, ClosedError(closed_message(self.name)))
-
-    def keep_forever(self) -> None:
-        """Never free the sessions, in a forked child: that would wait for threads that only the parent has."""
-        for instance in self._instances:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(instance))
 
 
 class Code:
@@ -155,7 +149,7 @@ class Instance:
                     f"InferenceRequest(s) size is:{len(batch)}, and InferenceResponse(s) size is:{len(responses)}\n"
                 )
         except BaseException as error:
-            text = f"Failed to process the request(s) for model instance '{self._name}', message: {_told(error)}"
+            text = f"Failed to process the request(s) for model '{self._name}', message: {_told(error)}"
             responses = [InferenceResponse(error=TritonError(text)) for _ in batch]
         settled = []
         for request, response in zip(batch, responses, strict=True):

@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2
 from clients.errors import ClosedError, explained, timed_out
 from clients.model import closed_message
 from clients.steps import Step, Work, deadline_after, run, run_async
-from serve.inprocess.contract import HEADS, answer
+from serve.inprocess.contract import HEADS
 from serve.inprocess.loaded import LoadedModel, Statistics
 from serve.inprocess.request import Refused, Request
 
@@ -97,7 +97,7 @@ class _Transport:
             error = outcome.error()
             is_triton = hasattr(error, "code")
             raise Refused(STATUS[error.code()] if is_triton else "INTERNAL", error.message() if is_triton else str(error))
-        return answer(outcome, request.head, loaded.name, loaded.version)
+        return loaded.contract.answer(outcome, request.head)
 
     def _load(self, name: str, version: str, *, opens: bool = False) -> LoadedModel:
         with self._loading:
@@ -124,11 +124,6 @@ class _Transport:
             models, self._models, self._routes = list(self._models.values()), {}, {}
         for model in models:
             model.close()
-
-    def keep_forever(self) -> None:
-        """Never free the models, in a forked child."""
-        for model in self._models.values():
-            model.keep_forever()
 
 
 class InProcess(_Transport):
@@ -222,10 +217,4 @@ def _end_all() -> None:
         transport.end()
 
 
-def _in_child() -> None:
-    for transport in list(_OPEN):
-        transport.keep_forever()
-
-
 atexit.register(_end_all)
-os.register_at_fork(after_in_child=_in_child)

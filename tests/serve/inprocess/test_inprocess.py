@@ -196,7 +196,7 @@ def test_threads_and_modules_are_gone_after_the_end(repository: Path) -> None:
     with Model("double", transport=inprocess.open(repository)) as model:
         model.predict(np.ones((8, 2), np.float32))
         assert any(thread.name == "inprocess double_0_0" for thread in threading.enumerate())
-    assert not any("inprocess" in thread.name for thread in threading.enumerate())
+    assert not any("double" in thread.name for thread in threading.enumerate())
     assert sys.path == paths
     assert not {name for name in set(sys.modules) - modules if name in ("model", "session", "parameters", "executor")}
     assert not gc.get_freeze_count()
@@ -223,6 +223,10 @@ def test_a_model_may_write_into_its_input_but_not_into_the_callers_array(tmp_pat
     assert array.item() == 3
 
 
+CLOSED = (
+    "'double' was closed, or was made by the process that this one was forked from. Make one in each process, and call "
+    "it before it is closed."
+)
 PROGRAM = """
 import os, sys, threading, time
 import numpy as np
@@ -248,19 +252,24 @@ time.sleep(0.2)
 sys.exit(7)
 """,
     "forked": """
+import multiprocessing
 model.predict(0 * ONE)
 double.predict(np.ones((8, 2), np.float32))
-if os.fork() == 0:
-    try:
-        double.predict(np.ones((8, 2), np.float32))
-    except ClosedError as error:
-        print("child:", error, flush=True)
+transport = inprocess.open(sys.argv[1])
+def child():
+    for call in (lambda: double.predict(np.ones((8, 2), np.float32)), lambda: Model("double", transport=transport)):
+        try:
+            call()
+        except ClosedError as error:
+            print("child:", error, flush=True)
     double.close()
     with Model("double", transport=inprocess.open(sys.argv[1])) as own:
         print("child:", own.predict(np.ones((8, 2), np.float32))[0], flush=True)
-    del model, double
-    sys.exit(3)
-print(os.waitstatus_to_exitcode(os.wait()[1]), model.predict(0 * ONE).item(), flush=True)
+# After os.fork alone, a child that ends by sys.exit waits for the parent's threads: onnxruntime itself does that.
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+print("parent:", process.exitcode, model.predict(0 * ONE).item(), flush=True)
 sys.exit(7)
 """,
     "interrupted": """
@@ -280,9 +289,9 @@ sys.exit(7)
 @pytest.mark.parametrize(
     ("how", "printed"),
     [
-        ("exit", ("answered\n",)),
-        ("forked", ("child: 'double' was closed", "child: [2. 2.]", "\n3 2.0\n")),
-        ("interrupted", ("interrupted\n",)),
+        ("exit", ("answered",)),
+        ("forked", (f"child: {CLOSED}\nchild: {CLOSED}\nchild: [2. 2.]\nparent: 0 2.0\n",)),
+        ("interrupted", ("interrupted",)),
     ],
 )
 def test_a_program_ends_without_hanging(repository: Path, how: str, printed: tuple[str, ...]) -> None:

@@ -48,7 +48,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save(folder, "scalar", rows_graph("scalar", []), "")
     save(folder, "fixed", rows_graph("fixed", [1, 2]), "")
     save(folder, "sized", rows_graph("sized", ["b", 2]), "max_batch_size: 2\n")
-    (save(folder, "no_config", rows_graph("no_config", ["b", 2]), "") / "config.pbtxt").unlink()
+    (save(folder, "no_config", rows_graph("no_config", ["b", 2]), "") / "config.pbtxt").write_text("")
     (save(folder, "ungrouped", rows_graph("ungrouped", ["b", 2]), "") / "config.pbtxt").write_text(
         f'backend: "onnxruntime"\nmax_batch_size: 4\n{BATCH}dynamic_batching {{ preferred_batch_size: [ 2 ] }}\n'
     )
