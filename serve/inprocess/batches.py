@@ -1,4 +1,4 @@
-"""Which waiting requests run together: the rules of Triton's dynamic batcher, for instances that take batches themselves.
+"""Which waiting requests run together: the rules of Triton's dynamic batcher, for instances that take batches.
 
 An instance that is free takes the next batch. Triton's batcher forms it ahead and lets it grow until an instance takes
 it, which comes to the same.
@@ -42,7 +42,7 @@ class Batches:
         self._preferred = frozenset(batching.preferred_batch_size) or frozenset([self._most])
         self._delay_s = batching.max_queue_delay_microseconds / 1e6
         self._default_level = batching.default_priority_level
-        policies = {level: batching.default_queue_policy for level in range(1, batching.priority_levels + 1)}
+        policies = dict.fromkeys(range(1, batching.priority_levels + 1), batching.default_queue_policy)
         policies |= {level: policy for level, policy in batching.priority_queue_policy.items() if level in policies}
         policies = policies or {0: batching.default_queue_policy}
         self._limits = {

@@ -80,14 +80,14 @@ def complete(config: ModelConfig, source: Source, model: type, utilities: Module
     if not config.HasField("version_policy"):
         config.version_policy.latest.num_versions = 1
     for way in ("input_pinned_memory", "output_pinned_memory"):
-        if not config.optimization.HasField(way):  # type: ignore[arg-type]
+        if not config.optimization.HasField(way):
             getattr(config.optimization, way).enable = True
     _fill_batching(config)
     if (auto_complete := getattr(model, "auto_complete_config", None)) is not None:
         completed = auto_complete(utilities.ModelConfig(as_dict(config))).as_dict()
         for field in COMPLETED:
             if field in completed:
-                config.ClearField(field)  # type: ignore[arg-type]
+                config.ClearField(field)
         json_format.ParseDict({field: completed[field] for field in COMPLETED if field in completed}, config)
         _fill_batching(config)
     if not config.instance_group:
@@ -179,7 +179,7 @@ def _needs_server(config: ModelConfig, folder: Path) -> Iterator[str]:
     """The reasons why only a server can run the model."""
     batching = config.dynamic_batching
     for scheduler in ("ensemble_scheduling", "sequence_batching"):
-        if config.HasField(scheduler):  # type: ignore[arg-type]
+        if config.HasField(scheduler):
             yield f"has {scheduler}"
     if config.backend not in BACKENDS:
         yield f"has the backend '{config.backend}'"

@@ -100,8 +100,8 @@ class Contract:
             missing = [name for name in self._required if name not in shapes]
             raise refused(
                 f"expected {expected} but got {len(shapes)} inputs for model '{self._name}'. Got input(s) "
-                f"{_names(shapes)}, but missing required input(s) {_names(missing) if missing else ']'}. Please provide "
-                "all required input(s)."
+                f"{_names(shapes)}, but missing required input(s) {_names(missing) if missing else ']'}. Please "
+                "provide all required input(s)."
             )
 
     def _rows(self, shapes: Mapping[str, tuple[int, ...]], refused: Callable[[str], Refused]) -> int:

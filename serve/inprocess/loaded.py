@@ -1,4 +1,4 @@
-"""A model in this process: its instances, each a thread with a session of its own, and the requests that wait for them."""
+"""A model in this process: its instances, each a thread with a session of its own, and the queue before them."""
 
 import threading
 import traceback
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from clients.errors import ClosedError, NotReadyError
 from clients.model import closed_message
@@ -43,9 +42,7 @@ class LoadedModel:
     Raises `NotReadyError` and `TransportError`.
     """
 
-    def __init__(
-        self, repository: Path, name: str, version: str, wake: Callable[[Sequence[Request]], None]
-    ) -> None:
+    def __init__(self, repository: Path, name: str, version: str, wake: Callable[[Sequence[Request]], None]) -> None:
         source, self.config = configuration.find(repository, name, version)
         self.name, self.version, self._wake = name, source.version, wake
         self._instances: list[Instance] = []
@@ -62,7 +59,12 @@ class LoadedModel:
                 raise
             text = f"failed to load '{name}' version {source.version}: {error}"
             raise NotReadyError(
-                f"{repository}: {text}", status="UNAVAILABLE", text=text, model=name, url=str(repository), retryable=False
+                f"{repository}: {text}",
+                status="UNAVAILABLE",
+                text=text,
+                model=name,
+                url=str(repository),
+                retryable=False,
             ) from error
         self.contract = Contract(self.config, self.version, copies=self.config.backend == "python")
         for instance in self._instances:

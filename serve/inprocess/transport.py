@@ -96,7 +96,9 @@ class _Transport:
         if outcome.has_error():
             error = outcome.error()
             is_triton = hasattr(error, "code")
-            raise Refused(STATUS[error.code()] if is_triton else "INTERNAL", error.message() if is_triton else str(error))
+            raise Refused(
+                STATUS[error.code()] if is_triton else "INTERNAL", error.message() if is_triton else str(error)
+            )
         return loaded.contract.answer(outcome, request.head)
 
     def _load(self, name: str, version: str, *, opens: bool = False) -> LoadedModel:

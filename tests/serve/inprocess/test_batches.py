@@ -44,8 +44,8 @@ def batches(config: ModelConfig, requests: Sequence[Request]) -> list[list[int]]
     """The batches of requests that all wait, by the index of each request."""
     queue = Batches(config)
     assert all(map(queue.put, requests))
-    found = []
-    while sum(map(len, found)) < len(requests):
+    found: list[list[int]] = []
+    while sum(len(batch) for batch in found) < len(requests):
         taken = queue.take()
         assert taken is not None
         found.append([requests.index(one) for one in taken])

@@ -1,4 +1,4 @@
-"""Models in this process: batches, deadlines, cancellation, the end, forks, and what is refused. No server is started."""
+"""Models in this process: batches, deadlines, cancellation, the end, forks, and what is refused, without a server."""
 
 import asyncio
 import gc

@@ -1,5 +1,6 @@
 """The same answers, configurations and errors as a real server gives for the same models."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,10 @@ pytestmark = pytest.mark.server
 
 FAILING = """raise ValueError("boom")"""
 MISCOUNTING = """return []"""
-BATCH = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]\noutput [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]\n'
+BATCH = "".join(
+    f'{way} [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ]\n'
+    for way, name in (("input", "x"), ("output", "y"))
+)
 
 
 def rows_graph(name: str, shape: Sequence[Any]) -> Any:
@@ -92,7 +96,7 @@ def predictions(name: str, repository: Path, url: str, calls: Sequence[Any]) -> 
     """The answers to calls one by one, from the server and from this process."""
     found = []
     for transport in ("grpc", inprocess.open(repository)):
-        with Model(name, url=url, transport=transport) as model:  # type: ignore[arg-type]
+        with Model(name, url=url, transport=transport) as model:
             answers = [model.predict(arrays) for arrays in calls]
         found.append([answer if isinstance(answer, tuple) else (answer,) for answer in answers])
     return found
@@ -136,10 +140,10 @@ def test_ragged_and_padded_requests_of_one_batch_give_bit_equal_answers(
         calls: list[Mapping[str, Any]] = [{"tokens": generator.integers(0, 32, (1, size))} for size in (3, 1, 7, 4)]
     else:
         calls = [{"X": generator.normal(size=(1, size)).astype(np.float32)} for size in (3, 1, 7, 4)]
-    found = []
+    found: list[list[tuple[NDArray[Any], ...]]] = []
     for transport in ("grpc", inprocess.open(repository)):
         with (
-            Model(name, url=full_server.grpc_url, transport=transport) as model,  # type: ignore[arg-type]
+            Model(name, url=full_server.grpc_url, transport=transport) as model,
             ThreadPoolExecutor(4) as pool,
         ):
             if name == "ragged_echo":  # its batch is full with four rows, in the order of arrival
@@ -207,7 +211,9 @@ def test_an_unknown_output_or_version_and_an_id_get_the_servers_error(both: tupl
 def test_a_model_sees_the_id_and_the_parameters(full_server: Server, repository: Path) -> None:
     found = []
     for transport in ("grpc", inprocess.open(repository)):
-        with Model("asked", url=full_server.grpc_url, transport=transport) as model:  # type: ignore[arg-type]
+        with Model("asked", url=full_server.grpc_url, transport=transport) as model:
             array = np.ones((1, 1), np.float32)
             found.append(model.predict(array, request_id="a-17", parameters={"user": "x", "n": 3}, priority=1).item())
-    assert found[0] == found[1]
+    # The server writes the parameters in no certain order.
+    remote, local = map(json.loads, found)
+    assert remote == local == {"id": "a-17", "parameters": {"user": "x", "n": 3}}
