@@ -175,7 +175,14 @@ class Contract:
         return Tensor(name, array)
 
     def answer(self, response: InferenceResponse, head: Head) -> Any:
-        """The message of an answer without an error."""
+        """The message of an answer without an error; raises `Refused` for tensors that have no place in one."""
+        try:
+            return self._answer(response, head)
+        except (KeyError, ValueError, StopIteration) as error:
+            text = f"'{self._name}' answered with a tensor of another type or shape than it declares ({error!r})"
+            raise Refused("INTERNAL", text) from error
+
+    def _answer(self, response: InferenceResponse, head: Head) -> Any:
         message = service_pb2.ModelInferResponse(model_name=self._name, model_version=self._version, id=head.id)
         for tensor in response.output_tensors():
             if tensor.name() not in head.outputs:

@@ -54,7 +54,7 @@ class LoadedModel:
                 self._instances.append(Instance(Code(source), arguments, self.batches, wake))
         except BaseException as error:
             for instance in self._instances:
-                instance.end(0, error)
+                instance.end(0, str(error))
             if not isinstance(error, Exception):
                 raise
             text = f"failed to load '{name}' version {source.version}: {error}"
@@ -86,7 +86,7 @@ class LoadedModel:
         for request in self.batches.close():
             request.settle(ClosedError(closed_message(self.name)))
         for instance in self._instances:
-            instance.end(CLOSE_S, ClosedError(closed_message(self.name)))
+            instance.end(CLOSE_S, closed_message(self.name))
 
 
 class Code:
@@ -121,15 +121,15 @@ class Instance:
         """Begin to run batches."""
         self._thread.start()
 
-    def end(self, seconds: float, error: BaseException) -> None:
-        """Wait for the last execution, whose requests get `error` if it takes longer; the queue is closed already."""
+    def end(self, seconds: float, text: str) -> None:
+        """Wait for the last execution; a `ClosedError` with `text` ends its calls if it takes longer."""
         if self._thread.ident is None:
             self._finalize()
             return
         if self._thread is not threading.current_thread():
             self._thread.join(seconds)
         for request in self._running:
-            request.settle(error)
+            request.settle(ClosedError(text))
 
     def _run(self) -> None:
         while (batch := self._batches.take()) is not None:
@@ -146,10 +146,16 @@ class Instance:
             if responses is None:
                 responses = [None] * len(batch)
             if len(responses) != len(batch):
-                raise _CountError(
+                raise _ResponseError(
                     "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                     f"InferenceRequest(s) size is:{len(batch)}, and InferenceResponse(s) size is:{len(responses)}\n"
                 )
+            for response in responses:
+                if not isinstance(response, InferenceResponse | None):
+                    raise _ResponseError(
+                        "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                        f"'{type(response)}'."
+                    )
         except BaseException as error:
             text = f"Failed to process the request(s) for model '{self._name}', message: {_told(error)}"
             responses = [InferenceResponse(error=TritonError(text)) for _ in batch]
@@ -172,13 +178,13 @@ class Instance:
         del self._model
 
 
-class _CountError(Exception):
-    """A model gave another number of responses than it got requests."""
+class _ResponseError(Exception):
+    """A model gave another number of responses than it got requests, or other things than responses."""
 
 
 def _told(error: BaseException) -> str:
     """An error of a model as the server tells it, with the innermost frame first."""
-    if isinstance(error, _CountError):
+    if isinstance(error, _ResponseError):
         return str(error)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     at = "".join(f"  {frame.filename}({frame.lineno}): {frame.name}\n" for frame in reversed(frames))

@@ -67,7 +67,8 @@ class _Transport:
         loaded = self._routes.get(step.message)
         if loaded is None:
             asked = service_pb2.ModelInferRequest.FromString(step.message)
-            loaded = yield Work(lambda: self._load(asked.model_name, asked.model_version), _nothing)
+            key = asked.model_name, asked.model_version
+            loaded = self._models.get(key) or (yield Work(lambda: self._load(*key), _nothing))
             if len(self._routes) >= HEADS:
                 self._routes.clear()
             if step.tensors:

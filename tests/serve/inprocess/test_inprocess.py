@@ -15,6 +15,7 @@ import client_models
 import numpy as np
 import pytest
 from onnx import helper
+from policy_models import stand_in
 from tiny_models import onnx_model, python_model
 
 from clients import (
@@ -351,3 +352,30 @@ def test_calls_of_other_methods_and_of_closed_transports(repository: Path) -> No
         double: Callable[..., Any] = model.predict
     with pytest.raises(ClosedError):
         double(np.ones((1, 2), np.float32))
+
+
+def test_a_batch_policy_forms_the_batches_as_on_a_server(tmp_path: Path) -> None:
+    """A policy answers later, from a thread of its own; at the end it answers what still waits."""
+    name = stand_in(tmp_path, "aimd", batch_policy="aimd", slo_ms="100")
+    transport = inprocess.open(tmp_path)
+    with Model(name, transport=transport) as model, ThreadPoolExecutor(16) as pool:
+        rows = [np.full((1, 4), number, np.float32) for number in range(32)]
+        answers = list(pool.map(model.predict, rows))
+        last = pool.submit(model.predict, rows[7])
+        time.sleep(0.01)
+        model.close()
+        assert last.result().item() == 7
+    assert [answer.item() for answer in answers] == list(range(32))
+
+
+def test_answers_of_a_model_that_are_no_answers_are_its_failure(tmp_path: Path) -> None:
+    body = """return [pb_utils.InferenceResponse([pb_utils.Tensor("y", np.ones((1, 1), complex))]) for _ in requests]"""
+    python_model(tmp_path, "odd", body)
+    (tmp_path / "odd" / "1" / "model.py").write_text(
+        "import numpy as np\n" + (tmp_path / "odd" / "1" / "model.py").read_text()
+    )
+    with (
+        Model("odd", transport=inprocess.open(tmp_path)) as model,
+        pytest.raises(ServerFailureError, match="complex128"),
+    ):
+        model.predict(ONE)

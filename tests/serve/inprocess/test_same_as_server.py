@@ -28,6 +28,7 @@ pytestmark = pytest.mark.server
 
 FAILING = """raise ValueError("boom")"""
 MISCOUNTING = """return []"""
+MISTAKEN = """return ["y" for _ in requests]"""
 BATCH = "".join(
     f'{way} [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ]\n'
     for way, name in (("input", "x"), ("output", "y"))
@@ -58,6 +59,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     python_model(folder, "failing", FAILING)
     python_model(folder, "miscounting", MISCOUNTING)
+    python_model(folder, "mistaken", MISTAKEN)
     onnx_model(folder, "rows", [helper.make_node("Add", ["x", "x"], ["y"])], dims=(2, 2))
     return folder
 
@@ -65,7 +67,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 NAMES = (
     *client_models.NAMES,
     *("types", "bf16", "ragged_echo", "encoder", "empty", "one_value", "scalar", "fixed", "sized", "no_config"),
-    *("ungrouped", "failing", "miscounting", "rows"),
+    *("ungrouped", "failing", "miscounting", "mistaken", "rows"),
 )
 
 
@@ -176,6 +178,7 @@ BAD: dict[str, tuple[str, Inputs, Sequence[NDArray[Any]]]] = {
     "an unknown model": ("nothing", TWO_ROWS, [F4]),
     "a model that raises": ("failing", [("x", "FP32", (1, 1))], [F4[:1]]),
     "a model that returns too few": ("miscounting", [("x", "FP32", (1, 1))], [F4[:1]]),
+    "a model that returns other things": ("mistaken", [("x", "FP32", (1, 1))], [F4[:1]]),
     "a model that answers an error": ("picky", [("x", "FP32", (1, 1))], [-F4[:1]]),
     "a run that fails": ("encoder", [("tokens", "INT64", (1, 1))], [np.array([99])]),
 }
