@@ -81,6 +81,10 @@ class Batches:
                     return True
         return False
 
+    def count(self) -> int:
+        """How many requests wait."""
+        return sum(map(len, self._waiting.values()))
+
     def take(self) -> list[Request] | None:
         """Wait for the next batch; None once the queue is closed."""
         with self._changed:
@@ -96,7 +100,7 @@ class Batches:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            return self._first(sum(map(len, self._waiting.values())))
+            return self._first(self.count())
 
     def _choose(self, now: float) -> tuple[int, float | None]:
         """How many requests to take; if none, how long to wait for more, None for any time."""

@@ -17,6 +17,7 @@ from serve.inprocess.modules import PrivateModules
 from serve.inprocess.request import Request
 from serve.inprocess.utilities import InferenceResponse, TritonError
 
+QUEUE_LIMIT = "queue_limit_ms"
 CLOSE_S = 5.0
 """How long `close` waits for executions; the calls in those that take longer end with `ClosedError`."""
 # The backend freezes the objects of its process for the garbage collector. This process is the caller's.
@@ -51,7 +52,10 @@ class LoadedModel:
             configuration.complete(self.config, source, code.model, code.utilities)
             self.batches = Batches(self.config)
             for arguments in configuration.arguments(self.config, source):
-                self._instances.append(Instance(Code(source), arguments, self.batches, wake))
+                code = Code(source)
+                if QUEUE_LIMIT in self.config.parameters:
+                    code.count_waiting(self.batches)
+                self._instances.append(Instance(code, arguments, self.batches, wake))
         except BaseException as error:
             for instance in self._instances:
                 instance.end(0, str(error))
@@ -95,7 +99,12 @@ class Code:
     def __init__(self, source: configuration.Source) -> None:
         self.utilities = utilities.module(source.version_folder)
         given = {"triton_python_backend_utils": self.utilities, "gc": _NO_FREEZING}
-        self.model: type = PrivateModules(source.code, given).load("model").TritonPythonModel
+        self._modules = PrivateModules(source.code, given)
+        self.model: type = self._modules.load("model").TritonPythonModel
+
+    def count_waiting(self, batches: Batches) -> None:
+        """Let a limit of the queue read these waiting requests, and not the metrics of a server."""
+        self._modules.load("queue_limit").Pending = lambda *_: batches.count  # type: ignore[attr-defined]
 
 
 class Instance:

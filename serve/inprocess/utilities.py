@@ -1,6 +1,6 @@
 """The module `triton_python_backend_utils` for models that run in this process: the names that such a model may use.
 
-Calls of other models and custom metrics need a server; both raise `TritonModelException`, as there without metrics.
+A call of another model needs a server and raises `TritonModelException`. Metrics are counted and shown to nobody.
 """
 
 import logging
@@ -31,7 +31,6 @@ TRITON_STRING_TO_NUMPY = {
 }
 
 _LOG = logging.getLogger("serve.inprocess")
-_NO_SERVER = "{} needs a server, and this model runs in the caller's process"
 
 
 def module(version_folder: Path) -> ModuleType:
@@ -113,7 +112,7 @@ class InferenceRequest:
     """A call of another model, which is not possible without a server."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        raise TritonModelException(_NO_SERVER.format("calling another model"))
+        raise TritonModelException("calling another model needs a server, and this one runs in its caller's process")
 
 
 class InferenceResponse:
@@ -135,13 +134,39 @@ class InferenceResponse:
         return self._error is not None
 
 
+class Metric:
+    """A value that a model counts; no page shows it."""
+
+    def __init__(self) -> None:
+        self._value = 0.0
+
+    def increment(self, value: float) -> None:
+        """Add to the value."""
+        self._value += value
+
+    def set(self, value: float) -> None:
+        """Set the value."""
+        self._value = value
+
+    def observe(self, value: float) -> None:
+        """Take one value of a histogram."""
+
+    def value(self) -> float:
+        """The value."""
+        return self._value
+
+
 class MetricFamily:
-    """A custom metric, which is not possible without a server."""
+    """The metrics of one name."""
 
     COUNTER, GAUGE, HISTOGRAM = range(3)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        raise TritonModelException(_NO_SERVER.format("a metric"))
+        """The name, the description and the kind, which nobody asks for."""
+
+    def Metric(self, **options: Any) -> Metric:  # noqa: N802 - Triton's name
+        """A metric with labels; a histogram has buckets too."""
+        return Metric()
 
 
 class Logger:

@@ -379,3 +379,36 @@ def test_answers_of_a_model_that_are_no_answers_are_its_failure(tmp_path: Path) 
         pytest.raises(ServerFailureError, match="complex128"),
     ):
         model.predict(ONE)
+
+
+def test_a_limit_of_the_queue_counts_the_requests_that_wait_here(tmp_path: Path) -> None:
+    """20 ms for each execution of one row: of 64 that wait, few are answered within 200 ms."""
+    name = stand_in(tmp_path, "limited", row_ms="0", queue_limit_ms="200")
+    file = tmp_path / name / "config.pbtxt"
+    file.write_text(file.read_text().replace("dynamic_batching { }", ""))
+    with Model(name, transport=inprocess.open(tmp_path)) as model, ThreadPoolExecutor(64) as pool:
+
+        def call(number: int) -> str:
+            try:
+                return str(model.predict(np.full((1, 4), number, np.float32)).item())
+            except RejectedError as error:
+                return error.text[:23]
+
+        answers = list(pool.map(call, range(128)))
+    refused = answers.count("queue_limit_ms: refused")
+    assert refused > 10
+    answered = [answer for number, answer in enumerate(answers) if answer == str(float(number))]
+    assert answered
+    assert len(answered) + refused == 128
+
+
+@pytest.mark.parametrize("name", ["image_preprocess", "image_postprocess"])
+def test_our_python_models_run_with_their_metrics(name: str) -> None:
+    with Model(name, transport=inprocess.open(ROOT / "model_repository")) as model:
+        if name == "image_preprocess":
+            picture = (ROOT / "clients" / "pictures" / "batch.png").read_bytes()
+            assert model.predict(np.array([[picture]], object)).shape == (1, 3, 224, 224)
+        else:
+            labels, _, classes = model.predict(np.eye(1000, dtype=np.float32)[[7]])
+            assert classes[0, 0] == 7
+            assert labels.shape == (1, 5)
