@@ -27,7 +27,10 @@ BATCH_NOTE = (
 
 
 class Contract:
-    """Reads the requests of one model; `copies` gives each its own memory, for models that may write into it."""
+    """Reads the requests of one model, and writes its answers.
+
+    `copies` is for models of others: they may write into their inputs, and use the memory of their outputs again.
+    """
 
     def __init__(self, config: ModelConfig, version: int, *, copies: bool) -> None:
         self._name, self._version, self._copies = config.name, str(version), copies
@@ -49,25 +52,26 @@ class Contract:
             parsed = service_pb2.ModelInferRequest.FromString(message)
             if parsed.raw_input_contents:
                 contents = [memoryview(content) for content in parsed.raw_input_contents]
-            head = self._head(parsed, contents)
+            head = self._head(parsed)
             if not parsed.raw_input_contents:
                 if len(self._heads) >= HEADS:
                     self._heads.clear()
                 self._heads[message] = head
+        if len(contents) < len(head.names):
+            text = f"expected {len(head.names)} tensors after the message but got {len(contents)}"
+            raise Refused("INVALID_ARGUMENT", head.marked(text))
         tensors = [
             self._tensor(head, name, kind, shape, content)
-            for name, kind, shape, content in zip(head.names, head.kinds, head.shapes, contents, strict=True)
+            for name, kind, shape, content in zip(head.names, head.kinds, head.shapes, contents, strict=False)
         ]
-        return Request(head, tensors, wake)
+        return Request(head, tensors, wake, copies=self._copies)
 
-    def _head(self, parsed: Any, contents: Sequence[memoryview]) -> Head:
+    def _head(self, parsed: Any) -> Head:
         def refused(text: str) -> Refused:
             return Refused("INVALID_ARGUMENT", f"[request id: {parsed.id or '<id_unknown>'}] {text}")
 
         shapes = {tensor.name: tuple(tensor.shape) for tensor in parsed.inputs}
         tensors = {tensor.name: tensor for tensor in parsed.inputs}
-        if len(contents) != len(shapes):
-            raise Refused("INVALID_ARGUMENT", f"a request has {len(shapes)} inputs and {len(contents)} tensors")
         for output in parsed.outputs:
             if output.name not in self._outputs:
                 text = f"unexpected inference output '{output.name}' for model '{self._name}'"
@@ -79,6 +83,9 @@ class Contract:
             self._check(tensors[name], shape, refused)
         first = 1 if self._most else 0
         own = {name: _value(value) for name, value in parsed.parameters.items()}
+        for name in ("priority", "timeout"):
+            if type(own.setdefault(name, 0)) is not int:
+                raise refused(f"invalid value for parameter '{name}': expected a whole number")
         key = tuple((name, shape[first:]) for name, shape in sorted(shapes.items()) if name in self._shaped)
         return Head(
             id=parsed.id,
@@ -87,8 +94,8 @@ class Contract:
             shapes=tuple(self._seen(name, shape) for name, shape in shapes.items()),
             rows=max(1, rows),
             key=key if len(self._required) == len(self._inputs) else (key, frozenset(shapes)),
-            priority=int(own.get("priority", 0)),
-            timeout_us=int(own.get("timeout", 0)),
+            priority=own["priority"],
+            timeout_us=own["timeout"],
             parameters=json.dumps({name: value for name, value in own.items() if name not in OWN_PARAMETERS}),
             outputs=frozenset(output.name for output in parsed.outputs) or frozenset(self._outputs),
         )

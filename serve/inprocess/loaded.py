@@ -173,8 +173,7 @@ class Instance:
             # A request whose sender was taken is answered by that.
             if response is None and request.sender is None:
                 response = InferenceResponse(error=TritonError(f"'{self._name}' gave no response to a request"))
-            if response is not None and request.outcome is None:
-                request.outcome = response
+            if response is not None and request.take(response):
                 settled.append(request)
         return settled
 

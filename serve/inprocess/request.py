@@ -40,11 +40,12 @@ class Head:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """A request on its way; its methods without an underscore in Triton's names are what a model calls."""
+    """A request on its way, with the methods that a model calls; `copies` is whether the answer must be copied."""
 
     head: Head
     tensors: Sequence[Tensor]
     wake: Callable[[Sequence["Request"]], None]
+    copies: bool = False
     waiter: Any = None
     arrived: float = 0.0
     expires: float | None = None
@@ -73,9 +74,17 @@ class Request:
 
     def settle(self, outcome: InferenceResponse | BaseException) -> None:
         """Set the outcome, unless there is one, and wake the caller."""
-        if self.outcome is None:
-            self.outcome = outcome
+        if self.take(outcome):
             self.wake((self,))
+
+    def take(self, outcome: InferenceResponse | BaseException) -> bool:
+        """Set the outcome; False if there is one."""
+        if self.outcome is not None:
+            return False
+        if self.copies and isinstance(outcome, InferenceResponse):
+            outcome.keep()
+        self.outcome = outcome
+        return True
 
     def inputs(self) -> Sequence[Tensor]:
         """The input tensors, in the caller's order."""

@@ -129,6 +129,10 @@ class InferenceResponse:
         """The error, a `TritonError` or an exception; None without one."""
         return self._error
 
+    def keep(self) -> None:
+        """Copy the tensors, so that the model may use their memory again."""
+        self._tensors = [Tensor(tensor.name(), tensor.array().copy(), tensor.is_bf16) for tensor in self._tensors]
+
     def has_error(self) -> bool:
         """Whether it is an error."""
         return self._error is not None

@@ -224,6 +224,29 @@ def test_a_model_may_write_into_its_input_but_not_into_the_callers_array(tmp_pat
     assert array.item() == 3
 
 
+def test_a_model_may_use_the_memory_of_an_answer_again(tmp_path: Path) -> None:
+    """Two executions run before the loop reads the first answer."""
+    body = """self.buffer = getattr(self, "buffer", np.zeros((1, 1), np.float32))
+        self.buffer[:] = pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy()
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", self.buffer)])]"""
+    python_model(tmp_path, "reusing", body)
+    file = tmp_path / "reusing" / "1" / "model.py"
+    file.write_text("import numpy as np\n" + file.read_text())
+
+    async def calls() -> list[Any]:
+        transport = inprocess.open_async(tmp_path)
+        async with AsyncModel("reusing", transport=transport) as model:
+            tasks = [asyncio.create_task(model.predict(number * ONE)) for number in (1, 2, 3)]
+            await asyncio.sleep(0)
+            until = time.monotonic() + 5
+            while transport.statistics("reusing").executions != {1: 3} and time.monotonic() < until:
+                time.sleep(0.01)
+            time.sleep(0.05)
+            return [answer.item() for answer in await asyncio.gather(*tasks)]
+
+    assert asyncio.run(calls()) == [1, 2, 3]
+
+
 CLOSED = (
     "'double' was closed, or was made by the process that this one was forked from. Make one in each process, and call "
     "it before it is closed."

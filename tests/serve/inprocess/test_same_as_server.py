@@ -207,6 +207,11 @@ def test_an_unknown_output_or_version_and_an_id_get_the_servers_error(both: tupl
     message = wire.head("rows", "", [("x", "FP32", (4,))]) + wire.options("a-17")
     remote, local = (error(transport, "rows", message, [F4]) for transport in both)
     assert local == remote
+    message = wire.head("rows", "", TWO_ROWS) + wire.options(parameters={"priority": "high"})
+    remote, local = (error(transport, "rows", message, [F4]) for transport in both)
+    assert local[:2] == remote[:2]
+    remote, local = (error(transport, "rows", wire.head("rows", "", TWO_ROWS), []) for transport in both)
+    assert local[:2] == remote[:2]
     remote, local = (error(transport, "rows", wire.head("rows", "7", TWO_ROWS), [F4]) for transport in both)
     assert local[0] is remote[0]
 
