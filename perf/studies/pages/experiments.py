@@ -15,6 +15,7 @@ from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
+from perf.studies.inprocess import InProcessRecord
 from perf.studies.overload import record as overload_record
 from perf.studies.overload import table as overload_table
 from perf.studies.peers import point as peers_record
@@ -96,6 +97,11 @@ def served_share() -> str:
     )
     titles = ("model", "share of onnxruntime alone", "us a request", "onnxruntime alone, rows/s", "rounds")
     return rows_markdown(titles, [row])
+
+
+def inprocess_records() -> list[InProcessRecord]:
+    """The models that ran in their callers' process beside onnxruntime alone."""
+    return [file.read(path, InProcessRecord) for path in sorted((RESULTS / "clients").glob("*.inprocess.json"))]
 
 
 def peer_rounds() -> list[peers_record.PeerRound]:
