@@ -15,6 +15,7 @@ from .steps import Step, Steps, deadline_after
 from .terms import Terms, sendable
 
 if TYPE_CHECKING:
+    from .rest_wire import Requests
     from .shared_memory import SharedMemory
 
 LIGHT_BYTES = 1 << 16
@@ -34,6 +35,11 @@ class Exchange:
         self._model, self._version, self._endpoint = model, version, endpoint
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}
+        self._http: Requests | None = None
+        if self.transport == "http":
+            from .rest_wire import Requests
+
+            self._http = Requests(endpoint, model, version)
 
     def open(self, timeout_s: float | None) -> Steps[Metadata]:
         """Read the model's configuration and, if its rows are heavy, register shared memory.
@@ -51,8 +57,8 @@ class Exchange:
             # The connection reads the version, to know what the server survives; some servers do not tell it.
             with contextlib.suppress(AccessError, InvalidInputError, ServerFailureError):
                 yield Step("ServerMetadata", b"", timeout_s=timeout_s)
-        request = pb.ModelConfigRequest(name=self._model, version=self._version)
-        answer = yield Step("ModelConfig", request.SerializeToString(), timeout_s=timeout_s)
+        message = self._http.config if self._http else self._config_request()
+        answer = yield Step("ModelConfig", message, timeout_s=timeout_s)
         self.metadata = Metadata.of(answer.config)
 
     def share(self) -> Steps[None]:
@@ -73,15 +79,22 @@ class Exchange:
             if outputs is not None:
                 return outputs
             self._demand()
-        message = self._head(arrays) + terms.encoded(longest_server_deadline_s=self.metadata.longest_server_deadline_s)
         tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
-        step = Step("ModelInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
-        return wire.answers((yield step))
+        longest_s = self.metadata.longest_server_deadline_s
+        if self._http:
+            message = self._http.infer(arrays, tensors, terms, terms.server_timeout_us(longest_s))
+        else:
+            message = self._head(arrays) + terms.encoded(longest_server_deadline_s=longest_s)
+        answer = yield Step("ModelInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
+        return answer if self._http else wire.answers(answer)
 
     def close(self) -> Steps[None]:
         """Unregister the shared memory."""
         if self._shared:
             yield from self._shared.close()
+
+    def _config_request(self) -> bytes:
+        return bytes(pb.ModelConfigRequest(name=self._model, version=self._version).SerializeToString())
 
     def _demand(self) -> None:
         """Raise `TransportError` if shared memory was asked for by name and does not work."""

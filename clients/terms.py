@@ -41,21 +41,24 @@ class Terms:
         for name, value in (self.parameters or {}).items():
             _check(name, value)
 
-    def encoded(self, *, longest_server_deadline_s: float) -> bytes:
-        """The bytes that the terms add to a request.
+    def server_timeout_us(self, longest_server_deadline_s: float) -> int:
+        """The request's parameter `timeout` in microseconds, 0 for none.
 
-        A deadline of at most `longest_server_deadline_s` becomes the request's parameter `timeout`, in microseconds;
-        the server drops the request if it is still queued at that time.
+        It is the deadline if that is at most `longest_server_deadline_s`; the server drops the request if it is still
+        queued at that time.
         """
         limit = self.timeout_s or 0.0
-        if limit > longest_server_deadline_s:
-            limit = 0.0
-        if not (self.priority or self.request_id or limit or self.parameters):
+        return math.ceil(limit * 1e6) if limit <= longest_server_deadline_s else 0
+
+    def encoded(self, *, longest_server_deadline_s: float) -> bytes:
+        """The bytes that the terms add to a request over gRPC."""
+        server_timeout_us = self.server_timeout_us(longest_server_deadline_s)
+        if not (self.priority or self.request_id or server_timeout_us or self.parameters):
             return b""
         return wire.options(
             self.request_id,
             priority=self.priority,
-            server_timeout_us=math.ceil(limit * 1e6),
+            server_timeout_us=server_timeout_us,
             parameters=self.parameters,
         )
 

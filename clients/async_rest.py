@@ -1,0 +1,252 @@
+"""A connection to a KServe v2 server over HTTP for asyncio: many requests in flight, each on a connection of its own."""
+
+import asyncio
+import contextlib
+import select
+import socket
+from collections.abc import Sequence
+from typing import Any, cast
+
+from .endpoint import Endpoint
+from .http_answer import Answer, HttpError
+from .in_flight import InFlight
+from .rest import Rest, joined, left_s
+from .rest_wire import read
+from .steps import Step, deadline_after
+
+CONNECTIONS = 256
+"""The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
+
+PIECE_BYTES = 256 << 10
+"""The largest piece of a request that is sent at once; of one that does not fit, asyncio keeps a copy of the rest."""
+
+
+class RestConnection(Rest):
+    """A connection for asyncio, which belongs to the event loop that it is first used in.
+
+    A request that goes on after its caller has left counts in `in_flight` until it is answered or its deadline passes.
+    """
+
+    def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
+        super().__init__(url)
+        self.in_flight, self._closed = in_flight, False
+        self._idle: list[_Line] = []
+        self.lines: set[_Line] = set()
+        if in_flight:
+            in_flight.limit = min(in_flight.limit, CONNECTIONS)
+
+    async def call(self, step: Step, model: str) -> Any:
+        """Send one request of `rest_wire.Requests` about `model`; returns what `rest_wire.read` makes of the answer.
+
+        Raises a `ClientError`.
+        """
+        deadline, pieces = deadline_after(step.left_s()), joined(step)
+        while True:
+            line = kept = self._kept()
+            try:
+                line = line or await self._connect(left_s(deadline))
+                await line.ask(pieces, left_s(deadline))
+            except asyncio.CancelledError:
+                if line:
+                    line.leave()
+                raise
+            except (OSError, HttpError) as error:
+                complete = line is not None and line.is_sent
+                if line:
+                    line.abort()
+                self._check_again(error, step, model, connected=line is not None, reused=bool(kept), complete=complete)
+                continue
+            try:
+                return read(line.answer, step.method, self.url, model)
+            finally:
+                self.give_back(line)
+
+    def _kept(self) -> "_Line | None":
+        """An idle connection that the server has not closed."""
+        while self._idle:
+            line = self._idle.pop()
+            if not line.is_readable():
+                return line
+            line.abort()
+        return None
+
+    async def _connect(self, seconds: float | None) -> "_Line":
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(seconds):
+            _, line = await loop.create_connection(
+                lambda: _Line(self), self._host, self.endpoint.port, ssl=self._tls, server_hostname=self._name
+            )
+        return line
+
+    def give_back(self, line: "_Line") -> None:
+        """Keep the connection of a call that has ended for the next one, if it can carry one."""
+        line.is_idle = True
+        if line.answer.keeps and line.is_sent and not self._closed:
+            self._idle.append(line)
+        else:
+            line.abort()
+
+    async def close(self) -> None:
+        """Close the idle connections, and those whose callers have left; other requests go on to their end."""
+        self._closed = True
+        self._idle.clear()
+        for line in list(self.lines):
+            if line.is_idle or line.is_left:
+                line.abort()
+        await asyncio.sleep(0)  # they close in the next round of the loop
+
+
+class _Line(asyncio.BufferedProtocol):
+    """A connection, and the request that is on it.
+
+    It `is_idle` between two requests. It `is_left` if the caller of its request has left; then its answer is not read,
+    and the connection is closed when that comes.
+    """
+
+    _transport: asyncio.Transport
+    _outcome: "asyncio.Future[None]"
+
+    def __init__(self, owner: RestConnection) -> None:
+        self._owner, self._poll = owner, select.poll()
+        self._unsent: list[memoryview] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_full = False
+        self.answer, self.is_idle, self.is_left = Answer(), True, False
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether the whole request was handed to the system."""
+        return not (self._unsent or self._is_full)
+
+    def is_readable(self) -> bool:
+        """Whether an idle connection has something to read: its end, since nothing was asked."""
+        return self._transport.is_closing() or bool(self._poll.poll(0))
+
+    def ask(self, pieces: Sequence[memoryview], seconds: float | None) -> "asyncio.Future[None]":
+        """Send a request; the result is there when its answer is, which may be before all is sent.
+
+        The future raises `TimeoutError`, another `OSError`, or `HttpError`.
+        """
+        loop = asyncio.get_running_loop()
+        self.answer.reset()
+        self.is_idle, self._unsent, self._outcome = False, list(pieces), loop.create_future()
+        if seconds is not None:
+            self._timer = loop.call_later(seconds, self._expire)
+        self._send()
+        return self._outcome
+
+    def leave(self) -> None:
+        """Take that the caller was cancelled; the server may still work on the request."""
+        in_flight = self._owner.in_flight
+        if not self._outcome.cancelled():
+            # The answer, or an error, came at the same moment.
+            self._owner.give_back(self)
+        elif in_flight and self.is_sent:
+            self.is_left = True
+            in_flight.stay()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """Close the connection."""
+        if self._timer:
+            self._timer.cancel()
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio once connected, with TLS after its handshake."""
+        self._transport = cast(asyncio.Transport, transport)
+        # So that `is_sent` is exact.
+        self._transport.set_write_buffer_limits(high=1, low=0)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._owner.lines.add(self)
+
+    def get_buffer(self, _: int) -> memoryview:
+        """Called by asyncio for a place to receive to."""
+        return self.answer.room()
+
+    def buffer_updated(self, count: int) -> None:
+        """Called by asyncio when something was received."""
+        if self.is_idle or self.is_left:
+            self.abort()
+            return
+        try:
+            self.answer.received(count)
+        except HttpError as error:
+            self._settle(error)
+            self.abort()
+        else:
+            if self.answer.complete:
+                self._settle()
+
+    def eof_received(self) -> None:
+        """Called by asyncio when the server has closed its side; asyncio then closes the other one."""
+        if self.is_idle or self.is_left:
+            return
+        try:
+            self.answer.ended()
+        except (ConnectionError, HttpError) as error:
+            self._settle(error)
+        else:
+            self._settle()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Called by asyncio when the connection has ended."""
+        self._owner.lines.discard(self)
+        if self.is_left and self._owner.in_flight:
+            self._owner.in_flight.leave()
+        elif not self.is_idle:
+            self._rescue()
+            self._settle(error if isinstance(error, OSError) else ConnectionResetError("the connection was closed"))
+
+    def pause_writing(self) -> None:
+        """Called by asyncio when the system takes no more for now."""
+        self._is_full = True
+
+    def resume_writing(self) -> None:
+        """Called by asyncio when the system has taken all that it was given."""
+        self._is_full = False
+        self._send()
+
+    def _send(self) -> None:
+        while self._unsent and not self._is_full and not self._transport.is_closing():
+            piece = self._unsent.pop(0)
+            if len(piece) > PIECE_BYTES:
+                self._unsent.insert(0, piece[PIECE_BYTES:])
+            self._transport.write(piece[:PIECE_BYTES])
+
+    def _settle(self, error: Exception | None = None) -> None:
+        """End the request; the first call counts."""
+        if self._timer:
+            self._timer.cancel()
+        if self._outcome.done():
+            return
+        if error:
+            self._outcome.set_exception(error)
+        else:
+            self._outcome.set_result(None)
+
+    def _expire(self) -> None:
+        if not self.is_left:
+            self._settle(TimeoutError())
+        self.abort()
+
+    def _rescue(self) -> None:
+        """Read the answer of a server that closed the connection before it had all of the request.
+
+        asyncio closes a connection that cannot be written to without reading what has come.
+        """
+        if self.is_sent or self._transport.get_extra_info("ssl_object"):
+            return
+        closing = self._transport.get_extra_info("socket")
+        with (
+            contextlib.suppress(OSError, HttpError),
+            socket.fromfd(closing.fileno(), closing.family, closing.type) as readable,
+        ):
+            while not self.answer.complete:
+                if count := readable.recv_into(self.answer.room()):
+                    self.answer.received(count)
+                else:
+                    self.answer.ended()
+        if self.answer.complete:
+            self._settle()

@@ -1,0 +1,192 @@
+"""Reads one answer of HTTP/1.1 from bytes that come in any pieces, apart from how they are received.
+
+The head of an answer is parsed once and remembered, since all answers of the same shapes have the same. A body whose
+length is known is received where it stays: its tensors are views of it.
+"""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from numpy.typing import NDArray
+
+TENSORS_BEGIN = "Inference-Header-Content-Length"
+"""The header with the length of the JSON before the tensors."""
+
+HEAD_BYTES = 16 << 10
+"""The longest head of an answer, and the most bytes that are received at once outside of a body of known length."""
+
+ALIGNMENT = 16
+"""The first tensor of an answer begins at a multiple of this, as numpy's own arrays do."""
+
+MOST_HEADS = 256
+_START, _END = b"HTTP/1.", b"\r\n\r\n"
+_FINAL, _WITHOUT_BODY = 200, (204, 304)
+
+
+class HttpError(Exception):
+    """What came is not an answer of HTTP/1.1, or not a whole one."""
+
+
+class Head(NamedTuple):
+    """`length` is that of the body, None if the body is chunked or goes on to the end of the connection.
+
+    `json_length` is the header `TENSORS_BEGIN`, None without it. `keeps` is whether the connection can be used again.
+    """
+
+    status: int
+    length: int | None
+    json_length: bytes | None
+    chunked: bool
+    keeps: bool
+
+
+class Answer:
+    """One answer at a time; `room` is where to receive to, and `received` tells of bytes that have come there.
+
+    When it is `complete`, `head` and `body` are set. `begun` is whether any byte of it has come.
+    """
+
+    head: Head
+    body: NDArray[np.uint8]
+
+    def __init__(self) -> None:
+        self._scratch = bytearray(HEAD_BYTES)
+        self._view = memoryview(self._scratch)
+        self.reset()
+
+    def reset(self) -> None:
+        """Wait for the next answer."""
+        self.complete = self.begun = self._surplus = False
+        self._received = 0
+        self._missing: memoryview | None = None
+        self._parser: HttpResponseParser | None = None
+
+    @property
+    def keeps(self) -> bool:
+        """Whether the connection can carry another request: the answer is complete, and nothing follows it."""
+        return self.complete and self.head.keeps and not self._surplus
+
+    def room(self) -> memoryview:
+        """Where the next bytes go; never empty."""
+        return self._missing or self._view[self._received :]
+
+    def received(self, count: int) -> None:
+        """Take `count` bytes that were written to the beginning of `room`; raises `HttpError`."""
+        self.begun = True
+        if self.complete:
+            self._surplus = True
+        elif self._missing:
+            self._missing = self._missing[count:]
+            self.complete = not self._missing
+        elif self._parser:
+            self._parse(self._parser, self._view[:count])
+        else:
+            self._received += count
+            self._find_head(max(0, self._received - count - len(_END)))
+
+    def ended(self) -> None:
+        """Take the end of the connection; raises `ConnectionError` before an answer, `HttpError` in the middle of it."""
+        if not self.begun:
+            raise ConnectionResetError("the server closed the connection without an answer")
+        if not self.complete:
+            if self._parser is None or self.head.chunked:
+                raise HttpError("the server closed the connection in the middle of its answer")
+            self.on_message_complete()
+
+    def on_message_begin(self) -> None:
+        """Called by the parser at the first byte of an answer, and of what follows it."""
+        self._surplus = self.complete
+
+    def on_body(self, piece: bytes) -> None:
+        """Called by the parser with a part of a body whose length was not known."""
+        self._pieces += piece
+
+    def on_message_complete(self) -> None:
+        """Called by the parser at the end of a body whose length was not known."""
+        self.body, self.complete = np.frombuffer(self._pieces, np.uint8), True
+
+    def _find_head(self, begin: int) -> None:
+        while (found := self._scratch.find(_END, begin, self._received)) >= 0:
+            end = found + len(_END)
+            head = _head(bytes(self._view[:end]))
+            if head.status >= _FINAL:
+                self._begin_body(head, end)
+                return
+            # An interim answer, such as 100 Continue: another one follows.
+            self._received -= end
+            self._scratch[: self._received] = self._scratch[end : end + self._received]
+            begin = 0
+        start = bytes(self._view[: min(self._received, len(_START))])
+        if not _START.startswith(start) or self._scratch.find(b"\n\n", 0, self._received) >= 0:
+            raise HttpError(f"not an answer of HTTP/1.1: {bytes(self._view[: min(self._received, 40)])!r}")
+        if self._received == HEAD_BYTES:
+            raise HttpError(f"the headers of the answer have more than {HEAD_BYTES} bytes")
+
+    def _begin_body(self, head: Head, end: int) -> None:
+        """Take the head, and what has come of the body, which follows the head's `end`."""
+        self.head, came, self._received = head, self._received, 0
+        if head.length is None:
+            self._pieces, self._parser = bytearray(), HttpResponseParser(self)
+            self._parse(self._parser, self._view[:came])
+            return
+        # So that the first tensor, which follows the JSON, is aligned.
+        skipped = -int(head.json_length) % ALIGNMENT if head.json_length and head.json_length.isdigit() else 0
+        try:
+            self.body = np.empty(skipped + head.length, np.uint8)[skipped:]
+        except (MemoryError, ValueError) as error:
+            raise HttpError(f"no memory for an answer of {head.length} bytes") from error
+        missing, first = self.body.data, min(came - end, head.length)
+        missing[:first] = self._view[end : end + first]
+        self._surplus = came - end > first
+        if first == head.length:
+            self.complete = True
+        else:
+            self._missing = missing[first:]
+
+    def _parse(self, parser: HttpResponseParser, piece: memoryview) -> None:
+        try:
+            parser.feed_data(piece)
+        except HttpParserError as error:
+            if not self.complete:
+                raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
+            self._surplus = True
+
+
+class _Fields:
+    """What a parser finds in a head."""
+
+    parser: HttpResponseParser
+    keeps = False
+
+    def __init__(self) -> None:
+        self.values: dict[bytes, bytes] = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser for each header."""
+        self.values[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser at the end of the head; afterwards it has forgotten what it found."""
+        self.keeps = self.parser.should_keep_alive()
+
+
+@functools.lru_cache(MOST_HEADS)
+def _head(content: bytes) -> Head:
+    """A head from its bytes; raises `HttpError`."""
+    fields = _Fields()
+    fields.parser = parser = HttpResponseParser(fields)
+    try:
+        parser.feed_data(content)
+    except (HttpParserError, HttpParserUpgrade) as error:
+        raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
+    status, coding = parser.get_status_code(), fields.values.get(b"transfer-encoding")
+    length = 0 if status in _WITHOUT_BODY else fields.values.get(b"content-length")
+    return Head(
+        status=status,
+        length=None if coding is not None or length is None else int(length),
+        json_length=fields.values.get(TENSORS_BEGIN.lower().encode()),
+        chunked=coding is not None and coding.lower().endswith(b"chunked"),
+        keeps=fields.keeps,
+    )
