@@ -19,7 +19,7 @@ from .model import answer, closed_message, exchange
 from .replicas import Replicas
 from .retries import Retries
 from .steps import Step, Steps, T, deadline_after, run_async, seconds_until
-from .terms import Terms, seconds
+from .terms import Terms
 from .transport import AsyncCustom, AsyncTransport, Transport, connect_async
 from .wire import Parameter
 
@@ -58,7 +58,7 @@ class AsyncModel:
         idempotent: bool = True,
         try_timeout_s: float | None = None,
     ) -> None:
-        self._name, self._timeout_s, self._coalesce = name, seconds(timeout_s), coalesce
+        self._name, self._terms, self._coalesce = name, Terms(timeout_s=timeout_s), coalesce
         self._coalescer: Coalescer | None = None
         self._addresses = Addresses.of(url, tls=tls, headers=headers)
         retries = Retries(idempotent, try_timeout_s)
@@ -76,7 +76,7 @@ class AsyncModel:
         self._in_flight = InFlight(self._max_in_flight)
         try:
             self._connection = self._connect()
-            self.metadata = await self._run(self._exchange.open(self._timeout_s))
+            self.metadata = await self._run(self._exchange.open(self._terms.timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
                 error.about(self._name, self._addresses.url)
@@ -123,12 +123,7 @@ class AsyncModel:
             if self._connection is None or self._closing or self._process != os.getpid():
                 raise ClosedError(closed_message(self._name))
             checked = self.metadata.check(arrays)
-            terms = Terms(
-                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-                priority=priority,
-                request_id=request_id,
-                parameters=parameters,
-            )
+            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
             infer = self._coalescer.infer if self._coalescer else self._infer
             return answer(self.metadata, await infer(checked, terms))
         except ClientError as error:

@@ -15,7 +15,7 @@ from .hooks import EventHooks, Hooks
 from .replicas import Replicas
 from .retries import Retries
 from .steps import Step, Steps, T, run
-from .terms import Terms, seconds
+from .terms import Terms
 from .transport import BlockingTransport, Custom, Transport, connect
 from .wire import Parameter
 
@@ -64,7 +64,7 @@ class Model:
         idempotent: bool = True,
         try_timeout_s: float | None = None,
     ) -> None:
-        self._name, self._url, self._timeout_s, self._process = name, url, seconds(timeout_s), os.getpid()
+        self._name, self._url, self._process, self._terms = name, url, os.getpid(), Terms(timeout_s=timeout_s)
         addresses, retries = Addresses.of(url, tls=tls, headers=headers), Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
@@ -76,7 +76,7 @@ class Model:
         else:
             self._connection = Custom(transport, url, name)
         try:
-            self.metadata = self._run(self._exchange.open(self._timeout_s))
+            self.metadata = self._run(self._exchange.open(self._terms.timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
                 error.about(name, url)
@@ -107,12 +107,7 @@ class Model:
         """
         try:
             checked = self.metadata.check(arrays)
-            terms = Terms(
-                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-                priority=priority,
-                request_id=request_id,
-                parameters=parameters,
-            )
+            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
             return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
         except ClientError as error:
             error.about(self._name, self._url)

@@ -14,6 +14,9 @@ LONGEST_S = 1e6
 """The longest deadline, 11 days. A longer one counts as none: sockets and gRPC fail with much longer times."""
 
 
+DEFAULT_PRIORITY, NO_ID = 0, ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """The terms of one call: `timeout_s` for its answer; `priority`, 1 the highest and 0 the model's default.
@@ -40,6 +43,19 @@ class Terms:
             )
         for name, value in (self.parameters or {}).items():
             _check(name, value)
+
+    def of_call(
+        self, timeout_s: float | None, priority: int, request_id: str, parameters: Mapping[str, Parameter] | None
+    ) -> "Terms":
+        """The terms of a call of the model whose own these are; these if the call sets none."""
+        if timeout_s is None and parameters is None and priority is DEFAULT_PRIORITY and request_id is NO_ID:
+            return self
+        return Terms(
+            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            priority=priority,
+            request_id=request_id,
+            parameters=parameters,
+        )
 
     def server_timeout_us(self, longest_server_deadline_s: float) -> int:
         """The request's parameter `timeout` in microseconds, 0 for none.
