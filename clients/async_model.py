@@ -13,6 +13,7 @@ from .connections import Connections
 from .contract import Array, Metadata
 from .endpoint import DEFAULT_URL, Tls
 from .errors import ClientError, ClosedError, TimedOutError
+from .exchange import Exchange
 from .hooks import EventHooks, Hooks
 from .in_flight import InFlight
 from .model import answer, closed_message, exchange
@@ -64,6 +65,7 @@ class AsyncModel:
         retries = Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), self._addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
+        self._has_hooks = bool(self._hooks)
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
         self._transport = transport
         self._connection: AsyncTransport | None = None
@@ -132,23 +134,30 @@ class AsyncModel:
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
         """Send one request as soon as fewer than `max_in_flight` are in flight."""
+        if not self._in_flight.enter_now():
+            terms = await self._wait(terms)
+        try:
+            if isinstance(self._exchange, Exchange) and (step := self._exchange.direct(arrays, terms)):
+                return self._exchange.outputs(await self._call(step))
+            return await self._run(self._exchange.infer(arrays, terms))
+        finally:
+            self._in_flight.leave()
+
+    async def _wait(self, terms: Terms) -> Terms:
+        """Wait for a place among the requests in flight; returns the terms with the time that is left."""
         deadline = deadline_after(terms.timeout_s)
         try:
-            waited = await self._in_flight.enter(terms.timeout_s)
+            await self._in_flight.enter(terms.timeout_s)
         except TimeoutError as error:
             raise TimedOutError(
                 f"'{self._name}': the request was not sent within {terms.timeout_s} s, since "
                 f"{self._in_flight.limit} others were in flight (max_in_flight).",
                 retryable=True,
             ) from error
-        try:
-            if self._closing:
-                raise ClosedError(closed_message(self._name))
-            if waited and deadline is not None:
-                terms = replace(terms, timeout_s=max(1e-6, seconds_until(deadline)))
-            return await self._run(self._exchange.infer(arrays, terms))
-        finally:
+        if self._closing:
             self._in_flight.leave()
+            raise ClosedError(closed_message(self._name))
+        return terms if deadline is None else replace(terms, timeout_s=max(1e-6, seconds_until(deadline)))
 
     async def close(self) -> None:
         """Unregister the shared memory and end the connection; calls in flight and later ones raise `ClosedError`.
@@ -175,7 +184,7 @@ class AsyncModel:
         if self._connection is None:
             raise ClosedError(closed_message(self._name))
         try:
-            if self._hooks and step.method == "ModelInfer":
+            if self._has_hooks and step.method == "ModelInfer":
                 with self._hooks.around(step):
                     return await self._connection.call(step, self._name)
             return await self._connection.call(step, self._name)

@@ -2,23 +2,27 @@
 
 import asyncio
 import contextlib
+import os
 import select
-import socket
+import time
 from collections.abc import Sequence
 from typing import Any, cast
 
 from .endpoint import Endpoint
 from .http_answer import Answer, HttpError
 from .in_flight import InFlight
-from .rest import Rest, joined, left_s
+from .rest import MOST_PIECES, Piece, Rest, drop, left_s, pieces_of
 from .rest_wire import read
 from .steps import Step, deadline_after
 
 CONNECTIONS = 256
 """The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
 
-PIECE_BYTES = 256 << 10
-"""The largest piece of a request that is sent at once; of one that does not fit, asyncio keeps a copy of the rest."""
+FRESH_S = 0.01
+"""For so long after an answer, a connection counts as open without a look at it; the loop sees its end by itself."""
+
+PIECE_BYTES = 64 << 10
+"""The largest piece of a request that asyncio is given; of one that the system does not take, it keeps a copy."""
 
 
 class RestConnection(Rest):
@@ -40,12 +44,13 @@ class RestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline, pieces = deadline_after(step.left_s()), joined(step)
+        deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+        pieces = pieces_of(step, is_tls=self._tls is not None)
         while True:
             line = kept = self._kept()
             try:
                 line = line or await self._connect(left_s(deadline))
-                await line.ask(pieces, left_s(deadline))
+                await line.ask(pieces, deadline and left_s(deadline))
             except asyncio.CancelledError:
                 if line:
                     line.leave()
@@ -65,7 +70,7 @@ class RestConnection(Rest):
         """An idle connection that the server has not closed."""
         while self._idle:
             line = self._idle.pop()
-            if not line.is_readable():
+            if time.monotonic() < line.fresh_until or not line.is_readable():
                 return line
             line.abort()
         return None
@@ -82,6 +87,7 @@ class RestConnection(Rest):
         """Keep the connection of a call that has ended for the next one, if it can carry one."""
         line.is_idle = True
         if line.answer.keeps and line.is_sent and not self._closed:
+            line.fresh_until = time.monotonic() + FRESH_S
             self._idle.append(line)
         else:
             line.abort()
@@ -107,10 +113,10 @@ class _Line(asyncio.BufferedProtocol):
     _outcome: "asyncio.Future[None]"
 
     def __init__(self, owner: RestConnection) -> None:
-        self._owner, self._poll = owner, select.poll()
-        self._unsent: list[memoryview] = []
+        self._owner, self._poll, self._loop = owner, select.poll(), asyncio.get_running_loop()
+        self._unsent: list[Piece] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._is_full = False
+        self._is_full, self.fresh_until = False, 0.0
         self.answer, self.is_idle, self.is_left = Answer(), True, False
 
     @property
@@ -122,16 +128,16 @@ class _Line(asyncio.BufferedProtocol):
         """Whether an idle connection has something to read: its end, since nothing was asked."""
         return self._transport.is_closing() or bool(self._poll.poll(0))
 
-    def ask(self, pieces: Sequence[memoryview], seconds: float | None) -> "asyncio.Future[None]":
+    def ask(self, pieces: Sequence[Piece], seconds: float | None) -> "asyncio.Future[None]":
         """Send a request; the result is there when its answer is, which may be before all is sent.
 
         The future raises `TimeoutError`, another `OSError`, or `HttpError`.
         """
-        loop = asyncio.get_running_loop()
         self.answer.reset()
-        self.is_idle, self._unsent, self._outcome = False, list(pieces), loop.create_future()
+        self.is_idle, self._outcome = False, self._loop.create_future()
         if seconds is not None:
-            self._timer = loop.call_later(seconds, self._expire)
+            self._timer = self._loop.call_later(seconds, self._expire)
+        self._unsent = list(pieces)
         self._send()
         return self._outcome
 
@@ -158,7 +164,9 @@ class _Line(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         # So that `is_sent` is exact.
         self._transport.set_write_buffer_limits(high=1, low=0)
-        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+        self._is_tls = transport.get_extra_info("ssl_object") is not None
+        self._file = transport.get_extra_info("socket").fileno()
+        self._poll.register(self._file, select.POLLIN)
         self._owner.lines.add(self)
 
     def get_buffer(self, _: int) -> memoryview:
@@ -176,7 +184,7 @@ class _Line(asyncio.BufferedProtocol):
             self._settle(error)
             self.abort()
         else:
-            if self.answer.complete:
+            if self.answer.complete and not self._outcome.done():
                 self._settle()
 
     def eof_received(self) -> None:
@@ -209,11 +217,24 @@ class _Line(asyncio.BufferedProtocol):
         self._send()
 
     def _send(self) -> None:
-        while self._unsent and not self._is_full and not self._transport.is_closing():
-            piece = self._unsent.pop(0)
-            if len(piece) > PIECE_BYTES:
-                self._unsent.insert(0, piece[PIECE_BYTES:])
-            self._transport.write(piece[:PIECE_BYTES])
+        """Send as much as the system takes: the tensors from their own memory, and with TLS through asyncio.
+
+        asyncio tells when the system takes more, if it is given a piece that the system does not take.
+        """
+        try:
+            while self._unsent and not self._is_full and not self._transport.is_closing():
+                if not self._is_tls:
+                    try:
+                        drop(self._unsent, os.writev(self._file, self._unsent[:MOST_PIECES]))
+                        continue
+                    except BlockingIOError:
+                        pass
+                piece = memoryview(self._unsent[0])[:PIECE_BYTES]
+                drop(self._unsent, len(piece))
+                self._transport.write(piece)
+        except OSError as error:
+            self._rescue()
+            self._settle(error)
 
     def _settle(self, error: Exception | None = None) -> None:
         """End the request; the first call counts."""
@@ -236,15 +257,11 @@ class _Line(asyncio.BufferedProtocol):
 
         asyncio closes a connection that cannot be written to without reading what has come.
         """
-        if self.is_sent or self._transport.get_extra_info("ssl_object"):
+        if self.is_sent or self._is_tls:
             return
-        closing = self._transport.get_extra_info("socket")
-        with (
-            contextlib.suppress(OSError, HttpError),
-            socket.fromfd(closing.fileno(), closing.family, closing.type) as readable,
-        ):
+        with contextlib.suppress(OSError, HttpError):
             while not self.answer.complete:
-                if count := readable.recv_into(self.answer.room()):
+                if count := os.readv(self._file, [self.answer.room()]):
                     self.answer.received(count)
                 else:
                     self.answer.ended()

@@ -2,12 +2,13 @@
 
 import contextlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import protocol as pb
 from . import transport as transports
 from . import wire
 from .contract import Array, Metadata
+from .device_memory import DeviceArray
 from .endpoint import Endpoint
 from .errors import AccessError, InvalidInputError, ServerFailureError, TransportError
 from .layout import contents
@@ -80,13 +81,28 @@ class Exchange:
                 return outputs
             self._demand()
         tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
+        return self.outputs((yield self._request(arrays, tensors, terms, deadline)))
+
+    def direct(self, arrays: Mapping[str, Array], terms: Terms) -> Step | None:
+        """The only step of `infer`, whose result `outputs` takes; None if it has others."""
+        if (self._shared and self._is_heavy(arrays)) or DeviceArray in map(type, arrays.values()):
+            return None
+        return self._request(arrays, list(map(wire.contents, arrays.values())), terms, deadline_after(terms.timeout_s))
+
+    def outputs(self, answer: Any) -> dict[str, Array]:
+        """The outputs by name in the answer to an inference request."""
+        return answer if self._http else wire.answers(answer)
+
+    def _request(
+        self, arrays: Mapping[str, Array], tensors: list[memoryview], terms: Terms, deadline: float | None
+    ) -> Step:
         longest_s = self.metadata.longest_server_deadline_s
         if self._http:
-            message = self._http.infer(arrays, tensors, terms, terms.server_timeout_us(longest_s))
+            limit_us = terms.server_timeout_us(longest_s) if terms.timeout_s else 0
+            message = self._http.infer(arrays, tensors, terms, limit_us)
         else:
             message = self._head(arrays) + terms.encoded(longest_server_deadline_s=longest_s)
-        answer = yield Step("ModelInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
-        return answer if self._http else wire.answers(answer)
+        return Step("ModelInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
 
     def close(self) -> Steps[None]:
         """Unregister the shared memory."""

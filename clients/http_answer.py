@@ -33,6 +33,7 @@ class Head(NamedTuple):
     """`length` is that of the body, None if the body is chunked or goes on to the end of the connection.
 
     `json_length` is the header `TENSORS_BEGIN`, None without it. `keeps` is whether the connection can be used again.
+    With `skipped` bytes before the body, the first tensor is aligned.
     """
 
     status: int
@@ -40,16 +41,19 @@ class Head(NamedTuple):
     json_length: bytes | None
     chunked: bool
     keeps: bool
+    skipped: int
 
 
 class Answer:
     """One answer at a time; `room` is where to receive to, and `received` tells of bytes that have come there.
 
-    When it is `complete`, `head` and `body` are set. `begun` is whether any byte of it has come.
+    When it is `complete`, `head` is set, and the body is what `whole` holds from `begin` on. `begun` is whether any
+    byte of it has come, `keeps` whether the connection can carry another request after it.
     """
 
     head: Head
-    body: NDArray[np.uint8]
+    whole: bytearray | NDArray[np.uint8]
+    begin: int
 
     def __init__(self) -> None:
         self._scratch = bytearray(HEAD_BYTES)
@@ -58,33 +62,35 @@ class Answer:
 
     def reset(self) -> None:
         """Wait for the next answer."""
-        self.complete = self.begun = self._surplus = False
-        self._received = 0
+        self.complete = self.begun = self.keeps = False
+        self._received, self._in_head = 0, True
         self._missing: memoryview | None = None
         self._parser: HttpResponseParser | None = None
 
-    @property
-    def keeps(self) -> bool:
-        """Whether the connection can carry another request: the answer is complete, and nothing follows it."""
-        return self.complete and self.head.keeps and not self._surplus
+    def body(self, begin: int = 0, end: int | None = None) -> bytes:
+        """A copy of a part of the body."""
+        return bytes(self.whole[self.begin + begin : None if end is None else self.begin + end])
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty."""
-        return self._missing or self._view[self._received :]
+        if self._received:
+            return self._view[self._received :]
+        return self._missing or self._view
 
     def received(self, count: int) -> None:
         """Take `count` bytes that were written to the beginning of `room`; raises `HttpError`."""
         self.begun = True
-        if self.complete:
-            self._surplus = True
+        if self._in_head:
+            searched, self._received = self._received, self._received + count
+            self._find_head(searched - len(_END) if searched > len(_END) else 0)
         elif self._missing:
             self._missing = self._missing[count:]
-            self.complete = not self._missing
-        elif self._parser:
+            if not self._missing:
+                self.complete, self.keeps = True, self.head.keeps
+        elif self._parser and not self.complete:
             self._parse(self._parser, self._view[:count])
         else:
-            self._received += count
-            self._find_head(max(0, self._received - count - len(_END)))
+            self.keeps = False  # what comes now belongs to no request
 
     def ended(self) -> None:
         """Take the end of the connection; raises `ConnectionError` before an answer, `HttpError` in the middle of it."""
@@ -93,19 +99,20 @@ class Answer:
         if not self.complete:
             if self._parser is None or self.head.chunked:
                 raise HttpError("the server closed the connection in the middle of its answer")
-            self.on_message_complete()
+            self.complete = True
 
     def on_message_begin(self) -> None:
         """Called by the parser at the first byte of an answer, and of what follows it."""
-        self._surplus = self.complete
+        self.keeps = False
 
     def on_body(self, piece: bytes) -> None:
         """Called by the parser with a part of a body whose length was not known."""
-        self._pieces += piece
+        assert isinstance(self.whole, bytearray)
+        self.whole += piece
 
     def on_message_complete(self) -> None:
         """Called by the parser at the end of a body whose length was not known."""
-        self.body, self.complete = np.frombuffer(self._pieces, np.uint8), True
+        self.complete, self.keeps = True, self.head.keeps
 
     def _find_head(self, begin: int) -> None:
         while (found := self._scratch.find(_END, begin, self._received)) >= 0:
@@ -126,32 +133,31 @@ class Answer:
 
     def _begin_body(self, head: Head, end: int) -> None:
         """Take the head, and what has come of the body, which follows the head's `end`."""
-        self.head, came, self._received = head, self._received, 0
+        came, self._received, self._in_head = self._received, 0, False
+        self.head, self.begin = head, head.skipped
         if head.length is None:
-            self._pieces, self._parser = bytearray(), HttpResponseParser(self)
+            self.whole, self._parser = bytearray(), HttpResponseParser(self)
             self._parse(self._parser, self._view[:came])
-            return
-        # So that the first tensor, which follows the JSON, is aligned.
-        skipped = -int(head.json_length) % ALIGNMENT if head.json_length and head.json_length.isdigit() else 0
-        try:
-            self.body = np.empty(skipped + head.length, np.uint8)[skipped:]
-        except (MemoryError, ValueError) as error:
-            raise HttpError(f"no memory for an answer of {head.length} bytes") from error
-        missing, first = self.body.data, min(came - end, head.length)
-        missing[:first] = self._view[end : end + first]
-        self._surplus = came - end > first
-        if first == head.length:
-            self.complete = True
+        elif came >= end + head.length:
+            # The bytes before the body are those of the head.
+            self.whole = self._scratch[end - head.skipped : end + head.length]
+            self.complete, self.keeps = True, head.keeps and came == end + head.length
         else:
-            self._missing = missing[first:]
+            try:
+                self.whole = np.empty(head.skipped + head.length, np.uint8)
+            except (MemoryError, ValueError) as error:
+                raise HttpError(f"no memory for an answer of {head.length} bytes") from error
+            body = self.whole.data[head.skipped :]
+            body[: came - end] = self._view[end:came]
+            self._missing = body[came - end :]
 
     def _parse(self, parser: HttpResponseParser, piece: memoryview) -> None:
         try:
             parser.feed_data(piece)
         except HttpParserError as error:
+            self.keeps = False
             if not self.complete:
                 raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
-            self._surplus = True
 
 
 class _Fields:
@@ -183,10 +189,13 @@ def _head(content: bytes) -> Head:
         raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
     status, coding = parser.get_status_code(), fields.values.get(b"transfer-encoding")
     length = 0 if status in _WITHOUT_BODY else fields.values.get(b"content-length")
+    json_length = fields.values.get(TENSORS_BEGIN.lower().encode())
+    is_known = coding is None and length is not None
     return Head(
         status=status,
-        length=None if coding is not None or length is None else int(length),
-        json_length=fields.values.get(TENSORS_BEGIN.lower().encode()),
+        length=int(length) if is_known else None,
+        json_length=json_length,
         chunked=coding is not None and coding.lower().endswith(b"chunked"),
         keeps=fields.keeps,
+        skipped=-int(json_length) % ALIGNMENT if is_known and json_length and json_length.isdigit() else 0,
     )

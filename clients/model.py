@@ -68,6 +68,7 @@ class Model:
         addresses, retries = Addresses.of(url, tls=tls, headers=headers), Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
+        self._has_hooks = bool(self._hooks)
         self._connection: BlockingTransport
         if isinstance(self._exchange, Replicas):
             self._connection = BlockingConnections(self._exchange, name)
@@ -108,7 +109,7 @@ class Model:
         try:
             checked = self.metadata.check(arrays)
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
-            return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
+            return answer(self.metadata, self._infer(checked, terms))
         except ClientError as error:
             error.about(self._name, self._url)
             raise
@@ -128,6 +129,12 @@ class Model:
             self._process = 0
             self._connection.close()
 
+    def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> Mapping[str, Array]:
+        if self._process == os.getpid() and isinstance(self._exchange, Exchange):
+            if step := self._exchange.direct(arrays, terms):
+                return self._exchange.outputs(self._call(step))
+        return self._run(self._exchange.infer(arrays, terms))
+
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():
             raise ClosedError(closed_message(self._name))
@@ -135,7 +142,7 @@ class Model:
 
     def _call(self, step: Step) -> Any:
         try:
-            if self._hooks and step.method == "ModelInfer":
+            if self._has_hooks and step.method == "ModelInfer":
                 with self._hooks.around(step):
                     return self._connection.call(step, self._name)
             return self._connection.call(step, self._name)
@@ -164,12 +171,14 @@ def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
 
     Raises `ServerFailureError` if one is missing.
     """
-    if missing := [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]:
+    try:
+        ordered = tuple([outputs[tensor.name] for tensor in metadata.outputs])
+    except KeyError as error:
+        missing = [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]
         raise ServerFailureError(
             f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
             "model. Let it set every declared output, or remove these from the configuration."
-        )
-    ordered = tuple(outputs[tensor.name] for tensor in metadata.outputs)
+        ) from error
     return ordered[0] if len(ordered) == 1 else ordered
 
 

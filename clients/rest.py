@@ -16,8 +16,10 @@ from .http_answer import Answer, HttpError
 from .rest_wire import read
 from .steps import Step, deadline_after, seconds_until
 
+Piece = bytes | memoryview
+
 JOINED_BYTES = 64 << 10
-"""A request of at most this size is copied into one piece, which costs less than sending several."""
+"""With TLS, a request of at most this size is copied into one piece."""
 
 TLS_BYTES = 256 << 10
 """The largest piece of a request that is encrypted at once."""
@@ -74,7 +76,8 @@ class BlockingRestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline, pieces = deadline_after(step.left_s()), joined(step)
+        deadline = deadline_after(step.left_s())
+        pieces = pieces_of(step, is_tls=self._tls is not None)
         while True:
             line = kept = self._kept()
             try:
@@ -131,7 +134,7 @@ class _Line:
         self._socket, self._is_tls = connected, isinstance(connected, ssl.SSLSocket)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
-        self._unsent: list[memoryview] = []
+        self._unsent: list[Piece] = []
         self.answer = Answer()
 
     @property
@@ -143,7 +146,7 @@ class _Line:
         """Whether an idle connection has something to read: its end, since nothing was asked."""
         return bool(self._poll.poll(0))
 
-    def ask(self, pieces: Sequence[memoryview], deadline: float | None) -> None:
+    def ask(self, pieces: Sequence[Piece], deadline: float | None) -> None:
         """Send a request and receive its answer, which may come before all is sent.
 
         Raises `TimeoutError`, another `OSError`, or `HttpError`.
@@ -173,13 +176,10 @@ class _Line:
         try:
             while self._unsent:
                 if self._is_tls:
-                    sent = self._socket.send(self._unsent[0][:TLS_BYTES])
+                    sent = self._socket.send(memoryview(self._unsent[0])[:TLS_BYTES])
                 else:
                     sent = self._socket.sendmsg(self._unsent[:MOST_PIECES])
-                while self._unsent and sent >= len(self._unsent[0]):
-                    sent -= len(self._unsent.pop(0))
-                if sent:
-                    self._unsent[0] = self._unsent[0][sent:]
+                drop(self._unsent, sent)
         except _LATER:
             return
         except OSError:
@@ -201,12 +201,18 @@ class _Line:
         self._socket.close()
 
 
-def joined(step: Step) -> list[memoryview]:
-    """The pieces of a request, in one if it is small."""
-    size = len(step.message) + sum(map(len, step.tensors))
-    if size <= JOINED_BYTES:
-        return [memoryview(b"".join((step.message, *step.tensors)))]
-    return [piece for piece in map(memoryview, (step.message, *step.tensors)) if piece]
+def pieces_of(step: Step, *, is_tls: bool) -> list[Piece]:
+    """The pieces of a request. Small ones are one for TLS, which encrypts and sends each piece by itself."""
+    pieces: list[Piece] = [step.message, *step.tensors]
+    return [b"".join(pieces)] if is_tls and sum(map(len, pieces)) <= JOINED_BYTES else pieces
+
+
+def drop(pieces: list[Piece], count: int) -> None:
+    """Remove the first `count` bytes, which were sent."""
+    while pieces and count >= len(pieces[0]):
+        count -= len(pieces.pop(0))
+    if count:
+        pieces[0] = memoryview(pieces[0])[count:]
 
 
 def left_s(deadline: float | None) -> float | None:

@@ -107,13 +107,13 @@ def read(answer: Answer, method: str, url: str, model: str) -> Any:
     Raises a `ClientError` for another status, or for what Triton does not send.
     """
     if answer.head.status != OK:
-        raise _refused(answer.head.status, answer.body.tobytes(), url, model)
+        raise _refused(answer.head.status, answer.body(), url, model)
     try:
-        return _config(answer.body.tobytes()) if method == "ModelConfig" else _outputs(answer)
+        return _config(answer.body()) if method == "ModelConfig" else _outputs(answer)
     except ClientError:
         raise
     except Exception as error:  # json, protobuf and our own checks raise many kinds of error
-        body = answer.body[:EXCERPT].tobytes()
+        body = answer.body(0, EXCERPT)
         raise ServerFailureError(
             f"{url}: what answered for '{model}' is not what Triton sends ({type(error).__name__}: {error}): "
             f"{body!r}. Give the address of Triton's own HTTP port, or look at the proxy in between.",
@@ -152,20 +152,20 @@ class _Output(NamedTuple):
 
 def _outputs(answer: Answer) -> dict[str, Array]:
     """The outputs, as views of the body if they are aligned in it; raises `ValueError` if the sizes differ."""
-    body, length = answer.body, answer.head.json_length
-    json_end = len(body) if length is None else int(length)
-    if not 0 <= json_end <= len(body):
-        raise ValueError(f"{TENSORS_BEGIN}: {json_end}, in an answer of {len(body)} bytes")
-    layout = _layout(body[:json_end].tobytes())
-    if (size := layout[-1].end if layout else 0) != len(body) - json_end:
-        raise ValueError(f"outputs of {size} bytes, and {len(body) - json_end} bytes behind the JSON")
-    outputs = {}
+    whole, json_begin, size = answer.whole, answer.begin, len(answer.whole) - answer.begin
+    json_length = size if answer.head.json_length is None else int(answer.head.json_length)
+    if not 0 <= json_length <= size:
+        raise ValueError(f"{TENSORS_BEGIN}: {json_length}, in an answer of {size} bytes")
+    layout, tensors_begin = _layout(answer.body(0, json_length)), json_begin + json_length
+    if (named := layout[-1].end if layout else 0) != size - json_length:
+        raise ValueError(f"outputs of {named} bytes, and {size - json_length} bytes behind the JSON")
+    outputs: dict[str, Array] = {}
     for name, datatype, shape, begin, end, dtype in layout:
         if dtype is None:
-            content = body[json_end + begin : json_end + end].data
+            content = memoryview(whole)[tensors_begin + begin : tensors_begin + end]
             outputs[name] = wire.tensor(content, datatype, shape, whole=True)
         else:
-            array: Array = np.ndarray(shape, dtype, body, json_end + begin)
+            array: Array = np.ndarray(shape, dtype, whole, tensors_begin + begin)
             outputs[name] = array if array.flags.aligned else array.copy()
     return outputs
 
