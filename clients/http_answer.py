@@ -107,12 +107,14 @@ class Answer:
 
     def on_body(self, piece: bytes) -> None:
         """Called by the parser with a part of a body whose length was not known."""
-        assert isinstance(self.whole, bytearray)
-        self.whole += piece
+        if not self.complete:
+            assert isinstance(self.whole, bytearray)
+            self.whole += piece
 
     def on_message_complete(self) -> None:
         """Called by the parser at the end of a body whose length was not known."""
-        self.complete, self.keeps = True, self.head.keeps
+        if not self.complete:
+            self.complete, self.keeps = True, self.head.keeps
 
     def _find_head(self, begin: int) -> None:
         while (found := self._scratch.find(_END, begin, self._received)) >= 0:
