@@ -70,7 +70,7 @@ class RestConnection(Rest):
         """An idle connection that the server has not closed."""
         while self._idle:
             line = self._idle.pop()
-            if time.monotonic() < line.fresh_until or not line.is_readable():
+            if not line.has_ended():
                 return line
             line.abort()
         return None
@@ -124,9 +124,9 @@ class _Line(asyncio.BufferedProtocol):
         """Whether the whole request was handed to the system."""
         return not (self._unsent or self._is_full)
 
-    def is_readable(self) -> bool:
-        """Whether an idle connection has something to read: its end, since nothing was asked."""
-        return self._transport.is_closing() or bool(self._poll.poll(0))
+    def has_ended(self) -> bool:
+        """Whether the server has closed an idle connection: only then can something be received, as nothing was asked."""
+        return self._transport.is_closing() or (time.monotonic() > self.fresh_until and bool(self._poll.poll(0)))
 
     def ask(self, pieces: Sequence[Piece], seconds: float | None) -> "asyncio.Future[None]":
         """Send a request; the result is there when its answer is, which may be before all is sent.
@@ -145,9 +145,8 @@ class _Line(asyncio.BufferedProtocol):
         """Take that the caller was cancelled; the server may still work on the request."""
         in_flight = self._owner.in_flight
         if not self._outcome.cancelled():
-            # The answer, or an error, came at the same moment.
-            self._owner.give_back(self)
-        elif in_flight and self.is_sent:
+            self._outcome.exception()  # it came at the same moment, and is not needed
+        if in_flight and self.is_sent and not (self.answer.begun or self._transport.is_closing()):
             self.is_left = True
             in_flight.stay()
         else:

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from processes import wait_until
 from raw_server import RawServer, Request, answer, echo, raw_server, whole
 
 from clients import AsyncModel, ClosedError, Model, ServerFailureError, ServerUnreachableError, TimedOutError
@@ -44,6 +43,13 @@ def run(scenario: Callable[[RawServer], Awaitable[None]], script: Callable[[Requ
         asyncio.run(scenario(server))  # type: ignore[arg-type]
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait, while the loop goes on."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 @KINDS
 def test_one_connection_carries_one_call_after_another(kind: str) -> None:
     async def scenario(server: RawServer) -> None:
@@ -51,7 +57,7 @@ def test_one_connection_carries_one_call_after_another(kind: str) -> None:
             for number in range(20):
                 assert (await predict(number * ONE)).item() == number
             assert server.connections == 1
-        assert wait_until(lambda: server.ended == [0], seconds=5)
+        await until(lambda: server.ended == [0])
 
     run(scenario)
 
@@ -67,7 +73,7 @@ def test_a_connection_that_the_server_wants_closed_is_not_used_again(kind: str) 
             for number in range(3):
                 assert (await predict(number * ONE)).item() == number
             assert server.connections == 3
-            assert wait_until(lambda: len(server.ended) == 3, seconds=5)
+            await until(lambda: len(server.ended) == 3)
 
     run(scenario, closing)
 
@@ -185,7 +191,7 @@ def test_the_connection_of_a_cancelled_call_is_never_used_again() -> None:
             # The server still works on both, so they keep their places.
             assert (model._in_flight.count, server.ended) == (2, [])
             assert (await model.predict(0 * ONE)).item() == 0
-            assert wait_until(lambda: sorted(server.ended) == [0, 1], seconds=5)
+            await until(lambda: sorted(server.ended) == [0, 1])
             assert (server.connections, model._in_flight.count) == (3, 0)
 
     run(scenario, slowly)
@@ -237,11 +243,8 @@ def test_cancellations_at_any_moment_mix_up_no_answers() -> None:
         async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=16) as model:
             await asyncio.gather(*(caller(model, number) for number in range(16)))
             assert min(counts.values()) > 50
-            # A loop that goes on sees the connections that were left end.
-            async with asyncio.timeout(10):
-                while model._in_flight.count:
-                    await asyncio.sleep(0.01)
-        assert wait_until(lambda: len(server.ended) == server.connections, seconds=5)
+            await until(lambda: not model._in_flight.count)
+        await until(lambda: len(server.ended) == server.connections)
 
     run(scenario)
 
@@ -255,7 +258,7 @@ def test_a_deadline_closes_the_connection(kind: str) -> None:
                 with pytest.raises(TimedOutError, match=r"no answer within 0\.05 s"):
                     await predict(0.3 * ONE, timeout_s=0.05)
                 assert (await predict(0 * ONE)).item() == 0
-            assert wait_until(lambda: sorted(server.ended) == [0, 1], seconds=5)
+            await until(lambda: sorted(server.ended) == [0, 1])
 
     run(scenario, slowly)
 
@@ -272,6 +275,6 @@ def test_closing_ends_the_connections_that_nobody_waits_for() -> None:
         assert (await waiting).item() == pytest.approx(0.4)
         with pytest.raises(ClosedError):
             await model.predict(ONE)
-        assert wait_until(lambda: len(server.ended) == server.connections, seconds=5)
+        await until(lambda: len(server.ended) == server.connections)
 
     run(scenario, slowly)

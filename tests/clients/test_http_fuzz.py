@@ -17,6 +17,7 @@ from clients.http_answer import HEAD_BYTES, Answer, HttpError
 
 Call = Callable[[], Any]
 ROW = np.ones((1, 3), np.float32)
+LIMIT_S = 5
 TEXTS = [b"", b"a", b"bcd"]
 
 
@@ -44,11 +45,11 @@ def asked(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Call]]:
     with raw_server() as running:
         server = Server(running)
         if request.param == "blocking":
-            with Model("m", url=server.url, transport="http", timeout_s=20) as model:
+            with Model("m", url=server.url, transport="http", timeout_s=LIMIT_S) as model:
                 yield server, lambda: model.predict(ROW)
             return
         with asyncio.Runner() as runner:
-            opened = AsyncModel("m", url=server.url, transport="http", timeout_s=20)
+            opened = AsyncModel("m", url=server.url, transport="http", timeout_s=LIMIT_S)
             runner.run(opened.__aenter__())
             yield server, lambda: runner.run(opened.predict(ROW))
             runner.run(opened.close())

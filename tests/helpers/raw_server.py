@@ -31,7 +31,7 @@ class Request:
     begun: bytes
 
     def length(self) -> int:
-        return int(self.head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+        return int(self.head.lower().partition(b"\r\ncontent-length:")[2].split(b"\r\n")[0])
 
     def body(self) -> bytes:
         """Receive the whole body."""
