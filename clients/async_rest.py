@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import select
+import ssl
 import time
 from collections.abc import Sequence
 from typing import Any, cast
@@ -77,10 +78,16 @@ class RestConnection(Rest):
 
     async def _connect(self, seconds: float | None) -> "_Line":
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(seconds):
-            _, line = await loop.create_connection(
-                lambda: _Line(self), self._host, self.endpoint.port, ssl=self._tls, server_hostname=self._name
-            )
+        try:
+            async with asyncio.timeout(seconds):
+                _, line = await loop.create_connection(
+                    lambda: _Line(self), self._host, self.endpoint.port, ssl=self._tls, server_hostname=self._name
+                )
+        except (ConnectionResetError, ConnectionAbortedError) as error:
+            if not self._tls:
+                raise
+            # What asyncio raises if the server closes the connection during the handshake.
+            raise ssl.SSLEOFError(str(error) or "the server closed the connection") from error
         return line
 
     def give_back(self, line: "_Line") -> None:
