@@ -5,7 +5,6 @@ import contextlib
 import os
 import select
 import ssl
-import time
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -18,9 +17,6 @@ from .steps import Step, deadline_after
 
 CONNECTIONS = 256
 """The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
-
-FRESH_S = 0.01
-"""For so long after an answer, a connection counts as open without a look at it; the loop sees its end by itself."""
 
 PIECE_BYTES = 64 << 10
 """The largest piece of a request that asyncio is given; of one that the system does not take, it keeps a copy."""
@@ -94,7 +90,6 @@ class RestConnection(Rest):
         """Keep the connection of a call that has ended for the next one, if it can carry one."""
         line.is_idle = True
         if line.answer.keeps and line.is_sent and not self._closed:
-            line.fresh_until = time.monotonic() + FRESH_S
             self._idle.append(line)
         else:
             line.abort()
@@ -123,7 +118,7 @@ class _Line(asyncio.BufferedProtocol):
         self._owner, self._poll, self._loop = owner, select.poll(), asyncio.get_running_loop()
         self._unsent: list[Piece] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._is_full, self.fresh_until = False, 0.0
+        self._is_full = self._is_over = False
         self.answer, self.is_idle, self.is_left = Answer(), True, False
 
     @property
@@ -133,7 +128,7 @@ class _Line(asyncio.BufferedProtocol):
 
     def has_ended(self) -> bool:
         """Whether the server has closed an idle connection: only then can something be received, as nothing was asked."""
-        return self._transport.is_closing() or (time.monotonic() > self.fresh_until and bool(self._poll.poll(0)))
+        return self._is_over or bool(self._poll.poll(0))
 
     def ask(self, pieces: Sequence[Piece], seconds: float | None) -> "asyncio.Future[None]":
         """Send a request; the result is there when its answer is, which may be before all is sent.
@@ -153,7 +148,7 @@ class _Line(asyncio.BufferedProtocol):
         in_flight = self._owner.in_flight
         if not self._outcome.cancelled():
             self._outcome.exception()  # it came at the same moment, and is not needed
-        if in_flight and self.is_sent and not (self.answer.begun or self._transport.is_closing()):
+        if in_flight and self.is_sent and not (self.answer.begun or self._is_over):
             self.is_left = True
             in_flight.stay()
         else:
@@ -163,6 +158,7 @@ class _Line(asyncio.BufferedProtocol):
         """Close the connection."""
         if self._timer:
             self._timer.cancel()
+        self._is_over = True
         self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -190,11 +186,12 @@ class _Line(asyncio.BufferedProtocol):
             self._settle(error)
             self.abort()
         else:
-            if self.answer.complete and not self._outcome.done():
+            if self.answer.complete:
                 self._settle()
 
     def eof_received(self) -> None:
         """Called by asyncio when the server has closed its side; asyncio then closes the other one."""
+        self._is_over = True
         if self.is_idle or self.is_left:
             return
         try:
@@ -206,6 +203,7 @@ class _Line(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Called by asyncio when the connection has ended."""
+        self._is_over = True
         self._owner.lines.discard(self)
         if self.is_left and self._owner.in_flight:
             self._owner.in_flight.leave()
@@ -228,7 +226,7 @@ class _Line(asyncio.BufferedProtocol):
         asyncio tells when the system takes more, if it is given a piece that the system does not take.
         """
         try:
-            while self._unsent and not self._is_full and not self._transport.is_closing():
+            while self._unsent and not (self._is_full or self._is_over):
                 if not self._is_tls:
                     try:
                         drop(self._unsent, os.writev(self._file, self._unsent[:MOST_PIECES]))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import numpy as np
@@ -14,10 +14,6 @@ from .errors import InvalidInputError
 from .wire import DTYPES
 
 Array = NDArray[Any]
-
-MOST_SHAPES = 256
-"""How many shapes of arrays that fit a client remembers before it forgets all of them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
@@ -59,7 +55,6 @@ class Metadata:
     instances: int
     longest_server_deadline_s: float
     sequences: bool
-    _fitting: set[object] = field(default_factory=set, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -82,20 +77,14 @@ class Metadata:
         inputs may be missing. If `max_batch_size` is not 0, each has the batch axis first, with the same number of
         rows, 1 to `max_batch_size`.
         """
-        if (shapes := self._shapes(arrays)) in self._fitting:
-            return {tensor.name: array for tensor, array in zip(self.inputs, arrays, strict=True)}
         by_name = self._by_name(arrays)
         present = [tensor for tensor in self.inputs if tensor.name in by_name]
         checked = {tensor.name: self._fit(tensor, by_name[tensor.name]) for tensor in present}
         if self.max_batch_size:
             self._check_rows(checked)
-        if shapes is not None:
-            if len(self._fitting) >= MOST_SHAPES:
-                self._fitting.clear()
-            self._fitting.add(shapes)
         return checked
 
-    def _shapes(self, arrays: Sequence[Any]) -> tuple[object, ...] | None:
+    def shapes(self, arrays: Sequence[Any]) -> tuple[object, ...] | None:
         """What decides whether the arrays fit, if they are numpy's, one for each input and of its dtype; else None."""
         if len(arrays) != len(self.inputs):
             return None

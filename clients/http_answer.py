@@ -80,17 +80,32 @@ class Answer:
     def received(self, count: int) -> None:
         """Take `count` bytes that were written to the beginning of `room`; raises `HttpError`."""
         self.begun = True
-        if self._in_head:
-            searched, self._received = self._received, self._received + count
-            self._find_head(searched - len(_END) if searched > len(_END) else 0)
-        elif self._missing:
-            self._missing = self._missing[count:]
-            if not self._missing:
-                self.complete, self.keeps = True, self.head.keeps
-        elif self._parser and not self.complete:
-            self._parse(self._parser, self._view[:count])
+        if not self._in_head:
+            self._more(count)
+            return
+        searched, self._received = self._received, self._received + count
+        found = self._scratch.find(_END, searched - len(_END) if searched > len(_END) else 0, self._received)
+        if found < 0:
+            self._check_begin()
+            return
+        end = found + len(_END)
+        head = _head(bytes(self._view[:end]))
+        if head.status < _FINAL:
+            # An interim answer, such as 100 Continue: another one follows.
+            rest = self._received - end
+            self._scratch[:rest] = self._scratch[end : self._received]
+            self._received = 0
+            if rest:
+                self.received(rest)
+            return
+        came, self._received, self._in_head = self._received, 0, False
+        self.head, self.begin = head, head.skipped
+        if head.length is not None and came >= end + head.length:
+            # The bytes before the body are those of the head.
+            self.whole = self._scratch[end - head.skipped : end + head.length]
+            self.complete, self.keeps = True, head.keeps and came == end + head.length
         else:
-            self.keeps = False  # what comes now belongs to no request
+            self._begin_body(head, end, came)
 
     def ended(self) -> None:
         """Take the end of the connection; raises `ConnectionError` before an answer, `HttpError` in the middle of it."""
@@ -116,42 +131,38 @@ class Answer:
         if not self.complete:
             self.complete, self.keeps = True, self.head.keeps
 
-    def _find_head(self, begin: int) -> None:
-        while (found := self._scratch.find(_END, begin, self._received)) >= 0:
-            end = found + len(_END)
-            head = _head(bytes(self._view[:end]))
-            if head.status >= _FINAL:
-                self._begin_body(head, end)
-                return
-            # An interim answer, such as 100 Continue: another one follows.
-            self._received -= end
-            self._scratch[: self._received] = self._scratch[end : end + self._received]
-            begin = 0
+    def _check_begin(self) -> None:
+        """Raise `HttpError` if what has come cannot become a head."""
         start = bytes(self._view[: min(self._received, len(_START))])
         if not _START.startswith(start) or self._scratch.find(b"\n\n", 0, self._received) >= 0:
             raise HttpError(f"not an answer of HTTP/1.1: {bytes(self._view[: min(self._received, 40)])!r}")
         if self._received == HEAD_BYTES:
             raise HttpError(f"the headers of the answer have more than {HEAD_BYTES} bytes")
 
-    def _begin_body(self, head: Head, end: int) -> None:
-        """Take the head, and what has come of the body, which follows the head's `end`."""
-        came, self._received, self._in_head = self._received, 0, False
-        self.head, self.begin = head, head.skipped
+    def _begin_body(self, head: Head, end: int, came: int) -> None:
+        """Make room for a body of which a part has come, behind the head's `end`."""
         if head.length is None:
             self.whole, self._parser = bytearray(), HttpResponseParser(self)
             self._parse(self._parser, self._view[:came])
-        elif came >= end + head.length:
-            # The bytes before the body are those of the head.
-            self.whole = self._scratch[end - head.skipped : end + head.length]
-            self.complete, self.keeps = True, head.keeps and came == end + head.length
+            return
+        try:
+            self.whole = np.empty(head.skipped + head.length, np.uint8)
+        except (MemoryError, ValueError) as error:
+            raise HttpError(f"no memory for an answer of {head.length} bytes") from error
+        body = self.whole.data[head.skipped :]
+        body[: came - end] = self._view[end:came]
+        self._missing = body[came - end :]
+
+    def _more(self, count: int) -> None:
+        """Take bytes behind the head."""
+        if self._missing:
+            self._missing = self._missing[count:]
+            if not self._missing:
+                self.complete, self.keeps = True, self.head.keeps
+        elif self._parser and not self.complete:
+            self._parse(self._parser, self._view[:count])
         else:
-            try:
-                self.whole = np.empty(head.skipped + head.length, np.uint8)
-            except (MemoryError, ValueError) as error:
-                raise HttpError(f"no memory for an answer of {head.length} bytes") from error
-            body = self.whole.data[head.skipped :]
-            body[: came - end] = self._view[end:came]
-            self._missing = body[came - end :]
+            self.keeps = False  # what comes now belongs to no request
 
     def _parse(self, parser: HttpResponseParser, piece: memoryview) -> None:
         try:

@@ -1,7 +1,7 @@
 """A served model as a blocking function."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -107,9 +107,8 @@ class Model:
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         try:
-            checked = self.metadata.check(arrays)
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
-            return answer(self.metadata, self._infer(checked, terms))
+            return answer(self.metadata, self._infer(arrays, terms))
         except ClientError as error:
             error.about(self._name, self._url)
             raise
@@ -129,11 +128,15 @@ class Model:
             self._process = 0
             self._connection.close()
 
-    def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> Mapping[str, Array]:
+    def _infer(self, arrays: Sequence[Any], terms: Terms) -> Mapping[str, Array]:
         if self._process == os.getpid() and isinstance(self._exchange, Exchange):
-            if step := self._exchange.direct(arrays, terms):
+            if step := self._exchange.repeated(arrays, terms):
                 return self._exchange.outputs(self._call(step))
-        return self._run(self._exchange.infer(arrays, terms))
+            checked = self.metadata.check(arrays)
+            if step := self._exchange.direct(checked, terms):
+                return self._exchange.outputs(self._call(step))
+            return self._run(self._exchange.infer(checked, terms))
+        return self._run(self._exchange.infer(self.metadata.check(arrays), terms))
 
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():

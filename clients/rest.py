@@ -130,8 +130,9 @@ class _Line:
     """A socket, and the request that is on it."""
 
     def __init__(self, connected: socket.socket) -> None:
-        connected.setblocking(False)
         self._socket, self._is_tls = connected, isinstance(connected, ssl.SSLSocket)
+        # Without TLS, each call of the system says itself whether it waits.
+        connected.setblocking(not self._is_tls)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
         self._unsent: list[Piece] = []
@@ -163,8 +164,11 @@ class _Line:
 
     def _wait(self, deadline: float | None) -> bool:
         """Wait until something can be received, or sent; returns whether it is the first."""
-        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
-            return True
+        if isinstance(self._socket, ssl.SSLSocket):
+            if self._socket.pending():
+                return True
+        elif not self._unsent and deadline is None:
+            return True  # receiving waits by itself
         self._poll.modify(self._socket, select.POLLIN | select.POLLOUT if self._unsent else select.POLLIN)
         events = self._poll.poll(None if deadline is None else 1e3 * seconds_until(deadline))
         if not events:
@@ -178,7 +182,7 @@ class _Line:
                 if self._is_tls:
                     sent = self._socket.send(memoryview(self._unsent[0])[:TLS_BYTES])
                 else:
-                    sent = self._socket.sendmsg(self._unsent[:MOST_PIECES])
+                    sent = self._socket.sendmsg(self._unsent[:MOST_PIECES], (), socket.MSG_DONTWAIT)
                 drop(self._unsent, sent)
         except _LATER:
             return
@@ -186,12 +190,12 @@ class _Line:
             # The server may have answered before it closed the connection.
             with contextlib.suppress(OSError, HttpError):
                 while not self.answer.complete:
-                    self._receive()
+                    self._receive(0 if self._is_tls else socket.MSG_DONTWAIT)
             if not self.answer.complete:
                 raise
 
-    def _receive(self) -> None:
-        if count := self._socket.recv_into(self.answer.room()):
+    def _receive(self, flags: int = 0) -> None:
+        if count := self._socket.recv_into(self.answer.room(), 0, flags):
             self.answer.received(count)
         else:
             self.answer.ended()
@@ -209,6 +213,9 @@ def pieces_of(step: Step, *, is_tls: bool) -> list[Piece]:
 
 def drop(pieces: list[Piece], count: int) -> None:
     """Remove the first `count` bytes, which were sent."""
+    if count == sum(map(len, pieces)):
+        pieces.clear()
+        return
     while pieces and count >= len(pieces[0]):
         count -= len(pieces.pop(0))
     if count:

@@ -106,8 +106,8 @@ def read(answer: Answer, method: str, url: str, model: str) -> Any:
 
     Raises a `ClientError` for another status, or for what Triton does not send.
     """
-    if answer.head.status != OK:
-        raise _refused(answer.head.status, answer.body(), url, model)
+    if (status := answer.head.status) != OK:
+        raise _refused(status, answer.body(), url, model)
     try:
         return _config(answer.body()) if method == "ModelConfig" else _outputs(answer)
     except ClientError:
@@ -156,7 +156,8 @@ def _outputs(answer: Answer) -> dict[str, Array]:
     json_length = size if answer.head.json_length is None else int(answer.head.json_length)
     if not 0 <= json_length <= size:
         raise ValueError(f"{TENSORS_BEGIN}: {json_length}, in an answer of {size} bytes")
-    layout, tensors_begin = _layout(answer.body(0, json_length)), json_begin + json_length
+    tensors_begin = json_begin + json_length
+    layout = _layout(bytes(whole[json_begin:tensors_begin]))
     if (named := layout[-1].end if layout else 0) != size - json_length:
         raise ValueError(f"outputs of {named} bytes, and {size - json_length} bytes behind the JSON")
     outputs: dict[str, Array] = {}

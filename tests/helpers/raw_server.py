@@ -92,8 +92,8 @@ class RawServer:
             while True:
                 client, _ = listener.accept()
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self.serve, args=(client, self.connections), daemon=True).start()
                 self.connections += 1
+                threading.Thread(target=self.serve, args=(client, self.connections - 1), daemon=True).start()
 
     def serve(self, client: socket.socket, connection: int) -> None:
         number = 0
