@@ -37,7 +37,7 @@ class AsyncModel:
 
     Args:
         coalesce: merge calls that are in flight together into requests of several rows (see coalesce.py).
-        max_in_flight: the most requests in flight together, 64 over HTTP. Further calls wait in turn; their deadline
+        max_in_flight: the most requests in flight together, 256 over HTTP. Further calls wait in turn; their deadline
             counts meanwhile.
     """
 
@@ -134,9 +134,7 @@ class AsyncModel:
             error.about(self._name, self._addresses.url)
             raise
 
-    async def _infer(
-        self, arrays: Mapping[str, Array], terms: Terms, step: Step | None = None
-    ) -> Mapping[str, Array]:
+    async def _infer(self, arrays: Mapping[str, Array], terms: Terms, step: Step | None = None) -> dict[str, Array]:
         """Send one request, which `step` may be, as soon as fewer than `max_in_flight` are in flight."""
         if not self._in_flight.enter_now():
             terms = await self._wait(terms)

@@ -1,4 +1,4 @@
-"""A connection to a KServe v2 server over HTTP for asyncio: many requests in flight, each on a connection of its own."""
+"""Connections to a KServe v2 server over HTTP for asyncio: each request in flight has one."""
 
 import asyncio
 import contextlib
@@ -127,7 +127,7 @@ class _Line(asyncio.BufferedProtocol):
         return not (self._unsent or self._is_full)
 
     def has_ended(self) -> bool:
-        """Whether the server has closed an idle connection: only then can something be received, as nothing was asked."""
+        """Whether the server has closed an idle connection: something can be received, and nothing was asked."""
         return self._is_over or bool(self._poll.poll(0))
 
     def ask(self, pieces: Sequence[Piece], seconds: float | None) -> "asyncio.Future[None]":

@@ -15,6 +15,7 @@ from .wire import DTYPES
 
 Array = NDArray[Any]
 
+
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
     """One input or output: its name, numpy dtype and shape; -1 in the shape means any length.

@@ -27,6 +27,7 @@ class Exchange:
     """One model on one server over one transport; `metadata` is set by `open`."""
 
     metadata: Metadata
+    _http: "Requests | None" = None
 
     def __init__(self, model: str, version: str, endpoint: Endpoint, transport: object) -> None:
         """Raises `TransportError`, `AddressError` and `InvalidInputError`."""
@@ -37,11 +38,10 @@ class Exchange:
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}
         self._messages: dict[object, bytes] = {}
-        self._http: Requests | None = None
         if self.transport == "http":
-            from .rest_wire import Requests
+            from . import rest_wire
 
-            self._http = Requests(endpoint, model, version)
+            self._http = rest_wire.Requests(endpoint, model, version)
 
     def open(self, timeout_s: float | None) -> Steps[Metadata]:
         """Read the model's configuration and, if its rows are heavy, register shared memory.

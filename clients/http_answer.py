@@ -83,21 +83,20 @@ class Answer:
         if not self._in_head:
             self._more(count)
             return
-        searched, self._received = self._received, self._received + count
-        found = self._scratch.find(_END, searched - len(_END) if searched > len(_END) else 0, self._received)
-        if found < 0:
-            self._check_begin()
-            return
-        end = found + len(_END)
-        head = _head(bytes(self._view[:end]))
-        if head.status < _FINAL:
+        searched, self._received = max(0, self._received - len(_END)), self._received + count
+        while True:
+            found = self._scratch.find(_END, searched, self._received)
+            if found < 0:
+                self._check_begin()
+                return
+            end = found + len(_END)
+            head = _head(bytes(self._view[:end]))
+            if head.status >= _FINAL:
+                break
             # An interim answer, such as 100 Continue: another one follows.
-            rest = self._received - end
-            self._scratch[:rest] = self._scratch[end : self._received]
-            self._received = 0
-            if rest:
-                self.received(rest)
-            return
+            self._received -= end
+            self._scratch[: self._received] = self._scratch[end : end + self._received]
+            searched = 0
         came, self._received, self._in_head = self._received, 0, False
         self.head, self.begin = head, head.skipped
         if head.length is not None and came >= end + head.length:
@@ -108,7 +107,7 @@ class Answer:
             self._begin_body(head, end, came)
 
     def ended(self) -> None:
-        """Take the end of the connection; raises `ConnectionError` before an answer, `HttpError` in the middle of it."""
+        """Take the end of the connection; raises `ConnectionError` before an answer, `HttpError` in its middle."""
         if not self.begun:
             raise ConnectionResetError("the server closed the connection without an answer")
         if not self.complete:
@@ -201,14 +200,10 @@ def _head(content: bytes) -> Head:
     except (HttpParserError, HttpParserUpgrade) as error:
         raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
     status, coding = parser.get_status_code(), fields.values.get(b"transfer-encoding")
-    length = 0 if status in _WITHOUT_BODY else fields.values.get(b"content-length")
+    length = b"0" if status in _WITHOUT_BODY else fields.values.get(b"content-length")
     json_length = fields.values.get(TENSORS_BEGIN.lower().encode())
-    is_known = coding is None and length is not None
-    return Head(
-        status=status,
-        length=int(length) if is_known else None,
-        json_length=json_length,
-        chunked=coding is not None and coding.lower().endswith(b"chunked"),
-        keeps=fields.keeps,
-        skipped=-int(json_length) % ALIGNMENT if is_known and json_length and json_length.isdigit() else 0,
-    )
+    if coding is not None or length is None:
+        chunked = coding is not None and coding.lower().endswith(b"chunked")
+        return Head(status, None, json_length, chunked, fields.keeps, 0)
+    skipped = -int(json_length) % ALIGNMENT if json_length and json_length.isdigit() else 0
+    return Head(status, int(length), json_length, False, fields.keeps, skipped)

@@ -1,7 +1,7 @@
 """The bytes of a call over HTTP and of its answer: KServe v2 with binary tensors.
 
-The head of an inference request is encoded once per shape, and sent with the caller's own tensors behind it. The tensors
-of an answer are views of its body.
+The head of an inference request is encoded once per shape, and sent with the caller's own tensors behind it. The
+tensors of an answer are views of its body.
 """
 
 import functools
@@ -65,7 +65,9 @@ class Requests:
         self, arrays: Mapping[str, Array], tensors: Sequence[memoryview], terms: Terms, server_timeout_us: int
     ) -> bytes:
         """The inference request up to its tensors."""
-        key = tuple([(name, array.shape, len(tensor)) for (name, array), tensor in zip(arrays.items(), tensors)])
+        key = tuple(
+            [(name, array.shape, len(tensor)) for (name, array), tensor in zip(arrays.items(), tensors, strict=True)]
+        )
         head = self._heads.get(key) or self._add(key, arrays, tensors)
         if not (terms.request_id or terms.priority or server_timeout_us or terms.parameters):
             return head.plain
@@ -94,7 +96,7 @@ class Requests:
         return head
 
     def _whole(self, inputs: str, size: int, parameters: Mapping[str, Any], request_id: str) -> bytes:
-        fields = {"id": request_id} if request_id else {}
+        fields: dict[str, Any] = {"id": request_id} if request_id else {}
         fields["parameters"] = {**parameters, "binary_data_output": True}
         content = f'{json.dumps(fields)[:-1]}, "inputs": {inputs}}}'.encode()
         lengths = f"{TENSORS_BEGIN}: {len(content)}\r\nContent-Length: {len(content) + size}\r\n\r\n"
@@ -163,7 +165,7 @@ def _outputs(answer: Answer) -> dict[str, Array]:
     outputs: dict[str, Array] = {}
     for name, datatype, shape, begin, end, dtype in layout:
         if dtype is None:
-            content = memoryview(whole)[tensors_begin + begin : tensors_begin + end]
+            content = bytes(whole[tensors_begin + begin : tensors_begin + end])
             outputs[name] = wire.tensor(content, datatype, shape, whole=True)
         else:
             array: Array = np.ndarray(shape, dtype, whole, tensors_begin + begin)

@@ -26,6 +26,7 @@ Call = Callable[[], Awaitable[Any]]
 Urls = dict[str, str]
 """The addresses of the server by transport, "http" and "grpc"."""
 
+OURS: dict[str, Transport] = {"http": "http", "grpc": "grpc"}
 ROW = np.full((1, ELEMENTS), 7, np.float32)
 
 
@@ -69,8 +70,8 @@ async def calls_of(kind: str, urls: Urls, callers: int, stack: AsyncExitStack) -
     """One call for each caller; all but `raw` share a client."""
     if kind == "raw":
         return [await raw(urls, stack) for _ in range(callers)]
-    if kind == "http" or kind == "grpc":
-        return [await ours(kind, urls, stack)] * callers
+    if kind in OURS:
+        return [await ours(OURS[kind], urls, stack)] * callers
     if kind == "tritonclient http":
         import tritonclient.http.aio as module
 
@@ -101,8 +102,7 @@ async def concurrently(kind: str, urls: Urls, callers: int, seconds: float) -> f
 
 def one_after_another(kind: str, urls: Urls, seconds: float) -> float:
     """Microseconds of CPU time of a call of `Model`."""
-    transport: Transport = "http" if kind == "Model http" else "grpc"
-    done = 0
+    transport, done = OURS[kind.removeprefix("Model ")], 0
     with Model(MODEL, url=urls[transport], transport=transport) as model:
         for _ in range(WARM_UP):
             model.predict(ROW)

@@ -1,5 +1,6 @@
 """The record of what a call costs, its ratios and its gates."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,10 +47,12 @@ def missed(cost_us: Mapping[str, Sequence[float]]) -> list[str]:
     words = []
     if (ratio := over(cost_us, HTTP, RAW).value) > MOST_OVER_RAW:
         words.append(f"AsyncModel over HTTP costs {ratio:.2f} of the floor, more than {MOST_OVER_RAW}")
-    for kind in THEIRS:
-        if kind in cost_us and (ratio := over(cost_us, kind, HTTP).value) < LEAST_UNDER_THEIRS:
-            words.append(f"{kind} costs {ratio:.2f} of AsyncModel over HTTP, less than {LEAST_UNDER_THEIRS}")
-    middle = sorted(cost_us[BLOCKING])[len(cost_us[BLOCKING]) // 2]
-    if middle > MOST_BLOCKING_US:
+    theirs = {kind: over(cost_us, kind, HTTP).value for kind in THEIRS if kind in cost_us}
+    words += [
+        f"{kind} costs {ratio:.2f} of AsyncModel over HTTP, less than {LEAST_UNDER_THEIRS}"
+        for kind, ratio in theirs.items()
+        if ratio < LEAST_UNDER_THEIRS
+    ]
+    if (middle := statistics.median(cost_us[BLOCKING])) > MOST_BLOCKING_US:
         words.append(f"Model over HTTP costs {middle:.0f} us, more than {MOST_BLOCKING_US:.0f}")
     return words
