@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from processes import wait_until
 from raw_server import RawServer, Request, answer, infer_body, raw_server, whole
 
 from clients import AsyncModel, ClientError, Model
@@ -30,15 +31,20 @@ class Server:
         self.pieces: list[bytes] = []
         self.closes = False
         running.script = self.script
-        self.url = running.url
+        self.running, self.url = running, running.url
+
+    def end(self) -> None:
+        """Wait until no connection is left, if they end; else the next request could go out on one just before that."""
+        assert not self.closes or wait_until(lambda: self.running.over == self.running.connections, seconds=LIMIT_S)
 
     def script(self, request: Request) -> bool:
         request.body()
-        for number, piece in enumerate(self.pieces):
+        pieces, closes = self.pieces, self.closes  # the test may set others before this ends
+        for number, piece in enumerate(pieces):
             if number:
                 time.sleep(0.0003)
             request.client.sendall(piece)
-        return not self.closes
+        return not closes
 
 
 @pytest.fixture(scope="module", params=["blocking", "async"])
@@ -113,6 +119,7 @@ def test_an_answer_in_any_form_is_read(
     sent = interim + "\r\n".join(["HTTP/1.1 200 OK", *lines, "", ""]).encode() + body
     server.pieces = cut(sent, data.draw(places))
     received = call()
+    server.end()
     np.testing.assert_array_equal(received, first)
     assert (received.dtype, received.flags.aligned, received.flags.writeable) == (first.dtype, True, True)
 
@@ -143,6 +150,7 @@ def test_a_broken_answer_ends_in_an_error_of_the_client(
     server.closes = True
     with contextlib.suppress(ClientError):
         assert isinstance(call(), np.ndarray)
+    server.end()
 
 
 @pytest.mark.parametrize("surplus", [b"x", GOOD, b"HTTP/1.1 408 Timeout\r\nContent-Length: 0\r\n\r\n"])

@@ -79,12 +79,16 @@ Script = Callable[[Request], bool]
 
 @dataclass(kw_only=True)
 class RawServer:
-    """`script` answers inference requests; `ended` holds the connections that clients have closed."""
+    """`script` answers inference requests; `ended` holds the connections that clients have closed.
+
+    `connections` counts all, `over` those that are closed here.
+    """
 
     url: str
     script: Script
     config: bytes = field(default_factory=lambda: whole(200, json.dumps(CONFIG).encode()))
     connections: int = 0
+    over: int = 0
     ended: list[int] = field(default_factory=list)
 
     def accept(self, listener: socket.socket) -> None:
@@ -96,6 +100,10 @@ class RawServer:
                 threading.Thread(target=self.serve, args=(client, self.connections - 1), daemon=True).start()
 
     def serve(self, client: socket.socket, connection: int) -> None:
+        self.talk(client, connection)
+        self.over += 1
+
+    def talk(self, client: socket.socket, connection: int) -> None:
         number = 0
         with contextlib.suppress(OSError), client:
             while True:
