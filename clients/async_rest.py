@@ -11,9 +11,9 @@ from typing import Any, cast
 from .endpoint import Endpoint
 from .http_answer import Answer, HttpError
 from .in_flight import InFlight
-from .rest import MOST_PIECES, Piece, Rest, drop, left_s, pieces_of
+from .rest import MOST_PIECES, Piece, Rest, deadline_of, drop, left_s, pieces_of
 from .rest_wire import read
-from .steps import Step, deadline_after
+from .steps import Step
 
 CONNECTIONS = 256
 """The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
@@ -41,7 +41,7 @@ class RestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+        deadline = deadline_of(step)
         pieces = pieces_of(step, is_tls=self._tls is not None)
         while True:
             line = kept = self._kept()

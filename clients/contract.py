@@ -1,6 +1,7 @@
 """The inputs and outputs of a model, and the check of arrays against them before anything is sent."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -14,6 +15,7 @@ from .errors import InvalidInputError
 from .wire import DTYPES
 
 Array = NDArray[Any]
+_SHAPE = operator.attrgetter("shape")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ class Metadata:
         for tensor, array in zip(self.inputs, arrays, strict=True):
             if type(array) is not np.ndarray or array.dtype is not tensor.dtype or tensor.dtype.hasobject:
                 return None
-        return tuple([array.shape for array in arrays])
+        return tuple(map(_SHAPE, arrays))
 
     def _by_name(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         wanted = [tensor.name for tensor in self.inputs]

@@ -38,6 +38,7 @@ class Exchange:
         self._shared: SharedMemory | None = None
         self._heads: dict[object, bytes] = {}
         self._messages: dict[object, bytes] = {}
+        self._usual: Terms | None = None  # the last terms that add nothing
         if self.transport == "http":
             from . import rest_wire
 
@@ -100,10 +101,11 @@ class Exchange:
     def repeated(self, arrays: Sequence[Any], terms: Terms) -> Step | None:
         """The step that `direct` gives, if arrays of the same shapes have passed it before; they need no check."""
         message = self._messages.get(self.metadata.shapes(arrays))
-        if message is None or not self._adds_nothing(terms):
+        if message is None or not (terms is self._usual or self._adds_nothing(terms)):
             return None
-        tensors = list(map(wire.contents, arrays))
-        return Step("ModelInfer", message, tensors, terms.timeout_s, deadline_after(terms.timeout_s))
+        self._usual = terms
+        deadline = None if terms.timeout_s is None else deadline_after(terms.timeout_s)
+        return Step("ModelInfer", message, list(map(wire.contents, arrays)), terms.timeout_s, deadline)
 
     def _adds_nothing(self, terms: Terms) -> bool:
         """Whether the message is the same as without these terms."""

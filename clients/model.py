@@ -175,14 +175,15 @@ def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
     Raises `ServerFailureError` if one is missing.
     """
     try:
-        ordered = tuple([outputs[tensor.name] for tensor in metadata.outputs])
+        if len(metadata.outputs) == 1:
+            return outputs[metadata.outputs[0].name]
+        return tuple([outputs[tensor.name] for tensor in metadata.outputs])
     except KeyError as error:
         missing = [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]
         raise ServerFailureError(
             f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
             "model. Let it set every declared output, or remove these from the configuration."
         ) from error
-    return ordered[0] if len(ordered) == 1 else ordered
 
 
 def closed_message(name: str) -> str:

@@ -76,7 +76,7 @@ class BlockingRestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline = deadline_after(step.left_s())
+        deadline = deadline_of(step)
         pieces = pieces_of(step, is_tls=self._tls is not None)
         while True:
             line = kept = self._kept()
@@ -96,13 +96,14 @@ class BlockingRestConnection(Rest):
 
     def _kept(self) -> "_Line | None":
         """An idle connection that the server has not closed."""
-        with contextlib.suppress(IndexError):  # other threads may take connections out too
-            while True:
+        while True:
+            try:
                 line = self._idle.pop()
-                if not line.is_readable():
-                    return line
-                line.close()
-        return None
+            except IndexError:  # none is left; other threads may take connections out too
+                return None
+            if not line.is_readable():
+                return line
+            line.close()
 
     def _connect(self, deadline: float | None) -> socket.socket:
         opened = socket.create_connection((self._host, self.endpoint.port), left_s(deadline))
@@ -157,8 +158,10 @@ class _Line:
         self._send()
         while not self.answer.complete:
             if self._wait(deadline):
-                with contextlib.suppress(*_LATER):
+                try:
                     self._receive()
+                except _LATER:
+                    continue
             if self._unsent:
                 self._send()
 
@@ -220,6 +223,11 @@ def drop(pieces: list[Piece], count: int) -> None:
         count -= len(pieces.pop(0))
     if count:
         pieces[0] = memoryview(pieces[0])[count:]
+
+
+def deadline_of(step: Step) -> float | None:
+    """The time on the monotonic clock by which a call must end, None for none."""
+    return None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
 
 
 def left_s(deadline: float | None) -> float | None:
