@@ -90,6 +90,7 @@ class RestConnection(Rest):
         """Keep the connection of a call that has ended for the next one, if it can carry one."""
         line.is_idle = True
         if line.answer.keeps and line.is_sent and not self._closed:
+            line.answer.reset()
             self._idle.append(line)
         else:
             line.abort()
@@ -135,7 +136,6 @@ class _Line(asyncio.BufferedProtocol):
 
         The future raises `TimeoutError`, another `OSError`, or `HttpError`.
         """
-        self.answer.reset()
         self.is_idle, self._outcome = False, self._loop.create_future()
         if seconds is not None:
             self._timer = self._loop.call_later(seconds, self._expire)

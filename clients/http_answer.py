@@ -21,6 +21,7 @@ ALIGNMENT = 16
 """The first tensor of an answer begins at a multiple of this, as numpy's own arrays do."""
 
 MOST_HEADS = 256
+_NOTHING = bytearray()
 _START, _END = b"HTTP/1.", b"\r\n\r\n"
 _FINAL, _WITHOUT_BODY = 200, (204, 304)
 
@@ -61,7 +62,8 @@ class Answer:
         self.reset()
 
     def reset(self) -> None:
-        """Wait for the next answer."""
+        """Forget the answer, whose memory is its arrays' from now on, and wait for the next one."""
+        self.whole = _NOTHING
         self.complete = self.begun = self.keeps = False
         self._received, self._in_head = 0, True
         self._missing: memoryview | None = None

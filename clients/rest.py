@@ -115,6 +115,7 @@ class BlockingRestConnection(Rest):
         if not (line.answer.keeps and line.is_sent):
             line.close()
             return
+        line.answer.reset()
         self._idle.append(line)
         if self._closed:
             self.close()
@@ -153,7 +154,6 @@ class _Line:
 
         Raises `TimeoutError`, another `OSError`, or `HttpError`.
         """
-        self.answer.reset()
         self._unsent = list(pieces)
         self._send()
         while not self.answer.complete:
