@@ -11,7 +11,7 @@ from perf.studies.cost.record import HTTP, KINDS, RAW, THEIRS, CostRecord, misse
 from perf.studies.experiment import origin
 from perf.studies.tables import rich_markdown
 
-COSTS = {
+COSTS: dict[str, tuple[float, ...]] = {
     "raw": (40.0, 80.0, 50.0),
     "http": (60.0, 100.0, 75.0),
     "tritonclient http": (240.0, 400.0, 300.0),
