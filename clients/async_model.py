@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -13,13 +13,14 @@ from .connections import Connections
 from .contract import Array, Metadata
 from .endpoint import DEFAULT_URL, Tls
 from .errors import ClientError, ClosedError, TimedOutError
+from .exchange import Exchange
 from .hooks import EventHooks, Hooks
 from .in_flight import InFlight
 from .model import answer, closed_message, exchange
 from .replicas import Replicas
 from .retries import Retries
-from .steps import Step, Steps, T, deadline_after, run_async, seconds_until
-from .terms import Terms, seconds
+from .steps import Step, deadline_after, run_async, seconds_until
+from .terms import Terms
 from .transport import AsyncCustom, AsyncTransport, Transport, connect_async
 from .wire import Parameter
 
@@ -36,7 +37,7 @@ class AsyncModel:
 
     Args:
         coalesce: merge calls that are in flight together into requests of several rows (see coalesce.py).
-        max_in_flight: the most requests in flight together, 64 over HTTP. Further calls wait in turn; their deadline
+        max_in_flight: the most requests in flight together, 256 over HTTP. Further calls wait in turn; their deadline
             counts meanwhile.
     """
 
@@ -58,12 +59,13 @@ class AsyncModel:
         idempotent: bool = True,
         try_timeout_s: float | None = None,
     ) -> None:
-        self._name, self._timeout_s, self._coalesce = name, seconds(timeout_s), coalesce
+        self._name, self._terms, self._coalesce = name, Terms(timeout_s=timeout_s), coalesce
         self._coalescer: Coalescer | None = None
         self._addresses = Addresses.of(url, tls=tls, headers=headers)
         retries = Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), self._addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
+        self._has_hooks = bool(self._hooks)
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
         self._transport = transport
         self._connection: AsyncTransport | None = None
@@ -76,7 +78,7 @@ class AsyncModel:
         self._in_flight = InFlight(self._max_in_flight)
         try:
             self._connection = self._connect()
-            self.metadata = await self._run(self._exchange.open(self._timeout_s))
+            self.metadata = await run_async(self._exchange.open(self._terms.timeout_s), self._call)
         except BaseException as error:
             if isinstance(error, ClientError):
                 error.about(self._name, self._addresses.url)
@@ -122,38 +124,48 @@ class AsyncModel:
                 raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
             if self._connection is None or self._closing or self._process != os.getpid():
                 raise ClosedError(closed_message(self._name))
-            checked = self.metadata.check(arrays)
-            terms = Terms(
-                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-                priority=priority,
-                request_id=request_id,
-                parameters=parameters,
-            )
-            infer = self._coalescer.infer if self._coalescer else self._infer
-            return answer(self.metadata, await infer(checked, terms))
+            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
+            if self._coalescer:
+                return answer(self.metadata, await self._coalescer.infer(self.metadata.check(arrays), terms))
+            step = self._exchange.repeated(arrays, terms) if isinstance(self._exchange, Exchange) else None
+            checked = {} if step else self.metadata.check(arrays)
+            return answer(self.metadata, await self._infer(checked, terms, step))
         except ClientError as error:
             error.about(self._name, self._addresses.url)
             raise
 
-    async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
-        """Send one request as soon as fewer than `max_in_flight` are in flight."""
+    async def _infer(self, arrays: Mapping[str, Array], terms: Terms, step: Step | None = None) -> dict[str, Array]:
+        """Send one request, which `step` may be, as soon as fewer than `max_in_flight` are in flight."""
+        if not self._in_flight.enter_now():
+            terms = await self._wait(terms)
+        try:
+            if isinstance(self._exchange, Exchange) and (step := step or self._exchange.direct(arrays, terms)):
+                return self._exchange.outputs(await self._call(step))
+            return await run_async(self._exchange.infer(arrays, terms), self._call)
+        except asyncio.CancelledError as error:
+            # A connection that is closed cancels its calls; to a caller that cancelled nothing that is `ClosedError`.
+            task = asyncio.current_task()
+            if self._closing and not (task and task.cancelling()):
+                raise ClosedError(closed_message(self._name)) from error
+            raise
+        finally:
+            self._in_flight.leave()
+
+    async def _wait(self, terms: Terms) -> Terms:
+        """Wait for a place among the requests in flight; returns the terms with the time that is left."""
         deadline = deadline_after(terms.timeout_s)
         try:
-            waited = await self._in_flight.enter(terms.timeout_s)
+            await self._in_flight.enter(terms.timeout_s)
         except TimeoutError as error:
             raise TimedOutError(
                 f"'{self._name}': the request was not sent within {terms.timeout_s} s, since "
                 f"{self._in_flight.limit} others were in flight (max_in_flight).",
                 retryable=True,
             ) from error
-        try:
-            if self._closing:
-                raise ClosedError(closed_message(self._name))
-            if waited and deadline is not None:
-                terms = replace(terms, timeout_s=max(1e-6, seconds_until(deadline)))
-            return await self._run(self._exchange.infer(arrays, terms))
-        finally:
+        if self._closing:
             self._in_flight.leave()
+            raise ClosedError(closed_message(self._name))
+        return terms if deadline is None else replace(terms, timeout_s=max(1e-6, seconds_until(deadline)))
 
     async def close(self) -> None:
         """Unregister the shared memory and end the connection; calls in flight and later ones raise `ClosedError`.
@@ -168,28 +180,21 @@ class AsyncModel:
         if self._coalescer:
             self._coalescer.close()
         try:
-            await self._run(self._exchange.close())
+            await run_async(self._exchange.close(), self._call)
         finally:
             await self._connection.close()
             self._connection = None
 
-    async def _run(self, steps: Steps[T]) -> T:
-        return await run_async(steps, self._call)
-
-    async def _call(self, step: Step) -> Any:
+    def _call(self, step: Step) -> Awaitable[Any]:
         if self._connection is None:
             raise ClosedError(closed_message(self._name))
-        try:
-            if self._hooks and step.method == "ModelInfer":
-                with self._hooks.around(step):
-                    return await self._connection.call(step, self._name)
-            return await self._connection.call(step, self._name)
-        except asyncio.CancelledError as error:
-            # A connection that is closed cancels its calls; to a caller that cancelled nothing that is `ClosedError`.
-            task = asyncio.current_task()
-            if self._closing and not (task and task.cancelling()):
-                raise ClosedError(closed_message(self._name)) from error
-            raise
+        if self._has_hooks and step.method == "ModelInfer":
+            return self._watched(self._connection, step)
+        return self._connection.call(step, self._name)
+
+    async def _watched(self, connection: AsyncTransport, step: Step) -> Any:
+        with self._hooks.around(step):
+            return await connection.call(step, self._name)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -107,7 +106,7 @@ class _Channel:
 
         Yields functions to call, or to call and await. Raises a `ClientError`.
         """
-        step = replace(step, deadline=step.deadline or deadline_after(step.timeout_s))
+        step = step._replace(deadline=step.deadline or deadline_after(step.timeout_s))
         body, url = step.body(), self.endpoint.url
         try:
             try:

@@ -1,6 +1,7 @@
 """The inputs and outputs of a model, and the check of arrays against them before anything is sent."""
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -14,6 +15,7 @@ from .errors import InvalidInputError
 from .wire import DTYPES
 
 Array = NDArray[Any]
+_SHAPE = operator.attrgetter("shape")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,15 @@ class Metadata:
         if self.max_batch_size:
             self._check_rows(checked)
         return checked
+
+    def shapes(self, arrays: Sequence[Any]) -> tuple[object, ...] | None:
+        """What decides whether the arrays fit, if they are numpy's, one for each input and of its dtype; else None."""
+        if len(arrays) != len(self.inputs):
+            return None
+        for tensor, array in zip(self.inputs, arrays, strict=True):
+            if type(array) is not np.ndarray or array.dtype is not tensor.dtype or tensor.dtype.hasobject:
+                return None
+        return tuple(map(_SHAPE, arrays))
 
     def _by_name(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         wanted = [tensor.name for tensor in self.inputs]

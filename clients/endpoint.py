@@ -1,18 +1,14 @@
 """The address of a server, TLS, and the headers of every call."""
 
 import re
-import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import admin_secret
 from .errors import AddressError, InvalidInputError, TlsError
-
-if TYPE_CHECKING:
-    from http.client import HTTPConnection
 
 DEFAULT_URL = "localhost:8001"
 Options = list[tuple[str, int | str]]
@@ -160,17 +156,6 @@ class Endpoint:
     def authority(self) -> Options:
         """gRPC's options for an address of a name, by which the server is asked for, and its certificate checked."""
         return [("grpc.default_authority", f"{self.name}:{self.port}")] if self.name else []
-
-    def connect(self, connection: "HTTPConnection", timeout_s: float | None, tls: ssl.SSLContext | None) -> None:
-        """Connect over HTTP; to this address of a name, where http.client would take any."""
-        connection.timeout = timeout_s
-        if not self.name:
-            connection.connect()
-            return
-        opened = socket.create_connection((self.host.strip("[]"), self.port), timeout_s)
-        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # If the certificate is refused, this closes the connection.
-        connection.sock = tls.wrap_socket(opened, server_hostname=self.name.strip("[]")) if tls else opened
 
     def access(self) -> dict[str, Any]:
         """What the reaper, another process of this user, needs to unregister shared memory."""

@@ -18,11 +18,17 @@ class InFlight:
         self.limit, self.count = limit, 0
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
 
-    async def enter(self, timeout_s: float | None) -> bool:
-        """Wait for a place; returns whether it had to wait. Raises `TimeoutError` if none is free in `timeout_s`."""
-        if self.count < self.limit:  # then no caller waits
-            self.count += 1
+    def enter_now(self) -> bool:
+        """Take a place if one is free; returns whether one was."""
+        if self.count >= self.limit:
             return False
+        self.count += 1  # no caller waits
+        return True
+
+    async def enter(self, timeout_s: float | None) -> None:
+        """Wait for a place; raises `TimeoutError` if none is free in `timeout_s`."""
+        if self.enter_now():
+            return
         turn = asyncio.get_running_loop().create_future()
         self._waiting[turn] = None
         try:
@@ -34,7 +40,6 @@ class InFlight:
             raise
         finally:
             self._waiting.pop(turn, None)
-        return True
 
     def stay(self) -> None:
         """Give a request whose caller leaves a place of its own, until `leave`."""
@@ -43,7 +48,8 @@ class InFlight:
     def leave(self) -> None:
         """Free the place of a request that has ended."""
         self.count -= 1
-        self._admit()
+        if self._waiting:
+            self._admit()
 
     def open_up(self) -> None:
         """Let all callers in; the model is closed, so each of them raises `ClosedError`."""

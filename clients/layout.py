@@ -76,19 +76,13 @@ def head(metadata: Metadata, version: str, region: "Region", layout: Layout, arr
 def contents(arrays: Iterable[Array | DeviceArray], *, on_device: bool = False) -> Steps[list[memoryview | None]]:
     """The bytes of each tensor. With `on_device`, None for arrays on a GPU; otherwise they are copied from there."""
     arrays = list(arrays)
-    remote = [isinstance(array, DeviceArray) for array in arrays]
-
-    def read() -> list[memoryview | None]:
-        return [
-            None if is_remote and on_device else wire.contents(array)
-            for array, is_remote in zip(arrays, remote, strict=True)
-        ]
-
-    if on_device or not any(remote):
-        return read()
-    # Off the event loop: a copy from a GPU waits for the work of that GPU.
-    tensors: list[memoryview | None] = yield Work(read, lambda _: None)
-    return tensors
+    if on_device:
+        return [None if isinstance(array, DeviceArray) else wire.contents(array) for array in arrays]
+    if DeviceArray in map(type, arrays):
+        # Off the event loop: a copy from a GPU waits for the work of that GPU.
+        tensors: list[memoryview | None] = yield Work(lambda: list(map(wire.contents, arrays)), lambda _: None)
+        return tensors
+    return list(map(wire.contents, arrays))
 
 
 def _aligned(offset: int) -> int:

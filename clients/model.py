@@ -1,7 +1,7 @@
 """A served model as a blocking function."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from .hooks import EventHooks, Hooks
 from .replicas import Replicas
 from .retries import Retries
 from .steps import Step, Steps, T, run
-from .terms import Terms, seconds
+from .terms import Terms
 from .transport import BlockingTransport, Custom, Transport, connect
 from .wire import Parameter
 
@@ -64,10 +64,11 @@ class Model:
         idempotent: bool = True,
         try_timeout_s: float | None = None,
     ) -> None:
-        self._name, self._url, self._timeout_s, self._process = name, url, seconds(timeout_s), os.getpid()
+        self._name, self._url, self._process, self._terms = name, url, os.getpid(), Terms(timeout_s=timeout_s)
         addresses, retries = Addresses.of(url, tls=tls, headers=headers), Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), addresses, transport, retries)
         self._hooks = EventHooks(hooks, name, url)
+        self._has_hooks = bool(self._hooks)
         self._connection: BlockingTransport
         if isinstance(self._exchange, Replicas):
             self._connection = BlockingConnections(self._exchange, name)
@@ -76,7 +77,7 @@ class Model:
         else:
             self._connection = Custom(transport, url, name)
         try:
-            self.metadata = self._run(self._exchange.open(self._timeout_s))
+            self.metadata = self._run(self._exchange.open(self._terms.timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
                 error.about(name, url)
@@ -106,14 +107,8 @@ class Model:
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         try:
-            checked = self.metadata.check(arrays)
-            terms = Terms(
-                timeout_s=self._timeout_s if timeout_s is None else timeout_s,
-                priority=priority,
-                request_id=request_id,
-                parameters=parameters,
-            )
-            return answer(self.metadata, self._run(self._exchange.infer(checked, terms)))
+            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
+            return answer(self.metadata, self._infer(arrays, terms))
         except ClientError as error:
             error.about(self._name, self._url)
             raise
@@ -133,6 +128,16 @@ class Model:
             self._process = 0
             self._connection.close()
 
+    def _infer(self, arrays: Sequence[Any], terms: Terms) -> Mapping[str, Array]:
+        if self._process == os.getpid() and isinstance(self._exchange, Exchange):
+            if step := self._exchange.repeated(arrays, terms):
+                return self._exchange.outputs(self._call(step))
+            checked = self.metadata.check(arrays)
+            if step := self._exchange.direct(checked, terms):
+                return self._exchange.outputs(self._call(step))
+            return self._run(self._exchange.infer(checked, terms))
+        return self._run(self._exchange.infer(self.metadata.check(arrays), terms))
+
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():
             raise ClosedError(closed_message(self._name))
@@ -140,7 +145,7 @@ class Model:
 
     def _call(self, step: Step) -> Any:
         try:
-            if self._hooks and step.method == "ModelInfer":
+            if self._has_hooks and step.method == "ModelInfer":
                 with self._hooks.around(step):
                     return self._connection.call(step, self._name)
             return self._connection.call(step, self._name)
@@ -169,13 +174,16 @@ def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
 
     Raises `ServerFailureError` if one is missing.
     """
-    if missing := [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]:
+    try:
+        if len(metadata.outputs) == 1:
+            return outputs[metadata.outputs[0].name]
+        return tuple([outputs[tensor.name] for tensor in metadata.outputs])
+    except KeyError as error:
+        missing = [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]
         raise ServerFailureError(
             f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
             "model. Let it set every declared output, or remove these from the configuration."
-        )
-    ordered = tuple(outputs[tensor.name] for tensor in metadata.outputs)
-    return ordered[0] if len(ordered) == 1 else ordered
+        ) from error
 
 
 def closed_message(name: str) -> str:

@@ -1,7 +1,5 @@
 """One of several servers that serve the same model."""
 
-from dataclasses import replace
-
 from .contract import Metadata
 from .endpoint import Endpoint
 from .errors import (
@@ -49,7 +47,7 @@ class Replica:
             step = next(steps)
             while True:
                 try:
-                    result = yield replace(step, url=self.url) if isinstance(step, Step) else step
+                    result = yield step._replace(url=self.url) if isinstance(step, Step) else step
                 except BaseException as error:
                     step = steps.throw(error)
                 else:

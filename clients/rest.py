@@ -1,124 +1,124 @@
-"""A connection to a KServe v2 server over HTTP with binary tensors: the calls of gRPC, translated.
+"""A connection to a KServe v2 server over HTTP with binary tensors, blocking; `async_rest.py` is the one for asyncio.
 
 HTTP cannot cancel: a request whose caller has left still runs to its end.
 """
 
-import asyncio
 import contextlib
-import http.client
-import json
 import select
 import socket
 import ssl
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Any
-from urllib.parse import quote
 
-from google.protobuf import json_format
-
-from . import protocol as pb
 from .endpoint import Endpoint
-from .errors import ClientError, ServerFailureError, TlsError, explained, timed_out
-from .in_flight import InFlight
-from .steps import Step, deadline_after
+from .errors import TlsError, explained, timed_out
+from .http_answer import Answer, HttpError
+from .rest_wire import read
+from .steps import Step, deadline_after, seconds_until
 
-THREADS = 64
-"""The most requests of one `RestConnection` that are in flight together: each needs a thread."""
+Piece = bytes | memoryview
 
-# Triton's own codes, and those of proxies: 429, 502 and 504.
-STATUS = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    409: "ALREADY_EXISTS",
-    429: "RESOURCE_EXHAUSTED",
-    501: "UNIMPLEMENTED",
-    502: "UNAVAILABLE",
-    503: "UNAVAILABLE",
-    504: "UNAVAILABLE",
-}
-LENGTH = "Inference-Header-Content-Length"
+JOINED_BYTES = 64 << 10
+"""With TLS, a request of at most this size is copied into one piece."""
+
+TLS_BYTES = 256 << 10
+"""The largest piece of a request that is encrypted at once."""
+
+MOST_PIECES = 512
+"""How many pieces one call of the system sends; it refuses more than 1024."""
+
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What reading from or writing to a connection that the server has closed raises."""
 
-EXCERPT = 200
-"""How many bytes of an answer that is not Triton's an error shows."""
+_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket raises that can send or receive nothing now."""
 
 
-class BlockingRestConnection:
-    """A connection that several threads may use together; it keeps its sockets for the next request."""
+class Rest:
+    """What both connections share: the address, TLS, and what an error of a connection means for a call."""
 
     def __init__(self, url: str | Endpoint) -> None:
         self.endpoint = Endpoint.of(url)
         self.url = self.endpoint.url
+        self._host = self.endpoint.host.strip("[]")
         self._tls = self.endpoint.tls.context() if self.endpoint.tls else None
-        self._idle: list[http.client.HTTPConnection] = []
+        # The name that has to be in the certificate.
+        self._name = (self.endpoint.name or self.endpoint.host).strip("[]") if self._tls else None
+
+    def _check_again(
+        self, error: Exception, step: Step, model: str, *, connected: bool, reused: bool, complete: bool
+    ) -> None:
+        """Return if the request can be sent again on another connection; raise a `ClientError` otherwise.
+
+        It can if the server closed a kept connection before it had all of the request, or if the request does not run
+        a model.
+        """
+        if isinstance(error, TimeoutError):
+            raise timed_out(step.timeout_s, self.url, model) from error
+        closed = reused and isinstance(error, _CLOSED)
+        if closed and not (complete and step.method == "ModelInfer"):
+            return
+        if isinstance(error, ssl.SSLError) and not closed:
+            raise _no_tls(error, self.url, model) from error
+        raise explained("UNAVAILABLE", str(error), self.url, model, sent=connected, http=True) from error
+
+
+class BlockingRestConnection(Rest):
+    """A connection that several threads may use together; it keeps its sockets for the next request."""
+
+    def __init__(self, url: str | Endpoint) -> None:
+        super().__init__(url)
+        self._idle: list[_Line] = []
         self._closed = False
 
     def call(self, step: Step, model: str) -> Any:
-        """Make one call of the protocol about `model`; returns the answer as over gRPC, raises a `ClientError`.
+        """Send one request of `rest_wire.Requests` about `model`; returns what `rest_wire.read` makes of the answer.
 
-        Sends the request again if it went out on a kept connection that the server closed before it had all of it, or
-        if the request does not run a model.
+        Raises a `ClientError`.
         """
-        path, head = _translated(step)
-        step = replace(step, deadline=step.deadline or deadline_after(step.timeout_s))
-        sent = False
+        deadline = deadline_of(step)
+        pieces = pieces_of(step, is_tls=self._tls is not None)
         while True:
-            reused = self._kept()
-            connection, complete = reused or self._connection(), False
+            line = kept = self._kept()
             try:
-                if connection.sock is None:
-                    self.endpoint.connect(connection, _time(step), self._tls)
-                sent = True
-                self._send(connection, path, head, step)
-                complete = True
-                answer = _received(connection)
-            except (OSError, http.client.HTTPException) as error:
-                connection.close()
-                if isinstance(error, TimeoutError):
-                    raise timed_out(step.timeout_s, self.url, model) from error
-                closed = reused and isinstance(error, _CLOSED)
-                if closed and not (complete and step.method == "ModelInfer"):
-                    continue
-                if isinstance(error, ssl.SSLError) and not closed:
-                    raise _no_tls(error, self.url, model) from error
-                raise explained("UNAVAILABLE", str(error), self.url, model, sent=sent, http=True) from error
-            self._idle.append(connection)
-            if self._closed:
-                self.close()
-            return _checked(answer, step, self.url, model)
+                line = line or _Line(self._connect(deadline))
+                line.ask(pieces, deadline)
+            except (OSError, HttpError) as error:
+                if line:
+                    line.close()
+                complete = line is not None and line.is_sent
+                self._check_again(error, step, model, connected=line is not None, reused=bool(kept), complete=complete)
+                continue
+            try:
+                return read(line.answer, step.method, self.url, model)
+            finally:
+                self._give_back(line)
 
-    def _kept(self) -> http.client.HTTPConnection | None:
+    def _kept(self) -> "_Line | None":
         """An idle connection that the server has not closed."""
-        with contextlib.suppress(IndexError):  # other threads may take connections out too
-            while True:
-                connection = self._idle.pop()
-                if connection.sock is not None and not _is_readable(connection.sock):
-                    return connection
-                connection.close()
-        return None
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:  # none is left; other threads may take connections out too
+                return None
+            if not line.is_readable():
+                return line
+            line.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
-        host = (self.endpoint.name or self.endpoint.host).strip("[]")
-        if self._tls:
-            return http.client.HTTPSConnection(host, self.endpoint.port, context=self._tls)
-        return http.client.HTTPConnection(host, self.endpoint.port)
+    def _connect(self, deadline: float | None) -> socket.socket:
+        opened = socket.create_connection((self._host, self.endpoint.port), left_s(deadline))
+        opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # If the certificate is refused, this closes the connection.
+        return self._tls.wrap_socket(opened, server_hostname=self._name) if self._tls else opened
 
-    def _send(self, connection: http.client.HTTPConnection, path: str, head: bytes, step: Step) -> None:
-        opened: socket.socket = connection.sock
-        opened.settimeout(_time(step))
-        connection.putrequest("POST" if head else "GET", path, skip_accept_encoding=True)
-        for name, value in self.endpoint.headers:
-            connection.putheader(name, value)
-        if head:
-            connection.putheader(LENGTH, str(len(head)))
-            connection.putheader("Content-Length", str(len(head) + sum(map(len, step.tensors))))
-        connection.endheaders(head or None)
-        for tensor in step.tensors:
-            connection.send(tensor)
+    def _give_back(self, line: "_Line") -> None:
+        if not (line.answer.keeps and line.is_sent):
+            line.close()
+            return
+        line.answer.reset()
+        self._idle.append(line)
+        if self._closed:
+            self.close()
 
     def close(self) -> None:
         """Close the idle sockets; one with a request in flight is closed when that is answered."""
@@ -128,149 +128,115 @@ class BlockingRestConnection:
                 self._idle.pop().close()
 
 
-class RestConnection:
-    """A connection for asyncio: each request in flight waits in a thread."""
+class _Line:
+    """A socket, and the request that is on it."""
 
-    def __init__(self, url: str | Endpoint, in_flight: InFlight | None = None) -> None:
-        self._blocking, self._in_flight = BlockingRestConnection(url), in_flight
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="triton-http")
-        if in_flight:
-            in_flight.limit = min(in_flight.limit, THREADS)
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket, self._is_tls = connected, isinstance(connected, ssl.SSLSocket)
+        # Without TLS, each call of the system says itself whether it waits.
+        connected.setblocking(not self._is_tls)
+        self._poll = select.poll()
+        self._poll.register(connected, select.POLLIN)
+        self._unsent: list[Piece] = []
+        self.answer = Answer()
 
-    async def call(self, step: Step, model: str) -> Any:
-        """Make one call of the protocol about `model`; returns the answer as over gRPC, raises a `ClientError`."""
-        working = self._threads.submit(self._blocking.call, step, model)
+    @property
+    def is_sent(self) -> bool:
+        """Whether the whole request was handed to the system."""
+        return not self._unsent
+
+    def is_readable(self) -> bool:
+        """Whether an idle connection has something to read: its end, since nothing was asked."""
+        return bool(self._poll.poll(0))
+
+    def ask(self, pieces: Sequence[Piece], deadline: float | None) -> None:
+        """Send a request and receive its answer, which may come before all is sent.
+
+        Raises `TimeoutError`, another `OSError`, or `HttpError`.
+        """
+        self._unsent = list(pieces)
+        self._send()
+        while not self.answer.complete:
+            if self._wait(deadline):
+                try:
+                    self._receive()
+                except _LATER:
+                    continue
+            if self._unsent:
+                self._send()
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Wait until something can be received, or sent; returns whether it is the first."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            if self._socket.pending():
+                return True
+        elif not self._unsent and deadline is None:
+            return True  # receiving waits by itself
+        self._poll.modify(self._socket, select.POLLIN | select.POLLOUT if self._unsent else select.POLLIN)
+        events = self._poll.poll(None if deadline is None else 1e3 * seconds_until(deadline))
+        if not events:
+            raise TimeoutError
+        return bool(events[0][1] & ~select.POLLOUT)
+
+    def _send(self) -> None:
+        """Send as much as the system takes."""
         try:
-            # The thread keeps the time as well, but begins late if all threads are busy.
-            async with asyncio.timeout(step.left_s()):
-                return await asyncio.wrap_future(working)
-        except TimeoutError as error:
-            raise timed_out(step.timeout_s, self._blocking.url, model) from error
-        finally:
-            self._keep_place(working)
+            while self._unsent:
+                if self._is_tls:
+                    sent = self._socket.send(memoryview(self._unsent[0])[:TLS_BYTES])
+                else:
+                    sent = self._socket.sendmsg(self._unsent[:MOST_PIECES], (), socket.MSG_DONTWAIT)
+                drop(self._unsent, sent)
+        except _LATER:
+            return
+        except OSError:
+            # The server may have answered before it closed the connection.
+            with contextlib.suppress(OSError, HttpError):
+                while not self.answer.complete:
+                    self._receive(0 if self._is_tls else socket.MSG_DONTWAIT)
+            if not self.answer.complete:
+                raise
 
-    def _keep_place(self, working: Future[Any]) -> None:
-        """Count the request of a caller that has left as in flight until it is answered."""
-        if (in_flight := self._in_flight) and not working.done():
-            loop = asyncio.get_running_loop()
+    def _receive(self, flags: int = 0) -> None:
+        if count := self._socket.recv_into(self.answer.room(), 0, flags):
+            self.answer.received(count)
+        else:
+            self.answer.ended()
 
-            def answered(_: Future[Any]) -> None:
-                with contextlib.suppress(RuntimeError):  # the loop has ended
-                    loop.call_soon_threadsafe(in_flight.leave)
-
-            in_flight.stay()
-            working.add_done_callback(answered)
-
-    async def close(self) -> None:
-        """Close the idle sockets; requests in flight go on to their end."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-        self._blocking.close()
-
-
-def _received(connection: http.client.HTTPConnection) -> tuple[int, str | None, bytes]:
-    """The status, the length of the JSON head, and the body of an answer."""
-    response = connection.getresponse()
-    return response.status, response.headers.get(LENGTH), response.read()
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
 
 
-def _is_readable(kept: socket.socket) -> bool:
-    """Whether an idle socket has something to read: its end, since nothing was asked."""
-    poll = select.poll()
-    poll.register(kept, select.POLLIN)
-    return bool(poll.poll(0))
+def pieces_of(step: Step, *, is_tls: bool) -> list[Piece]:
+    """The pieces of a request. Small ones are one for TLS, which encrypts and sends each piece by itself."""
+    pieces: list[Piece] = [step.message, *step.tensors]
+    return [b"".join(pieces)] if is_tls and sum(map(len, pieces)) <= JOINED_BYTES else pieces
 
 
-def _time(step: Step) -> float | None:
-    """The seconds left for a step, None without a limit; raises `TimeoutError` after its deadline."""
-    if (left := step.left_s()) == 0:
+def drop(pieces: list[Piece], count: int) -> None:
+    """Remove the first `count` bytes, which were sent."""
+    if count == sum(map(len, pieces)):
+        pieces.clear()
+        return
+    while pieces and count >= len(pieces[0]):
+        count -= len(pieces.pop(0))
+    if count:
+        pieces[0] = memoryview(pieces[0])[count:]
+
+
+def deadline_of(step: Step) -> float | None:
+    """The time on the monotonic clock by which a call must end, None for none."""
+    return None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+
+
+def left_s(deadline: float | None) -> float | None:
+    """The seconds left, None without a deadline; raises `TimeoutError` after it."""
+    if deadline is None:
+        return None
+    if not (left := seconds_until(deadline)):
         raise TimeoutError
     return left
-
-
-def _translated(step: Step) -> tuple[str, bytes]:
-    """The path and the JSON head of a call; an empty head means GET."""
-    if step.method == "ModelConfig":
-        config = pb.ModelConfigRequest.FromString(step.message)
-        return _path(config.name, config.version, "config"), b""
-    request = pb.ModelInferRequest.FromString(step.message)
-    head: dict[str, Any] = {"parameters": _plain(request.parameters) | {"binary_data_output": True}}
-    if request.id:
-        head["id"] = request.id
-    head["inputs"] = [
-        {
-            "name": tensor.name,
-            "datatype": tensor.datatype,
-            "shape": list(tensor.shape),
-            "parameters": {"binary_data_size": size},
-        }
-        for tensor, size in zip(request.inputs, map(len, step.tensors), strict=True)
-    ]
-    return _path(request.model_name, request.model_version, "infer"), json.dumps(head).encode()
-
-
-def _path(model: str, version: str, verb: str) -> str:
-    version_path = f"/versions/{quote(version, safe='')}" if version else ""
-    return f"/v2/models/{quote(model, safe='')}{version_path}/{verb}"
-
-
-def _plain(parameters: Any) -> dict[str, Any]:
-    return {name: getattr(value, value.WhichOneof("parameter_choice")) for name, value in parameters.items()}
-
-
-def _checked(answer: tuple[int, str | None, bytes], step: Step, url: str, model: str) -> Any:
-    """The answer as over gRPC; raises a `ClientError` for another status, or for what Triton does not send."""
-    status, length, body = answer
-    if status != http.client.OK:
-        raise _refused(status, body, url, model)
-    try:
-        return _config(body) if step.method == "ModelConfig" else _outputs(length, body)
-    except Exception as error:  # json, protobuf and our own checks raise many kinds of error
-        raise ServerFailureError(
-            f"{url}: what answered for '{model}' is not what Triton sends ({type(error).__name__}: {error}): "
-            f"{body[:EXCERPT]!r}. Give the address of Triton's own HTTP port, or look at the proxy in between.",
-            status="UNKNOWN",
-            text=body[:EXCERPT].decode(errors="replace"),
-            model=model,
-            url=url,
-        ) from error
-
-
-def _config(body: bytes) -> Any:
-    """A ModelConfigResponse."""
-    response = pb.ModelConfigResponse()
-    # A newer server may have settings that tritonclient does not know.
-    json_format.ParseDict(json.loads(body), response.config, ignore_unknown_fields=True)
-    if not response.config.name:
-        raise ValueError("a configuration without a name")
-    return response
-
-
-def _outputs(length: str | None, body: bytes) -> Any:
-    """A ModelInferResponse from a JSON head and the tensors behind it; raises `ValueError` if the sizes differ."""
-    end = len(body) if length is None else int(length)
-    if not 0 <= end <= len(body):
-        raise ValueError(f"{LENGTH}: {end}, in an answer of {len(body)} bytes")
-    head = json.loads(body[:end])
-    response = pb.ModelInferResponse(model_name=head["model_name"], id=head.get("id", ""))
-    for output in head.get("outputs", ()):
-        response.outputs.add(name=output["name"], datatype=output["datatype"], shape=output["shape"])
-        size = output["parameters"]["binary_data_size"]
-        if not 0 <= size <= len(body) - end:
-            raise ValueError(f'output "{output["name"]}" has {size} bytes, and the answer {len(body) - end} more')
-        response.raw_output_contents.append(body[end : end + size])
-        end += size
-    if end != len(body):
-        raise ValueError(f"{len(body) - end} bytes after the last output")
-    return response
-
-
-def _refused(status: int, body: bytes, url: str, model: str) -> ClientError:
-    try:
-        text = str(json.loads(body)["error"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        text = body[:EXCERPT].decode(errors="replace") or f"HTTP status {status}"
-    name = STATUS.get(status, "INTERNAL")
-    return explained(name, text, url, model, http=True)
 
 
 def _no_tls(error: ssl.SSLError, url: str, model: str) -> TlsError:

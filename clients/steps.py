@@ -8,13 +8,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from . import wire
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One call of the protocol: its method, the serialised request message, and the tensors that follow it.
 
     `method` is one of the service GRPCInferenceService, for example "ModelInfer". The call may take `timeout_s` seconds

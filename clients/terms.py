@@ -14,6 +14,9 @@ LONGEST_S = 1e6
 """The longest deadline, 11 days. A longer one counts as none: sockets and gRPC fail with much longer times."""
 
 
+DEFAULT_PRIORITY, NO_ID = 0, ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Terms:
     """The terms of one call: `timeout_s` for its answer; `priority`, 1 the highest and 0 the model's default.
@@ -41,21 +44,37 @@ class Terms:
         for name, value in (self.parameters or {}).items():
             _check(name, value)
 
-    def encoded(self, *, longest_server_deadline_s: float) -> bytes:
-        """The bytes that the terms add to a request.
+    def of_call(
+        self, timeout_s: float | None, priority: int, request_id: str, parameters: Mapping[str, Parameter] | None
+    ) -> "Terms":
+        """The terms of a call of the model whose own these are; these if the call sets none."""
+        if timeout_s is None and parameters is None and priority is DEFAULT_PRIORITY and request_id is NO_ID:
+            return self
+        return Terms(
+            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            priority=priority,
+            request_id=request_id,
+            parameters=parameters,
+        )
 
-        A deadline of at most `longest_server_deadline_s` becomes the request's parameter `timeout`, in microseconds;
-        the server drops the request if it is still queued at that time.
+    def server_timeout_us(self, longest_server_deadline_s: float) -> int:
+        """The request's parameter `timeout` in microseconds, 0 for none.
+
+        It is the deadline if that is at most `longest_server_deadline_s`; the server drops the request if it is still
+        queued at that time.
         """
         limit = self.timeout_s or 0.0
-        if limit > longest_server_deadline_s:
-            limit = 0.0
-        if not (self.priority or self.request_id or limit or self.parameters):
+        return math.ceil(limit * 1e6) if limit <= longest_server_deadline_s else 0
+
+    def encoded(self, *, longest_server_deadline_s: float) -> bytes:
+        """The bytes that the terms add to a request over gRPC."""
+        server_timeout_us = self.server_timeout_us(longest_server_deadline_s)
+        if not (self.priority or self.request_id or server_timeout_us or self.parameters):
             return b""
         return wire.options(
             self.request_id,
             priority=self.priority,
-            server_timeout_us=math.ceil(limit * 1e6),
+            server_timeout_us=server_timeout_us,
             parameters=self.parameters,
         )
 

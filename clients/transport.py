@@ -89,7 +89,7 @@ def connect(endpoint: Endpoint, name: str, *, waits: bool = True) -> BlockingTra
 def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight, *, waits: bool = True) -> AsyncTransport:
     """A connection for asyncio over HTTP or gRPC."""
     if name == "http":
-        from .rest import RestConnection
+        from .async_rest import RestConnection
 
         return RestConnection(endpoint, in_flight)
     from .connection import RECONNECT_S, Connection

@@ -70,10 +70,15 @@ def options(
 
 _LENGTH = struct.Struct("<I")
 
+_PLAIN = "".join(dtype.char for dtype in DTYPES.values() if dtype.isbuiltin == 1 and not dtype.hasobject)
+"""numpy's letters for the dtypes that Python's own memoryview knows."""
+
 
 def contents(array: Array | DeviceArray) -> memoryview:
     """The bytes of a tensor as the protocol sends them; an array on a GPU is copied from there."""
     local: Array = array.to_host() if isinstance(array, DeviceArray) else array
+    if local.dtype.char in _PLAIN and local.size and local.flags.c_contiguous:
+        return local.data.cast("B")
     if local.dtype.hasobject:
         return memoryview(_joined_texts(local))
     return np.ascontiguousarray(local).reshape(-1).view(np.uint8).data

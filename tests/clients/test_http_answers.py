@@ -27,8 +27,8 @@ from clients import (
     ServerUnreachableError,
     Tls,
 )
-from clients import protocol as pb
 from clients.rest import BlockingRestConnection
+from clients.rest_wire import Requests
 from clients.steps import Step
 
 ONE = np.ones((1, 1), np.float32)
@@ -222,7 +222,7 @@ def test_a_request_that_may_have_run_is_not_sent_again(
 def test_a_request_for_the_configuration_is_sent_again(between: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     handler, url = between
     connection = BlockingRestConnection(f"http://{url}")
-    step = Step("ModelConfig", pb.ModelConfigRequest(name="m").SerializeToString())
+    step = Step("ModelConfig", Requests(connection.endpoint, "m", "").config)
     assert connection.call(step, "m").config.name == "m"
     paths: list[str] = []
 

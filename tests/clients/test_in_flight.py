@@ -138,12 +138,12 @@ def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
 
 
 @pytest.mark.server
-def test_http_has_64_places_and_grpc_1024(client_server: Server) -> None:
+def test_http_has_256_places_and_grpc_1024(client_server: Server) -> None:
     async def limit(transport: Transport) -> int:
         async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
             return model._in_flight.limit
 
-    assert [asyncio.run(limit("http")), asyncio.run(limit("grpc"))] == [64, 1024]
+    assert [asyncio.run(limit("http")), asyncio.run(limit("grpc"))] == [256, 1024]
 
 
 @pytest.mark.server

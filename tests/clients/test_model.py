@@ -240,22 +240,3 @@ def test_closing_ends_the_calls_of_other_threads(client_server: Server, transpor
     assert ends == [None, None]
     with pytest.raises(ClosedError):
         model.predict(ONE)
-
-
-def test_a_deadline_counts_while_all_threads_are_busy(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("clients.rest.THREADS", 1)
-
-    async def late() -> None:
-        async with AsyncModel("slow", url=client_server.http_url, transport="http") as model:
-            model._in_flight.limit = 2  # more than threads
-            before = Counters.read(client_server.grpc_url, "slow")
-            first = asyncio.create_task(model.predict(0.8 * ONE))
-            await asyncio.sleep(0.1)
-            with pytest.raises(TimedOutError, match=r"no answer within 0\.2 s"):
-                await model.predict(0 * ONE, timeout_s=0.2)
-            assert not first.done()
-            await first
-            await model.predict(0 * ONE)
-            assert (Counters.read(client_server.grpc_url, "slow") - before).requests <= 2
-
-    asyncio.run(late())

@@ -12,6 +12,7 @@ from perf.stats.interval import Interval
 from perf.studies import aimd_cap as cap
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
+from perf.studies.cost.record import CostRecord
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
@@ -145,6 +146,11 @@ def transport_gains(cells: Sequence[TransportCell]) -> list[SharedMemoryGain]:
         for cell in cells
         if cell.transport != "shared_memory"
     ]
+
+
+def cost_record() -> CostRecord:
+    """The costs in git."""
+    return file.read(RESULTS / "clients" / "cost.json", CostRecord)
 
 
 def transport_cells() -> tuple[TransportCell, ...]:

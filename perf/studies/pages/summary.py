@@ -8,6 +8,7 @@ from perf.scale.rules import FIELD
 from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
 from perf.studies.cluster.faults import KILL_DOOR
+from perf.studies.cost.record import HTTP, RAW, over
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
@@ -89,6 +90,14 @@ def _cluster() -> str:
     longest = max(record.counts.longest_ms for record in records) / 1e3
     sums = f"{failed:,} failed and {wrong} wrong of {requests:,} requests"
     return f"{sums} in {len(records)} trials, the longest {longest:.1f} s"
+
+
+@experiment("cost --rounds 7", page="../../clients/README.md")
+def _cost() -> str:
+    """What does a call cost its client in CPU time?"""
+    record = experiments.cost_record()
+    costs = ", ".join(f"{kind} {statistics.median(values):.0f} us" for kind, values in record.cost_us.items())
+    return f"{costs}; http / raw {interval_text(over(record.cost_us, HTTP, RAW))}"
 
 
 @experiment("goodput --live --seeds 5", page="goodput/README.md")

@@ -42,9 +42,14 @@ class TritonPythonModel:
 def build(repository: Path) -> None:
     """Write the models of `SHAPES`."""
     for name, (input_dims, output_dims) in SHAPES.items():
-        version = repository / name / "1"
-        version.mkdir(parents=True)
-        (version / "model.py").write_text(MODEL.format(output=output_dims))
-        (version.parent / "config.pbtxt").write_text(
-            CONFIG.format(name=name, input=list(input_dims), output=list(output_dims))
-        )
+        write(repository, name, input_dims, output_dims)
+
+
+def write(repository: Path, name: str, input_dims: tuple[int, ...], output_dims: tuple[int, ...]) -> None:
+    """Write one model; its answer begins with the first value of its input."""
+    version = repository / name / "1"
+    version.mkdir(parents=True)
+    (version / "model.py").write_text(MODEL.format(output=output_dims))
+    (version.parent / "config.pbtxt").write_text(
+        CONFIG.format(name=name, input=list(input_dims), output=list(output_dims))
+    )

@@ -1,0 +1,283 @@
+"""The connections of HTTP: kept, closed, answered early, left by their callers, and full of large tensors."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from raw_server import RawServer, Request, answer, echo, raw_server, whole
+
+from clients import AsyncModel, ClosedError, Model, ServerFailureError, ServerUnreachableError, TimedOutError
+from clients.transport import Transport
+
+HTTP: Transport = "http"
+ONE = np.ones((1, 1), np.float32)
+LARGE = np.arange(25_000_000, dtype=np.float32)[None]
+"""100 MB."""
+
+Predict = Callable[..., Awaitable[Any]]
+
+
+@contextlib.asynccontextmanager
+async def opened(kind: str, url: str) -> AsyncIterator[Predict]:
+    """The call of a model of either kind."""
+    if kind == "async":
+        async with AsyncModel("m", url=url, transport=HTTP, timeout_s=30) as model:
+            yield model.predict
+    else:
+        with Model("m", url=url, transport=HTTP, timeout_s=30) as blocking:
+            yield lambda *arrays, **terms: asyncio.to_thread(blocking.predict, *arrays, **terms)
+
+
+KINDS = pytest.mark.parametrize("kind", ["blocking", "async"])
+
+
+def run(scenario: Callable[[RawServer], Awaitable[None]], script: Callable[[Request], bool] = echo) -> None:
+    with raw_server(script) as server:
+        asyncio.run(scenario(server))  # type: ignore[arg-type]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait, while the loop goes on."""
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@KINDS
+def test_one_connection_carries_one_call_after_another(kind: str) -> None:
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            for number in range(20):
+                assert (await predict(number * ONE)).item() == number
+            assert server.connections == 1
+        await until(lambda: server.ended == [0])
+
+    run(scenario)
+
+
+@KINDS
+def test_a_connection_that_the_server_wants_closed_is_not_used_again(kind: str) -> None:
+    def closing(request: Request) -> bool:
+        request.client.sendall(answer(request.tensor(), "Connection: close"))
+        return True
+
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            for number in range(3):
+                assert (await predict(number * ONE)).item() == number
+            assert server.connections == 3
+            await until(lambda: len(server.ended) == 3)
+
+    run(scenario, closing)
+
+
+@KINDS
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_connection_that_ends_between_calls_is_replaced(kind: str, reset: bool) -> None:
+    def closing(request: Request) -> bool:
+        request.client.sendall(answer(request.tensor()))
+        if reset:
+            request.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        return False
+
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            for number in range(3):
+                assert (await predict(number * ONE)).item() == number
+                time.sleep(0.05)  # the loop stands still, as for a program that computes
+        assert server.connections == 3
+
+    run(scenario, closing)
+
+
+@KINDS
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nContent-Le", answer(ONE)[:-1]])
+def test_a_connection_that_ends_in_the_middle_is_an_error_that_may_have_run(kind: str, sent: bytes) -> None:
+    def breaking(request: Request) -> bool:
+        if request.tensor().item() < 0:
+            request.client.sendall(sent)
+            return False
+        return echo_of(request)
+
+    def echo_of(request: Request) -> bool:
+        request.client.sendall(answer(ONE))
+        return True
+
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            for value in (-1, 1, -1, 1):  # on a new connection, and on a kept one
+                if value > 0:
+                    assert (await predict(value * ONE)).item() == 1
+                    continue
+                with pytest.raises(ServerUnreachableError) as failure:
+                    await predict(value * ONE)
+                assert (failure.value.status, failure.value.retryable) == ("UNAVAILABLE", False)
+        assert server.connections == 3
+
+    run(scenario, breaking)
+
+
+@KINDS
+@pytest.mark.parametrize("then", ["waits", "closes", "resets"])
+def test_an_error_before_all_is_sent_is_the_error_of_the_call(kind: str, then: str) -> None:
+    ended = threading.Event()
+
+    def refuse(request: Request) -> bool:
+        if request.length() < 1_000_000:
+            return echo(request)
+        request.client.sendall(whole(413, b'{"error": "too large for this proxy"}', "Connection: close"))
+        if then == "waits":
+            ended.wait(20)
+        elif then == "resets":
+            request.client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        return False
+
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            for _ in range(3):
+                with pytest.raises((ServerFailureError, ServerUnreachableError)) as failure:
+                    await predict(LARGE)
+                if then == "waits":
+                    assert failure.value.text == "too large for this proxy"
+                # A reset can overtake the answer.
+                if then == "closes":
+                    assert isinstance(failure.value, ServerFailureError)
+                assert (await predict(ONE)).item() == 1
+        ended.set()
+
+    run(scenario, refuse)
+
+
+@KINDS
+def test_large_tensors_go_both_ways_without_copies(kind: str) -> None:
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            np.testing.assert_array_equal(await predict(LARGE), LARGE)
+            tracemalloc.start()
+            before, _ = tracemalloc.get_traced_memory()
+            received = await predict(LARGE)
+            _, most = tracemalloc.get_traced_memory()
+            np.testing.assert_array_equal(received, LARGE)
+            del received
+            # A connection that is kept does not keep the answer.
+            await until(lambda: tracemalloc.get_traced_memory()[0] - before < 1_000_000)
+            tracemalloc.stop()
+        # The server is in this process; it reads the request into one buffer, which it copies once.
+        assert most - before < 5.5 * LARGE.nbytes
+
+    run(scenario)
+
+
+def slowly(request: Request) -> bool:
+    """Answer after as many seconds as the tensor says."""
+    array = request.tensor()
+    time.sleep(float(array.flat[0]))
+    request.client.sendall(answer(array))
+    return True
+
+
+def test_the_connection_of_a_cancelled_call_is_never_used_again() -> None:
+    async def scenario(server: RawServer) -> None:
+        async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=2) as model:
+            left = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            # The server still works on both, so they keep their places.
+            assert (model._in_flight.count, server.ended) == (2, [])
+            assert (await model.predict(0 * ONE)).item() == 0
+            await until(lambda: sorted(server.ended) == [0, 1])
+            assert (server.connections, model._in_flight.count) == (3, 0)
+
+    run(scenario, slowly)
+
+
+def test_a_call_cancelled_while_it_is_sent_never_reaches_the_model() -> None:
+    reading = threading.Event()
+
+    def stuck(request: Request) -> bool:
+        if request.length() < 1_000_000:
+            return echo(request)
+        reading.wait(20)
+        with pytest.raises(ConnectionError):
+            request.body()
+        return False
+
+    async def scenario(server: RawServer) -> None:
+        async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=1) as model:
+            task = asyncio.create_task(model.predict(LARGE))
+            await asyncio.sleep(0.2)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert model._in_flight.count == 0
+            reading.set()
+            assert (await model.predict(ONE)).item() == 1
+
+    run(scenario, stuck)
+
+
+def test_cancellations_at_any_moment_mix_up_no_answers() -> None:
+    rng = np.random.default_rng(5)
+
+    async def scenario(server: RawServer) -> None:
+        counts = {"left": 0, "answered": 0}
+
+        async def caller(model: AsyncModel, number: int) -> None:
+            for call in range(60):
+                value = np.float32(1000 * number + call)
+                task = asyncio.create_task(model.predict(value * ONE))
+                await asyncio.sleep(rng.choice([0, 0, 1e-4, 5e-4, 2e-3]))
+                if rng.random() < 0.5:
+                    task.cancel()
+                try:
+                    assert (await task).item() == value
+                    counts["answered"] += 1
+                except asyncio.CancelledError:
+                    counts["left"] += 1
+
+        async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=16) as model:
+            await asyncio.gather(*(caller(model, number) for number in range(16)))
+            assert min(counts.values()) > 50
+            await until(lambda: not model._in_flight.count)
+        await until(lambda: len(server.ended) == server.connections)
+
+    run(scenario)
+
+
+@KINDS
+def test_a_deadline_closes_the_connection(kind: str) -> None:
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            assert (await predict(0 * ONE)).item() == 0
+            for _ in range(2):
+                with pytest.raises(TimedOutError, match=r"no answer within 0\.05 s"):
+                    await predict(0.3 * ONE, timeout_s=0.05)
+                assert (await predict(0 * ONE)).item() == 0
+            await until(lambda: sorted(server.ended) == [0, 1])
+
+    run(scenario, slowly)
+
+
+def test_closing_ends_the_connections_that_nobody_waits_for() -> None:
+    async def scenario(server: RawServer) -> None:
+        model = AsyncModel("m", url=server.url, transport=HTTP)
+        await model.__aenter__()
+        waiting, left = (asyncio.create_task(model.predict(0.4 * ONE)) for _ in range(2))
+        await asyncio.sleep(0.1)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        await model.close()
+        assert (await waiting).item() == pytest.approx(0.4)
+        with pytest.raises(ClosedError):
+            await model.predict(ONE)
+        await until(lambda: len(server.ended) == server.connections)
+
+    run(scenario, slowly)
