@@ -85,12 +85,20 @@ class Executor:
     def run(self, requests: Sequence[Tensors]) -> list[Answer]:
         """The answers of all requests, in their order, from one run of the graph; raises any error of the run."""
         outputs = self._run(self.outputs, self._gather(requests), self._options)
-        if self._refuses_nan:
+        if self._refuses_nan and not self._padded:
             _check_numbers(self.outputs, outputs)
         for index in self._texts:
             outputs[index] = to_bytes(outputs[index])
         answers = self._scatter(outputs, requests)
-        return self._padded.cut(self.outputs, answers, requests) if self._padded else answers
+        return self._cut(self._padded, answers, requests) if self._padded else answers
+
+    def _cut(self, padded: Padded, answers: list[Answer], requests: Sequence[Tensors]) -> list[Answer]:
+        """The answers without padding, of which NaN is no fault of a request."""
+        cut = padded.cut(self.outputs, answers, requests)
+        if self._refuses_nan:
+            for answer in cut:
+                _check_numbers(self.outputs, answer)
+        return cut
 
 
 def _check_numbers(names: Sequence[str], outputs: Sequence[Any]) -> None:

@@ -67,8 +67,14 @@ class Padded:
         return None
 
     def lengths(self, request: Tensors) -> Lengths:
-        """The sizes of the padded axes of a request."""
+        """The sizes of the padded axes of a request, all 1 or more; raises `LengthError` for others."""
         lengths = {axis: request[axis.tensor].shape[axis.index] for axis in self._settings.fills}
+        for axis, length in lengths.items():
+            if not length:
+                raise LengthError(
+                    f"input '{axis.tensor}' has no elements along axis {axis.index}, which is padded: beside a longer "
+                    "request it would be padding only, and its answer another than alone. Send 1 element or more."
+                )
         for first, second in self._alike:
             if lengths[first] != lengths[second]:
                 raise LengthError(

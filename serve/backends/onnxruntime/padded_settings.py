@@ -8,23 +8,27 @@
 Axes count from 0, which is the batch axis, as in the graph.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import parameters
 from parameters import ParameterError
 from tensor_types import Config, GraphTensor, configured_dims, graph_shape, name_list
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 KEYS = ("pad", "pad_mask", "cut", "pad_lengths")
-AXIS = r"(?P<{0}>[^\s=,\[\]]+)\[(?P<{0}_axis>\d+)\]"
-PAD = re.compile(AXIS.format("input") + r"=(?P<value>[-+.\w]+)")
+AXIS = r"(?P<{0}>[^\s=,\[\]]+)\[(?P<{0}_axis>\d{{1,9}})\]"
+PAD = re.compile(AXIS.format("input") + r"=(?P<value>[-+.\w]{1,64})")
 MASK = re.compile(r"(?P<mask>[^\s=,\[\]]+)=" + AXIS.format("input"))
 CUT = re.compile(
-    AXIS.format("output") + r"=(?:" + AXIS.format("input") + r"|\(" + AXIS.format("moved") + r"(?P<by>[+-]\d+)\))"
-    r"(?:/(?P<stride>[1-9]\d*))?"
+    AXIS.format("output") + r"=(?:" + AXIS.format("input") + r"|\(" + AXIS.format("moved") + r"(?P<by>[+-]\d{1,9})\))"
+    r"(?:/(?P<stride>[1-9]\d{0,8}))?"
 )
 FORMS = {
     "pad": (PAD, "tokens[1]=0"),
@@ -39,14 +43,23 @@ MASK_TYPES: Mapping[str, "np.dtype[Any]"] = {
     "tensor(float16)": np.dtype(np.float16),
 }
 """The types that a mask may have in the graph."""
+FLOATS: Mapping[str, "np.dtype[Any]"] = {
+    "TYPE_FP16": np.dtype(np.float16),
+    "TYPE_FP32": np.dtype(np.float32),
+    "TYPE_FP64": np.dtype(np.float64),
+}
+LENGTH = re.compile(r"\d{1,9}")
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Axis:
-    """An axis of an input; 0 is the batch axis."""
+    """An axis of an input or output; 0 is the batch axis."""
 
     tensor: str
     index: int
+
+    def __str__(self) -> str:
+        return f"{self.tensor}[{self.index}]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +94,11 @@ class PaddedSettings:
             if given := [key for key in KEYS if parameters.text(config, key) is not None]:
                 raise _refused(config, given[0], "and no parameter pad, so nothing is padded. Write which axes vary")
             return None
-        fills = {_axis(entry, "input"): _value(config, entry["value"]) for entry in found["pad"]}
-        masks = {entry["mask"]: _axis(entry, "input") for entry in found["pad_mask"]}
+        fills = _once(
+            config, "pad", [(_axis(entry, "input"), _value(config, entry["value"])) for entry in found["pad"]]
+        )
+        masks = _once(config, "pad_mask", [(entry["mask"], _axis(entry, "input")) for entry in found["pad_mask"]])
+        _once(config, "cut", [(_axis(entry, "output"), entry) for entry in found["cut"]])
         cuts: dict[str, list[Cut]] = {}
         for entry in found["cut"]:
             source = _axis(entry, "input" if entry["input"] else "moved")
@@ -139,7 +155,7 @@ class PaddedSettings:
 
     def _check_source(self, config: Config, key: str, source: Axis) -> None:
         if source not in self.fills:
-            raise _refused(config, key, f"and pad does not name {source.tensor}[{source.index}]. Add it to pad")
+            raise _refused(config, key, f"and pad does not name {source}. Add it to pad")
 
 
 def check_graph(config: Config, settings: PaddedSettings, graph: Sequence[GraphTensor]) -> None:
@@ -165,7 +181,7 @@ def check_graph(config: Config, settings: PaddedSettings, graph: Sequence[GraphT
                 "pad_mask",
                 f"and the graph's '{mask}' is a {inputs[mask].type} of shape {graph_shape(inputs[mask])}; a mask that "
                 f"is made has shape [-1, -1] and one of the types {', '.join(MASK_TYPES)}. Let clients send it: "
-                f"declare it as an input and add it to pad ({source.tensor}[{source.index}] has its length)",
+                f"declare it as an input and add it to pad ({source} has its length)",
             )
 
 
@@ -191,14 +207,23 @@ def _check_padded(config: Config, axis: Axis, inputs: Mapping[str, Config]) -> N
 
 
 def _check_fill(config: Config, tensor: Config, fill: float) -> None:
-    data_type = tensor["data_type"].removeprefix("TYPE_").lower()
-    if "int" not in data_type:
-        return
-    info = np.iinfo(data_type)
-    if fill != int(fill) or not info.min <= fill <= info.max:
+    if not _holds(tensor["data_type"], fill):
         raise _refused(
             config, "pad", f"and the input '{tensor['name']}' of {tensor['data_type']}, which cannot hold {fill:g}"
         )
+
+
+def _holds(data_type: str, fill: float) -> bool:
+    """Whether a tensor of this type can have this value; infinity is one of a float."""
+    if data_type in FLOATS:
+        with np.errstate(over="ignore"):
+            return math.isinf(fill) or bool(np.isfinite(FLOATS[data_type].type(fill)))
+    if math.isinf(fill) or fill != int(fill):
+        return False
+    if data_type == "TYPE_BOOL":
+        return fill in (0, 1)
+    info = np.iinfo(data_type.removeprefix("TYPE_").lower())
+    return info.min <= fill <= info.max
 
 
 def _refuse_budget(config: Config) -> None:
@@ -225,6 +250,16 @@ def _entries(config: Config, key: str) -> list[dict[str, str]]:
     return found
 
 
+def _once(config: Config, key: str, pairs: Sequence[tuple[Key, Value]]) -> dict[Key, Value]:
+    """The pairs as a mapping; raises `ParameterError` for two of one key, of which one would be lost."""
+    found: dict[Key, Value] = {}
+    for name, value in pairs:
+        if name in found:
+            raise _refused(config, key, f"which names {name} twice. Leave one of the two out")
+        found[name] = value
+    return found
+
+
 def _axis(entry: Mapping[str, str], name: str) -> Axis:
     return Axis(tensor=entry[name], index=int(entry[f"{name}_axis"]))
 
@@ -235,9 +270,14 @@ def _value(config: Config, text: str) -> float:
     except ValueError:
         pass
     try:
-        return float(text)
+        value = float(text)
     except ValueError:
-        raise _refused(config, "pad", f"whose value '{text}' is no number") from None
+        value = math.nan
+    if math.isnan(value):
+        raise _refused(config, "pad", f"whose value '{text}' is no number")
+    if math.isinf(value) and "inf" not in text.lower():
+        raise _refused(config, "pad", f"whose value '{text}' no type can hold. Write inf if that is meant")
+    return value
 
 
 def _lengths(config: Config) -> tuple[int, ...]:
@@ -245,8 +285,8 @@ def _lengths(config: Config) -> tuple[int, ...]:
     if text is None:
         return ()
     words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() and int(word) for word in words):
-        raise _refused(config, "pad_lengths", "which are not whole numbers of 1 or more")
+    if not words or not all(LENGTH.fullmatch(word) and int(word) for word in words):
+        raise _refused(config, "pad_lengths", "which are not whole numbers of 1 or more, of 9 digits at most")
     return tuple(sorted({int(word) for word in words}))
 
 

@@ -9,7 +9,7 @@ import gpu
 import numpy as np
 import onnxruntime
 import pytest
-from executor import Executor
+from executor import Executor, NanError
 from hypothesis import given
 from hypothesis import strategies as st
 from padded import LengthError, Padded
@@ -105,6 +105,27 @@ def test_the_parameters_are_read() -> None:
             "has padding_budget, and pad_lengths or several axes in pad",
         ),
         ({"cut": "each[1]=tokens[1]"}, (), "and no parameter pad, so nothing is padded"),
+        ({"pad": "tokens[1]=inf"}, (), "of TYPE_INT64, which cannot hold inf"),
+        ({"pad": "tokens[1]=nan"}, (), "whose value 'nan' is no number"),
+        ({"pad": "tokens[1]=1e400"}, (), "whose value '1e400' no type can hold"),
+        ({"pad": f"tokens[1]={5000 * '9'}"}, (), "does not have the form"),
+        ({"pad": "tokens[1]=9223372036854775808"}, (), "of TYPE_INT64, which cannot hold"),
+        ({"pad": "tokens[1]=nan"}, (declared("tokens", [-1], "TYPE_FP32"),), "whose value 'nan' is no number"),
+        ({"pad": "tokens[1]=1e400"}, (declared("tokens", [-1], "TYPE_FP64"),), "whose value '1e400' no type can hold"),
+        (
+            {"pad": "tokens[1]=1e10"},
+            (declared("tokens", [-1], "TYPE_FP16"),),
+            r"of TYPE_FP16, which cannot hold 1e\+10",
+        ),
+        ({"pad": "tokens[1]=-1e39"}, (declared("tokens", [-1], "TYPE_FP32"),), r"of TYPE_FP32, .* hold -1e\+39"),
+        ({"pad": "tokens[1]=7"}, (declared("tokens", [-1], "TYPE_BOOL"),), "of TYPE_BOOL, which cannot hold 7"),
+        ({"pad": f"tokens[{5000 * '9'}]=0"}, (), "does not have the form"),
+        ({"pad": "tokens[1]=0", "pad_lengths": 5000 * "9"}, (), "whole numbers of 1 or more, of 9 digits at most"),
+        ({"pad": "tokens[1]=0", "cut": f"each[1]=(tokens[1]+{5000 * '9'})"}, (), "does not have the form"),
+        ({"pad": "tokens[1]=0", "cut": f"each[1]=tokens[1]/{5000 * '9'}"}, (), "does not have the form"),
+        ({"pad": "tokens[1]=0, tokens[01]=5"}, (), r"which names tokens\[1\] twice"),
+        ({"pad": "tokens[1]=0", "cut": "each[1]=tokens[1], each[1]=tokens[1]/2"}, (), r"which names each\[1\] twice"),
+        ({"pad": "tokens[1]=0", "pad_mask": "mask=tokens[1], mask=tokens[1]"}, (), "which names mask twice"),
     ],
 )
 def test_a_wrong_parameter_is_refused(values: dict[str, str], inputs: tuple[dict[str, Any], ...], message: str) -> None:
@@ -112,8 +133,26 @@ def test_a_wrong_parameter_is_refused(values: dict[str, str], inputs: tuple[dict
         PaddedSettings.of(config(values, *inputs))
 
 
+@pytest.mark.parametrize(
+    ("data_type", "dtype", "text", "fill"),
+    [
+        ("TYPE_FP16", "float16", "-inf", -np.inf),
+        ("TYPE_FP16", "float16", "-65504", -65504),
+        ("TYPE_FP32", "float32", "-3.4028235e38", np.finfo(np.float32).min),
+        ("TYPE_FP64", "float64", "1e300", 1e300),
+        ("TYPE_BOOL", "bool", "1", True),
+        ("TYPE_UINT64", "uint64", "18446744073709551615", 2**64 - 1),
+        ("TYPE_INT8", "int8", "-128", -128),
+    ],
+)
+def test_values_at_the_ends_of_a_type_fill(data_type: str, dtype: str, text: str, fill: float) -> None:
+    joiner = padded({"pad": f"tokens[1]={text}"}, inputs=(declared("tokens", [-1], data_type),))
+    joined = joiner.gather([{"tokens": np.zeros((1, length), dtype=dtype)} for length in (1, 2)])["tokens"]
+    assert joined[0, 1] == np.dtype(dtype).type(fill)
+
+
 @given(
-    shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(0, 6), st.integers(0, 6)), min_size=1, max_size=5),
+    shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=5),
     lengths=st.sampled_from(["", "4 8", "6"]),
 )
 def test_own_elements_stay_and_the_rest_is_filled(shapes: list[tuple[int, int, int]], lengths: str) -> None:
@@ -162,6 +201,40 @@ def test_a_request_beyond_the_largest_length_is_refused() -> None:
     assert joiner.gather([{"tokens": np.ones((1, 5), dtype=np.int64)}])["tokens"].shape == (1, 8)
     with pytest.raises(LengthError, match=r"has 9 elements along a padded axis, and the largest .* is 8"):
         joiner.gather([{"tokens": np.ones((1, 9), dtype=np.int64)}])
+
+
+@pytest.mark.parametrize("lengths", ["", "4 8"])
+def test_a_request_without_elements_is_refused_alone_and_beside_others(lengths: str) -> None:
+    """Alone it would run with length 0, and beside others as a row of padding only, which has another answer."""
+    joiner = padded({"pad": "tokens[1]=0"} | ({"pad_lengths": lengths} if lengths else {}))
+    empty, other = ({"tokens": np.ones((1, length), dtype=np.int64)} for length in (0, 3))
+    assert isinstance(joiner.fault(empty), LengthError)
+    assert joiner.fault(other) is None
+    for requests in ([empty], [empty, other]):
+        with pytest.raises(LengthError, match="input 'tokens' has no elements along axis 1, which is padded"):
+            joiner.gather(requests)
+
+
+class Roots:
+    """A session that answers the square roots of its inputs."""
+
+    def get_inputs(self) -> list[Tensor]:
+        return [Tensor(name="tokens", shape=["batch", "length"], type="tensor(float)")]
+
+    def run(self, names: Any, feed: dict[str, Any], options: Any) -> list[Any]:
+        with np.errstate(invalid="ignore"):
+            return [np.sqrt(feed["tokens"])]
+
+
+def test_nan_in_padding_is_no_fault_of_a_request() -> None:
+    values = {"pad": "tokens[1]=-1", "pad_lengths": "4", "cut": "each[1]=tokens[1]", "nan_outputs": "error"}
+    made = config(values, declared("tokens", [-1], "TYPE_FP32"))
+    executor = Executor(made, Roots())
+    right, wrong = ({"tokens": np.array([row], dtype=np.float32)} for row in ([4, 9], [4, -9, 16]))
+    assert [[part.tolist() for part in answer] for answer in executor.run([right, right])] == [[[[2, 3]]]] * 2
+    for requests in ([wrong], [right, wrong]):
+        with pytest.raises(NanError, match="output 'each' holds NaN"):
+            executor.run(requests)
 
 
 def test_outputs_are_cut_to_what_a_request_is_due() -> None:
