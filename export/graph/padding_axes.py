@@ -1,7 +1,9 @@
 """The axes of a graph along which requests may differ in length, and the masks that say where padding begins."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -72,31 +74,45 @@ class Variation:
         """The names of the graph's dimensions that vary."""
         return sorted({axis.size for axis in self.fills})
 
-    def alone(self, model: onnx.ModelProto, valid: Mapping[str, Range], lengths: Mapping[str, int], seed: int) -> Rows:
-        """One random request of these lengths."""
-        longest = max(lengths.values())
-        rows = random_rows(model, valid, rows=1, open_dim=longest, seed=seed)
-        return self._masked({name: array[self._own(name, array, lengths)] for name, array in rows.items()}, lengths)
+    def alone(
+        self,
+        model: onnx.ModelProto,
+        valid: Mapping[str, Range],
+        lengths: Mapping[str, int],
+        seed: int,
+        *,
+        rows: int = 1,
+    ) -> Rows:
+        """Random requests of these lengths."""
+        drawn = random_rows(model, valid, rows=rows, open_dim=max(lengths.values()), seed=seed)
+        request = {name: array[self._own(name, array, lengths)] for name, array in drawn.items()}
+        for name, axis in self.masks.items():
+            request[name] = np.ones((rows, lengths[axis.size]), dtype=request[name].dtype)
+        return request
 
-    def padded(self, request: Rows, lengths: Mapping[str, int]) -> Rows:
-        """The request padded to these lengths."""
+    def joined(self, requests: Sequence[Rows], lengths: Mapping[str, int]) -> Rows:
+        """One batch of these requests, each padded to these lengths."""
+        longer = [self._padded(request, lengths) for request in requests]
+        return {name: np.concatenate([each[name] for each in longer]) for name in longer[0]}
+
+    def _padded(self, request: Rows, lengths: Mapping[str, int]) -> Rows:
         longer = {}
         for name, array in request.items():
             shape = list(array.shape)
             for axis in self.fills:
                 if axis.tensor == name:
                     shape[axis.index] = lengths[axis.size]
-            fill = next((fill for axis, fill in self.fills.items() if axis.tensor == name), 0)
-            longer[name] = np.full(shape, fill, dtype=array.dtype)
+            longer[name] = np.full(shape, self.fill(name), dtype=array.dtype)
             longer[name][tuple(map(slice, array.shape))] = array
         own = {axis.size: request[axis.tensor].shape[axis.index] for axis in self.fills}
         for name, axis in self.masks.items():
-            longer[name] = (np.arange(lengths[axis.size]) < own[axis.size]).astype(request[name].dtype)[None]
+            row = (np.arange(lengths[axis.size]) < own[axis.size]).astype(request[name].dtype)
+            longer[name] = np.repeat(row[None], len(request[name]), axis=0)
         return longer
 
-    def _masked(self, request: dict[str, Array], lengths: Mapping[str, int]) -> Rows:
-        masks = {name: np.ones((1, lengths[axis.size]), dtype=request[name].dtype) for name, axis in self.masks.items()}
-        return request | masks
+    def fill(self, tensor: str) -> float:
+        """What an input is filled with; 0 for one that does not vary."""
+        return next((fill for axis, fill in self.fills.items() if axis.tensor == tensor), 0.0)
 
     def _own(self, name: str, array: Array, lengths: Mapping[str, int]) -> tuple[slice, ...]:
         sizes = {axis.index: lengths[axis.size] for axis in self.fills if axis.tensor == name}
@@ -112,19 +128,30 @@ def _open_axes(value: onnx.ValueInfoProto) -> Iterator[Axis]:
 def _check_fills(model: onnx.ModelProto, values: Mapping[str, float]) -> None:
     for value in graph_inputs(model):
         fill, dtype = values.get(value.name), onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        if fill is None or not np.issubdtype(dtype, np.integer):
+        if fill is None or dtype == np.dtype(object):
             continue
+        if wrong := _unfit(fill, dtype):
+            raise Mistake(f"--pad-value {value.name}={written(fill)}: {wrong}.")
+
+
+def _unfit(fill: float, dtype: "np.dtype[Any]") -> str:
+    """Why an input of this type cannot be filled with this; "" if it can."""
+    if math.isnan(fill):
+        return "NaN is not a value to fill with, because it spreads. Name a number, or -inf where a maximum follows"
+    if np.issubdtype(dtype, np.integer):
         info = np.iinfo(dtype)
-        if fill != int(fill) or not info.min <= fill <= info.max:
-            raise Mistake(
-                f"--pad-value {value.name}={written(fill)}: the input is {dtype}, which holds whole numbers from "
-                f"{info.min} to {info.max}. Name one of them."
-            )
+        if math.isinf(fill) or fill != int(fill) or not info.min <= fill <= info.max:
+            return f"the input is {dtype}, which holds whole numbers from {info.min} to {info.max}. Name one of them"
+    if dtype == np.bool_ and fill not in (0, 1):
+        return "the input is bool. Name 0 or 1"
+    if dtype == np.float16 and np.finfo(np.float16).max < abs(fill) < math.inf:
+        return f"the input is float16, which holds at most {np.finfo(np.float16).max:g}. Name a smaller one, or -inf"
+    return ""
 
 
 def written(fill: float) -> str:
     """A fill value as config.pbtxt has it."""
-    return str(int(fill)) if fill == int(fill) else repr(float(fill))
+    return str(int(fill)) if math.isfinite(fill) and fill == int(fill) else repr(float(fill))
 
 
 def _masks(model: onnx.ModelProto, axes: Sequence[Axis], named: Sequence[str]) -> dict[str, Axis]:

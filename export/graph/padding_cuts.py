@@ -30,7 +30,7 @@ class Cut:
 
     def size(self, length: int) -> int:
         """The elements that belong to a request of this length."""
-        return (length + self.moved) // self.stride
+        return max(0, (length + self.moved) // self.stride)
 
 
 def cuts_of(
@@ -66,6 +66,11 @@ def cuts_of(
                     seen[number, place].append((own, outputs[number].shape[place]))
         for (number, place), sizes in seen.items():
             if len({size for _, size in sizes}) > 1:
+                if first := found.get((number, place)):
+                    raise PaddingError(
+                        f"axis {place} of output {opened[number, place]!r} follows {first.source} and {source}, so it "
+                        "is not one length that says what belongs to a request. Serve it with requests of equal length."
+                    )
                 found[number, place] = _followed(opened[number, place], place, sizes, source)
     if still := [f"axis {key[1]} of {name!r}" for key, name in opened.items() if key not in found]:
         raise PaddingError(
@@ -94,3 +99,24 @@ def _followed(name: str, axis: int, sizes: Sequence[tuple[int, int]], source: Ax
             "requests of equal length."
         )
     return fits[0]
+
+
+def check_sizes(
+    names: Sequence[str],
+    cuts: Mapping[str, Sequence[Cut]],
+    answers: Sequence[tuple[Mapping[str, int], Sequence[tuple[int, ...]]]],
+) -> None:
+    """Raise `PaddingError` unless the cuts give the shapes of all answers; each is lengths by size, then shapes."""
+    for index, name in enumerate(names):
+        first = answers[0][1][index]
+        for lengths, shapes in answers:
+            due = dict(enumerate(first[1:], 1)) | {
+                cut.index: cut.size(lengths[cut.source.size]) for cut in cuts.get(name, ())
+            }
+            if list(shapes[index][1:]) != [size for _, size in sorted(due.items())]:
+                own = " and ".join(map(str, lengths.values()))
+                raise PaddingError(
+                    f"output {name!r} of a request of length {own} has shape {list(shapes[index][1:])}, and other "
+                    f"lengths lead to {list(due.values())}, so what belongs to a request cannot be cut out. Serve it "
+                    "with requests of equal length."
+                )

@@ -4,21 +4,23 @@ The open dimensions after the batch axis are the lengths. An input of shape [bat
 attention_mask, or is named with --mask, is a mask: 1 for own elements, 0 for padding. Others are filled with a value.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx
-import onnxruntime
 
-from export.graph.axis_proof import difference, onnxruntime_errors, run, session_of
-from export.graph.input_values import Array, Range, Rows
+from export.graph.axis_proof import session_of
+from export.graph.input_values import Array, Range
 from export.graph.padding_axes import Axis, PaddingError, Variation, written
-from export.graph.padding_cuts import Cut, cuts_of
+from export.graph.padding_cuts import Cut, check_sizes, cuts_of
+from export.graph.padding_limits import Limit, limits_of
+from export.graph.padding_requests import FAR, FEW, Alone, Member, Requests
 
-# Shares of the proved length that shorter requests have, and how much longer they are padded.
-SHARES, BEYOND = (0.2, 0.45, 0.7, 0.95, 1.0), (1.0, 1.5, 2.0)
+# How much longer than the proved length all requests are padded, then some of them.
+BEYOND, FAR_BEYOND = (2.0, 1.5, 1.0), 8
+# Positions, dilations and weak masks show their limits here; attention takes memory by the square of it.
+FARTHEST_TIMES, LEAST_FARTHEST, MOST_FARTHEST = 64, 2048, 4096
 LEAST_LENGTHS = 3
 
 
@@ -26,15 +28,18 @@ LEAST_LENGTHS = 3
 class Padding:
     """What varies, with what it is filled, which masks are made, how outputs are cut, and what was tried.
 
-    `lengths` are those of the requests, `error` the largest difference of a padded answer from that of the request
-    alone, divided by the output's largest value.
+    `lengths` are those of the requests, `longest` is the largest that one was padded to. `error` is the largest
+    difference of a padded answer from that of the request alone, divided by the largest value of its column (the last
+    axis). `constant` are outputs that had one value for all requests, for which the proof shows little.
     """
 
     fills: Mapping[Axis, float]
     masks: Mapping[str, Axis]
     cuts: Mapping[str, Sequence[Cut]]
     lengths: tuple[int, ...]
+    longest: int
     error: float
+    constant: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -48,108 +53,157 @@ class Padding:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A request that ran, the same padded, and the outputs of both."""
+class Trial:
+    """Requests that ran in one batch, the lengths that they were padded to, and the outputs of the batch."""
 
-    lengths: Mapping[str, int]
-    request: Rows
-    longer: Rows
-    alone: Sequence[Array]
-    padded: Sequence[Array]
+    members: Sequence[Member]
+    longer: Mapping[str, int]
+    outputs: Sequence[Array]
 
 
 def prove(
     model: onnx.ModelProto, valid: Mapping[str, Range], *, length: int, tolerance: float, variation: Variation
 ) -> Padding:
-    """Compare requests of several lengths alone and padded; `length` is one that runs.
+    """Compare requests of many lengths alone and padded, also together; `length` is one that runs.
 
     Raises `PaddingError` with what differs, and the node that lets padding into the answer.
     """
     session = session_of(model)
-    pairs = list(_pairs(session, model, valid, variation, length))
-    if len({tuple(pair.lengths.values()) for pair in pairs}) < LEAST_LENGTHS:
-        if len(variation.sizes) > 1 and _runs_only_equal(session, model, valid, variation, length):
-            raise PaddingError(
-                f"requests run only if {', '.join(variation.sizes)} are equal. Export these dimensions with one name, "
-                'as in dynamic_axes={"tokens": {1: "length"}, "mask": {1: "length"}}.'
-            )
-        raise PaddingError(
-            f"of the lengths near {length} fewer than {LEAST_LENGTHS} run, so requests cannot vary in length. Export "
-            "it with that axis dynamic, or name valid values with --range."
-        )
     names = [output.name for output in session.get_outputs()]
-    for name, output in itertools.chain.from_iterable(zip(names, pair.alone, strict=True) for pair in pairs):
-        if output.dtype.kind == "f" and not np.isfinite(output).all():
+    requests = Requests(session, model, valid, variation)
+    alone = list(requests.alone(length))
+    if len({tuple(each.lengths.values()) for each in alone}) < LEAST_LENGTHS:
+        raise PaddingError(_few(requests, model, valid, length))
+    for each in alone:
+        if not each.usable:
+            wrong = (name for name, output in zip(names, each.outputs, strict=True) if not _numbers(output))
             raise PaddingError(
-                f'output "{name}" of a request alone has NaN or infinity, so a mask may have the opposite meaning, or '
-                "the values are not valid: --range NAME=lo:hi."
+                f'output "{next(wrong)}" of a request alone has NaN or infinity, so a mask may have the opposite '
+                "meaning, or the values are not valid: --range NAME=lo:hi."
             )
     cuts = cuts_of(session, model, valid, variation, length)
-    worst = 0.0
-    for pair, (index, name) in itertools.product(pairs, enumerate(names)):
-        error = difference(_own(pair.padded[index], pair.alone[index]), pair.alone[index])
-        if not error <= tolerance:
-            raise PaddingError(_leak(model, pair, name, error, tolerance, variation))
-        worst = max(worst, error)
-    tried = sorted({size for pair in pairs for size in pair.lengths.values()})
-    return Padding(fills=variation.fills, masks=variation.masks, cuts=cuts, lengths=tuple(tried), error=worst)
-
-
-def _pairs(
-    session: onnxruntime.InferenceSession,
-    model: onnx.ModelProto,
-    valid: Mapping[str, Range],
-    variation: Variation,
-    length: int,
-) -> Iterator[Pair]:
-    """Requests of several lengths that run, alone and padded; each dimension takes another share of `length`."""
-    for number, share in enumerate(SHARES):
-        lengths = {
-            size: max(1, round(length * SHARES[(number + offset) % len(SHARES)] if offset else length * share))
-            for offset, size in enumerate(variation.sizes)
-        }
-        for beyond in BEYOND:
-            longer = {size: max(round(length * beyond), own) for size, own in lengths.items()}
-            if longer == lengths:
-                continue
-            request = variation.alone(model, valid, lengths, number)
-            padded = variation.padded(request, longer)
-            try:
-                outputs = run(session, request), run(session, padded)
-            except onnxruntime_errors():
-                continue
-            yield Pair(lengths=lengths, request=request, longer=padded, alone=outputs[0], padded=outputs[1])
-
-
-def _lengths(rows: Rows, variation: Variation) -> dict[str, int]:
-    return {axis.size: rows[axis.tensor].shape[axis.index] for axis in variation.fills}
-
-
-def _own(padded: Array, alone: Array) -> Array:
-    return padded[tuple(map(slice, alone.shape))] if padded.ndim == alone.ndim else padded
-
-
-def _leak(model: onnx.ModelProto, pair: Pair, name: str, error: float, tolerance: float, variation: Variation) -> str:
-    from export.graph.padding_leak import find
-
-    node = find(model, pair.request, pair.longer, tolerance=tolerance)
-    sizes = " and ".join(f"{own} to {_lengths(pair.longer, variation)[size]}" for size, own in pair.lengths.items())
-    reason = f" {node}." if node else ""
-    return (
-        f'output "{name}" of a request that is padded from {sizes} elements differs from its answer alone by '
-        f"{error:.1e} of its largest value (tolerance {tolerance:.0e}).{reason}"
+    check_sizes(names, cuts, [(each.lengths, [output.shape for output in each.outputs]) for each in alone])
+    limits = {id(each): limits_of(requests, each, tolerance) for each in alone}
+    worst, longest, compared = 0.0, 0, set()
+    for trial in _trials(requests, alone, length):
+        longest = max(longest, *trial.longer.values())
+        compared |= {tuple(each.lengths.values()) for each, _ in trial.members}
+        for place, (each, row) in enumerate(trial.members):
+            for index, name in enumerate(names):
+                own = _cut(trial.outputs[index][place : place + 1], cuts.get(name, ()), each.lengths)
+                limit: Limit = limits[id(each)][index]
+                wrong_answer, error = limit.exceeded(own, each.outputs[index][row : row + 1])
+                if wrong_answer:
+                    raise PaddingError(_leak(model, variation, trial, place, f'output "{name}"', error, tolerance))
+                worst = max(worst, error)
+    if len(compared) < LEAST_LENGTHS:
+        raise PaddingError(_few(requests, model, valid, length))
+    return Padding(
+        fills=variation.fills,
+        masks=variation.masks,
+        cuts=cuts,
+        lengths=tuple(sorted({size for lengths in compared for size in lengths})),
+        longest=longest,
+        error=worst,
+        constant=tuple(name for index, name in enumerate(names) if _constant([each.outputs[index] for each in alone])),
     )
 
 
-def _runs_only_equal(
-    session: onnxruntime.InferenceSession,
-    model: onnx.ModelProto,
-    valid: Mapping[str, Range],
-    variation: Variation,
-    length: int,
-) -> bool:
-    try:
-        run(session, variation.alone(model, valid, dict.fromkeys(variation.sizes, length), 0))
-    except onnxruntime_errors():
-        return False
-    return True
+def _trials(requests: Requests, alone: Sequence[Alone], length: int) -> Iterator[Trial]:
+    """Batches in which requests are padded: those of one length first, then of all lengths."""
+    for each in alone:
+        wanted = len(each.usable)
+        for beyond in BEYOND:
+            if trial := _one_length(requests, each, round(length * beyond), wanted):
+                yield trial
+                wanted = FEW
+        if trial := _one_length(requests, each, length * FAR_BEYOND, FEW, far=True):
+            yield trial
+    yield from _farthest(requests, alone, length)
+    near = [each for each in alone if max(each.lengths.values()) <= length * FAR[0] + len(each.lengths)]
+    members = [member for each in near for member in each.some(2)]
+    yield from _together(requests, members)
+    yield from _together(requests, members[::-1])
+    yield from _together(requests, [each.some(1)[-1] for each in [*alone[:: max(1, len(alone) // 3)], alone[-1]]])
+
+
+def _one_length(requests: Requests, each: Alone, target: int, wanted: int, *, far: bool = False) -> Trial | None:
+    """Some requests of one length, padded to `target`; None if that is not longer or does not run."""
+    longer = {size: max(target, own) for size, own in each.lengths.items()}
+    count = requests.affordable(longer, wanted)
+    if longer == each.lengths or (far and not count):
+        return None
+    members = each.some(count)
+    outputs = requests.padded(members, longer)
+    return None if outputs is None else Trial(members=members, longer=longer, outputs=outputs)
+
+
+def _farthest(requests: Requests, alone: Sequence[Alone], length: int) -> Iterator[Trial]:
+    """Requests of a few lengths, padded to the longest that runs in a time that a user waits for."""
+    target = max(min(length * FARTHEST_TIMES, MOST_FARTHEST), LEAST_FARTHEST)
+    while target > length * FAR_BEYOND:
+        trials = [_one_length(requests, each, target, 2, far=True) for each in (alone[0], alone[len(alone) // 2])]
+        if found := [trial for trial in trials if trial]:
+            yield from found
+            return
+        target //= 2
+
+
+def _together(requests: Requests, members: Sequence[Member]) -> Iterator[Trial]:
+    """Requests of several lengths, padded to the longest of them, as the server does it."""
+    longer = {size: max(each.lengths[size] for each, _ in members) for size in requests.variation.sizes}
+    count = max(2, requests.affordable(longer, len(members)))
+    places = np.unique(np.linspace(0, len(members) - 1, min(count, len(members))).astype(int))
+    chosen = [members[place] for place in places]
+    outputs = requests.padded(chosen, longer)
+    if outputs is not None:
+        yield Trial(members=chosen, longer=longer, outputs=outputs)
+
+
+def _cut(padded: Array, cuts: Sequence[Cut], lengths: Mapping[str, int]) -> Array:
+    for cut in cuts:
+        padded = padded[(slice(None),) * cut.index + (slice(0, cut.size(lengths[cut.source.size])),)]
+    return padded
+
+
+def _numbers(output: Array) -> bool:
+    return output.dtype.kind != "f" or bool(np.isfinite(output).all())
+
+
+def _constant(outputs: Sequence[Array]) -> bool:
+    """Whether all answers have one value."""
+    values = np.concatenate([output.ravel() for output in outputs])
+    return bool(values.size) and bool((values == values[0]).all())
+
+
+def _leak(
+    model: onnx.ModelProto, variation: Variation, trial: Trial, place: int, name: str, error: float, tolerance: float
+) -> str:
+    from export.graph.padding_leak import find
+
+    each, row = trial.members[place]
+    request = each.request(row)
+    node = find(model, request, variation.joined([request], trial.longer), tolerance=tolerance)
+    sizes = " and ".join(f"{own} to {trial.longer[size]}" for size, own in each.lengths.items())
+    mixed = any(other is not each for other, _ in trial.members)
+    others = ", in a batch with requests of other lengths," if mixed else ""
+    reason = f" {node}." if node else ""
+    return (
+        f"{name} of a request that is padded from {sizes} elements{others} differs from its answer alone by "
+        f"{error:.1e} of the largest value of its column (tolerance {tolerance:.0e}).{reason}"
+    )
+
+
+def _few(requests: Requests, model: onnx.ModelProto, valid: Mapping[str, Range], length: int) -> str:
+    """Why fewer lengths than are needed for a proof run."""
+    sizes = requests.variation.sizes
+    equal = requests.variation.alone(model, valid, dict.fromkeys(sizes, length), 0)
+    if len(sizes) > 1 and requests.run(equal) is not None:
+        return (
+            f"requests run only if {', '.join(sizes)} are equal. Export these dimensions with one name, "
+            'as in dynamic_axes={"tokens": {1: "length"}, "mask": {1: "length"}}.'
+        )
+    return (
+        f"of the lengths near {length} fewer than {LEAST_LENGTHS} run, so requests cannot vary in length. Export "
+        "it with that axis dynamic, or name valid values with --range."
+    )
