@@ -121,7 +121,10 @@ def _backend(added: Added) -> Iterator[str]:
 def _padding(padding: Padding) -> Iterator[str]:
     lengths = ", ".join(map(str, padding.lengths))
     yield "# Requests of different length share a batch, padded to the longest. Requests of the lengths"
-    yield f"# {lengths} were compared with themselves alone: within {padding.error:.1e}. INPUT[AXIS]=VALUE:"
+    yield f"# {lengths} were compared with themselves alone: within {padding.error:.1e}."
+    yield f"# They were padded to {padding.longest} at most. INPUT[AXIS]=VALUE:"
+    if padding.constant:
+        yield f"# For all of them the same answer, so this shows little: {', '.join(map(one_line, padding.constant))}."
     comments = {
         "pad_mask": "# Masks that clients do not send: 1 for own elements, 0 for padding.",
         "cut": "# What belongs to padding is cut from the outputs.",
