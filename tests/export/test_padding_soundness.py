@@ -38,7 +38,7 @@ def proved(path: Path, bounds: dict[str, tuple[float, float]] | None = None, **f
     return prove(model, valid, length=16, tolerance=1e-4, variation=Variation.of(model, fills))
 
 
-LENGTH = {"takes": ("batch", "length")}
+LENGTH: dict[str, Any] = {"takes": ("batch", "length")}
 SCORE = [
     node("ReduceMean", ["x"], "mean", axes=[1], keepdims=1),
     node("Mul", ["mean", "none"], "nothing"),
