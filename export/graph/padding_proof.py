@@ -82,6 +82,7 @@ def prove(
                 "meaning, or the values are not valid: --range NAME=lo:hi."
             )
     cuts = cuts_of(session, model, valid, variation, length)
+    alone = [each for each in alone if not _empty(cuts, each)]
     check_sizes(names, cuts, [(each.lengths, [output.shape for output in each.outputs]) for each in alone])
     limits = {id(each): limits_of(requests, each, tolerance) for each in alone}
     worst, longest, compared = 0.0, 0, set()
@@ -164,6 +165,11 @@ def _cut(padded: Array, cuts: Sequence[Cut], lengths: Mapping[str, int]) -> Arra
     for cut in cuts:
         padded = padded[(slice(None),) * cut.index + (slice(0, cut.size(lengths[cut.source.size])),)]
     return padded
+
+
+def _empty(cuts: Mapping[str, Sequence[Cut]], each: Alone) -> bool:
+    """Whether requests are so short that no element of some output is theirs; pooling then makes one up."""
+    return any(cut.size(each.lengths[cut.source.size]) == 0 for own in cuts.values() for cut in own)
 
 
 def _numbers(output: Array) -> bool:
