@@ -83,6 +83,8 @@ def prove(
             )
     cuts = cuts_of(session, model, valid, variation, length)
     alone = [each for each in alone if not _empty(cuts, each)]
+    if len(alone) < LEAST_LENGTHS:
+        raise PaddingError(_few(requests, model, valid, length))
     check_sizes(names, cuts, [(each.lengths, [output.shape for output in each.outputs]) for each in alone])
     limits = {id(each): limits_of(requests, each, tolerance) for each in alone}
     worst, longest, compared = 0.0, 0, set()
