@@ -258,7 +258,12 @@ def _notes(model: Added) -> Iterator[str]:
         yield f"input {name} was tried with {bounds}"
     if padding := model.padding:
         lengths = ", ".join(map(str, padding.lengths))
-        yield f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried"
+        yield (
+            f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried, padded to at "
+            f"most {padding.longest}"
+        )
+        for name in padding.constant:
+            yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:
             yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
     if flat := model.flat:

@@ -122,9 +122,7 @@ def _padding(padding: Padding) -> Iterator[str]:
     lengths = ", ".join(map(str, padding.lengths))
     yield "# Requests of different length share a batch, padded to the longest. Requests of the lengths"
     yield f"# {lengths} were compared with themselves alone: within {padding.error:.1e}."
-    yield f"# They were padded to {padding.longest} at most. INPUT[AXIS]=VALUE:"
-    if padding.constant:
-        yield f"# For all of them the same answer, so this shows little: {', '.join(map(one_line, padding.constant))}."
+    yield f"# The longest batch tried had {padding.longest} elements; longer ones are not proved. INPUT[AXIS]=VALUE:"
     comments = {
         "pad_mask": "# Masks that clients do not send: 1 for own elements, 0 for padding.",
         "cut": "# What belongs to padding is cut from the outputs.",
@@ -267,8 +265,11 @@ def _proof_text(added: Added) -> str:
     if added.padding:
         text += (
             f"Requests of {', '.join(map(str, added.padding.lengths))} elements, padded to longer ones, answered as "
-            f"alone, within {added.padding.error:.1e}, so requests of different length share a batch.\n"
+            f"alone, within {added.padding.error:.1e}, so requests of different length share a batch. The longest were "
+            f"padded to {added.padding.longest} elements; longer batches are not proved.\n"
         )
+        for name in added.padding.constant:
+            text += f'Output "{name}" had one value for all of them, so the proof shows little of it.\n'
     if added.batched.reference_error is not None:
         text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
     if not proof.varied:

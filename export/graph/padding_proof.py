@@ -6,7 +6,6 @@ attention_mask, or is named with --mask, is a mask: 1 for own elements, 0 for pa
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import onnx
@@ -83,8 +82,9 @@ def prove(
                 "meaning, or the values are not valid: --range NAME=lo:hi."
             )
     cuts = cuts_of(session, model, valid, variation, length)
-    # One that is too short for a single step of an output has no answer of its own.
-    alone = [each for each in alone if all(cut.size(each.lengths[cut.source.size]) for cut in chain(*cuts.values()))]
+    alone = [each for each in alone if not _empty(cuts, each)]
+    if len(alone) < LEAST_LENGTHS:
+        raise PaddingError(_few(requests, model, valid, length))
     check_sizes(names, cuts, [(each.lengths, [output.shape for output in each.outputs]) for each in alone])
     limits = {id(each): limits_of(requests, each, tolerance) for each in alone}
     worst, longest, compared = 0.0, 0, set()
@@ -167,6 +167,11 @@ def _cut(padded: Array, cuts: Sequence[Cut], lengths: Mapping[str, int]) -> Arra
     for cut in cuts:
         padded = padded[(slice(None),) * cut.index + (slice(0, cut.size(lengths[cut.source.size])),)]
     return padded
+
+
+def _empty(cuts: Mapping[str, Sequence[Cut]], each: Alone) -> bool:
+    """Whether requests are so short that no element of some output is theirs; pooling then makes one up."""
+    return any(cut.size(each.lengths[cut.source.size]) == 0 for own in cuts.values() for cut in own)
 
 
 def _numbers(output: Array) -> bool:

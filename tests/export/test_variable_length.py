@@ -142,13 +142,12 @@ def test_outputs_may_have_a_fraction_of_the_length(tmp_path: Path) -> None:
 
 
 def strided(path: Path, strides: list[int], pads: list[int]) -> Path:
-    """Convolutions of width 3 with these strides and this padding, as audio models begin."""
+    """Convolutions of width 3 with these strides, as audio models begin; the middle counts, so none sees padding."""
     nodes, last = [helper.make_node("Unsqueeze", ["x", "one"], ["c0"])], "c0"
     for number, stride in enumerate(strides, 1):
         name = "y" if number == len(strides) else f"c{number}"
         nodes.append(helper.make_node("Conv", [last, "kernel"], [name], kernel_shape=[3], strides=[stride], pads=pads))
         last = name
-    # Only the middle: with the others, requests of even length would see the step behind their last one.
     kernel = numpy_helper.from_array(np.array([[[0, 0.5, 0]]], dtype=np.float32), "kernel")
     takes, gives = ("batch", "length"), ("batch", 1, "steps")
     return graph(path, nodes, takes=takes, gives=gives, constants=[*INDICES, kernel])
