@@ -237,7 +237,11 @@ def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
                 call.cancel()
             with pytest.raises(ClosedError if closes else asyncio.CancelledError):
                 await call
-            await asyncio.sleep(0.3)  # the reaper has answered, and the thread made a region
+            await asyncio.sleep(0.3)  # the reaper answers, and the thread makes a region, which then goes
+            for _ in range(50):
+                if not files():
+                    break
+                await asyncio.sleep(0.1)
             assert (registered(client_server.grpc_url), files()) == ([], [])
             if not closes:
                 assert (await model.predict(a, b))[1].sum() == 2 * a.sum()
