@@ -234,7 +234,7 @@ def test_every_committed_record_is_read() -> None:
         service_profile.ServiceTimes.KIND: service_profile.load,
     }
     kinds = {path: file.kind_of(path) for path in COMMITTED}
-    assert {"record", "ceiling", "study", "service_times"} <= set(kinds.values())
+    assert {"study", "service_times"} <= set(kinds.values())
     assert set(kinds.values()) <= {*file.KINDS, None}
     for path, kind in kinds.items():
         if kind in readers:
