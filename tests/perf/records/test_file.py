@@ -22,10 +22,8 @@ from perf.records.round_record import TrialKey
 from perf.records.study import Study
 from perf.report import __main__ as report
 from perf.stats.latency_target import LatencyTarget
+from perf.studies.archive import RESULTS, unpack
 from tests.perf.records.test_measurement import MACHINE, RECORD
-
-PERF = Path(__file__).parents[3] / "perf"
-COMMITTED = [*(PERF / "results").rglob("*.json"), *(PERF / "studies" / "results").rglob("*.json")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +223,16 @@ def test_a_start_that_is_no_date_ends_a_program_with_one_line(
     assert line.startswith(f"{path}: started_at '{started_at}': not an ISO date and time. ")
 
 
-def test_every_committed_record_is_read() -> None:
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """All records in git, those in archives too."""
+    folder = tmp_path_factory.mktemp("archives")
+    for archive in RESULTS.rglob("*.jsonl"):
+        unpack(archive, folder / archive.stem)
+    return [*RESULTS.rglob("*.json"), *folder.rglob("*.json")]
+
+
+def test_every_committed_record_is_read(committed: list[Path]) -> None:
     """A change of a stored type must not make the records unreadable that the README's figures come from."""
     readers: dict[str, Callable[[Path], object]] = {
         **dict.fromkeys(measurement.KINDS, measurement.load),
@@ -233,8 +240,8 @@ def test_every_committed_record_is_read() -> None:
         Study.KIND: Study.read,
         service_profile.ServiceTimes.KIND: service_profile.load,
     }
-    kinds = {path: file.kind_of(path) for path in COMMITTED}
-    assert {"study", "service_times"} <= set(kinds.values())
+    kinds = {path: file.kind_of(path) for path in committed}
+    assert {"record", "ceiling", "study", "service_times"} <= set(kinds.values())
     assert set(kinds.values()) <= {*file.KINDS, None}
     for path, kind in kinds.items():
         if kind in readers:
@@ -261,9 +268,10 @@ def test_a_file_of_another_kind_is_said_to_be_read_or_only_written(kind: str, co
         Study.read(path)
 
 
-def test_records_keep_the_names_that_they_are_looked_up_by() -> None:
+def test_records_keep_the_names_that_they_are_looked_up_by(committed: list[Path]) -> None:
     """A repeated sweep or comparison resumes from the files that its keys name, whatever their classes are called."""
-    for path in COMMITTED:
-        if file.kind_of(path) == "record":
-            assert cast("measurement.Measurement", measurement.load(path)).point.file_name == path.name
+    records = [path for path in committed if file.kind_of(path) == "record"]
+    assert records
+    for path in records:
+        assert cast("measurement.Measurement", measurement.load(path)).point.file_name == path.name
     assert KEY.path(Path()).name == "ranker.dynamic.a8ae85.r1.json"
