@@ -1,5 +1,6 @@
 """The tables about the user's tools: pure functions of the records in git."""
 
+import functools
 import json
 import statistics
 import textwrap
@@ -48,6 +49,7 @@ def demo() -> str:
     return "\n".join(["```", *lines, "```"])
 
 
+@functools.cache
 def demo_comparisons() -> Sequence[Comparison]:
     """The sweeps of `make demo`, one model each."""
     with unpacked(DEMO) as folder:

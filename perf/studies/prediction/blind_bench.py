@@ -186,19 +186,14 @@ class BlindBench:
 
     def sent(self, number: int, case: BlindCase, loads: Sequence[str]) -> list[Traffic]:
         """The loads as the client sent them in a round: Poisson arrivals at their very times, warm-up included."""
-        seeds = self._seeds(number, case, loads)
-        sent = [Traffic.parse(load, rows=case.rows) for load in loads]
-        return [
-            replace(
-                traffic,
-                times_s=tuple(
-                    arrivals_s(traffic.rate_per_s, WARM_UP_S + self.seconds, np.random.default_rng(seeds[load]))
-                ),
-            )
-            if traffic.open
-            else traffic
-            for load, traffic in zip(loads, sent, strict=True)
-        ]
+        seeds, sent = self._seeds(number, case, loads), []
+        for load in loads:
+            traffic = Traffic.parse(load, rows=case.rows)
+            if traffic.open:
+                rng = np.random.default_rng(seeds[load])
+                traffic = replace(traffic, times_s=tuple(arrivals_s(traffic.rate_per_s, WARM_UP_S + self.seconds, rng)))
+            sent.append(traffic)
+        return sent
 
     def _seeds(self, number: int, case: BlindCase, loads: Sequence[str]) -> dict[str, int]:
         """The seeds of the loads in a round, in the order in which they are sent."""
