@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from processes import wait_until
+from streams import Stream
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -103,12 +104,13 @@ class Examiner:
         requests: Sequence[Mapping[str, NDArray[Any]]],
         *,
         model: str = NAME,
-        gap_s: float = 0.005,
+        gap_s: float | None = None,
         **options: Any,
     ) -> dict[int, int]:
         """Send requests in this order, all in flight together; executions by their number of rows.
 
-        `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id. Raises at the first refusal.
+        With a `gap_s` each is a call of its own, so many seconds after the one before, and a busy machine may change
+        the order. `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id. Raises at the first refusal.
         """
         rows = self.counters(model).rows + sum(len(next(iter(inputs.values()))) for inputs in requests)
         for refusal in self.refusals(requests, model=model, gap_s=gap_s, **options):
@@ -127,11 +129,14 @@ class Examiner:
         requests: Sequence[Mapping[str, NDArray[Any]]],
         *,
         model: str = NAME,
-        gap_s: float = 0.005,
+        gap_s: float | None = None,
         **options: Any,
     ) -> list[str]:
         """Send requests as `batches` does; returns the messages of those that failed."""
-        return [message for message in asyncio.run(self._send(requests, model, gap_s, options)) if message]
+        if gap_s is not None:
+            return [message for message in asyncio.run(self._send(requests, model, gap_s, options)) if message]
+        with Stream(self.server.grpc_url) as stream:
+            return [answer for answer in stream.send(model, requests, **options) if isinstance(answer, str)]
 
     def counters(self, model: str = NAME) -> Counters:
         """The server's counters of a model."""

@@ -3,6 +3,7 @@
 import queue
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
@@ -38,15 +39,20 @@ class Stream:
         self._client.stop_stream()
         self._client.close()
 
-    def send(self, model: str, requests: Sequence[Tensors]) -> list[dict[str, NDArray[np.generic]] | str]:
-        """Return the outputs of each request, or the server's error message, in the order of the requests."""
+    def send(
+        self, model: str, requests: Sequence[Tensors], **options: Any
+    ) -> list[dict[str, NDArray[np.generic]] | str]:
+        """Return the outputs of each request, or the server's error message, in the order of the requests.
+
+        `options` go to `async_stream_infer`: priority, timeout (us), sequence_id.
+        """
         for index, request in enumerate(requests):
             tensors = []
             for name, array in request.items():
                 tensor = triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
                 tensor.set_data_from_numpy(array)
                 tensors.append(tensor)
-            self._client.async_stream_infer(model, tensors, request_id=str(index))
+            self._client.async_stream_infer(model, tensors, request_id=str(index), **options)
         answers: dict[int, dict[str, NDArray[np.generic]] | str] = {}
         unnamed = []
         for _ in requests:

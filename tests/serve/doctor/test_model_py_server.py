@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import tritonclient.grpc as grpc
 from doctor_server import AS_WRITTEN, HELD, ONE, Examiner, Tensors, ask, bad, good, serving, value
+from streams import Stream
 
 from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
@@ -80,12 +80,8 @@ def test_an_exception_for_one_request_fails_all(loaded: Examiner) -> None:
 
 def answers(triton: Examiner, model: str) -> list[list[float]]:
     """The first column of the answers to ROWS, sent in this order."""
-    with ThreadPoolExecutor(HELD) as pool:
-        calls = []
-        for inputs in ROWS:
-            calls.append(pool.submit(ask, triton, model, inputs))
-            time.sleep(0.02)
-        return [call.result()["y"][:, 0].tolist() for call in calls]
+    with Stream(triton.server.grpc_url) as stream:
+        return [answer["y"][:, 0].tolist() for answer in stream.send(model, ROWS) if isinstance(answer, dict)]
 
 
 def test_rows_by_request_go_to_other_requests(loaded: Examiner) -> None:
