@@ -77,22 +77,13 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         tolerance=deployment.tolerance,
         say=lambda text: say(f"{deployment.name}: {text}"),
     )
-    why_not, shared, flat, proved = "", Shared(), None, None
+    proved: Batched | None
+    why_not, shared, flat, padding = "", Shared(), None, None
     if deployment.ragged:
         source, proved, flat = _ragged(deployment, settings)
     else:
-        source = read(deployment.source)
-        if deployment.opset is not None:
-            settings.say(f"converting it to opset {deployment.opset}")
-            source = lowered(source, deployment.opset, deployment.ranges)
-        try:
-            proved = batched(source, settings)
-        except (BatchAxisError, NoValidRow) as error:
-            shared = without_rows(source, settings)
-            if deployment.variable_length or (not shared.inputs and deployment.batching != "none"):
-                raise
-            why_not = shared.reason or getattr(error, "reason", str(error))
-    padding = None
+        source = _source(deployment, settings)
+        proved, shared, why_not = _batched(source, settings, deployment)
     if proved and deployment.variable_length:
         proved, padding = _padding(source, proved, settings, deployment)
     folder = drafts / deployment.name
@@ -116,6 +107,31 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         for fault in check(read_config(config), signature):
             raise Failure(f"{deployment.name}/{config.relative_to(folder)}: {fault}")
     return added
+
+
+def _source(deployment: Deployment, settings: ProofSettings) -> Source:
+    """The model's graph, in the opset that the user wants."""
+    source = read(deployment.source)
+    if deployment.opset is None:
+        return source
+    settings.say(f"converting it to opset {deployment.opset}")
+    return lowered(source, deployment.opset, deployment.ranges)
+
+
+def _batched(source: Source, settings: ProofSettings, deployment: Deployment) -> tuple[Batched | None, Shared, str]:
+    """The graph with its batch axis; without one None, the inputs that all rows share, and why there is none.
+
+    Raises `BatchAxisError` or `NoValidRow` if the user wants batches and no shared input is the reason.
+    """
+    try:
+        return batched(source, settings), Shared(), ""
+    except (BatchAxisError, NoValidRow) as error:
+        if deployment.variable_length:
+            raise
+        shared = without_rows(source, settings)
+        if not shared.inputs and deployment.batching != "none":
+            raise
+        return None, shared, shared.reason or getattr(error, "reason", str(error))
 
 
 def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Batched, Flat]:

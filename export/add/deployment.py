@@ -85,7 +85,7 @@ class Deployment:
 
     def _beside_ragged(self) -> Iterator[tuple[str, str]]:
         if self.variable_length:
-            yield "ragged", "and --variable-length are two ways to the same. Leave one of the two out."
+            yield "ragged", "it and --variable-length are two ways to the same. Leave one of the two out."
         if self.batching == "none":
             yield "ragged", "without batching requests never share a batch. Leave one of the two out."
         if self.samples or self.opset is not None:

@@ -12,10 +12,9 @@ from export.graph.padding_proof import Padding
 from export.graph.shared import Shared
 from export.graph.signature import Signature, Tensor
 
-BUDGET_PARAMETER = 'parameters { key: "padding_budget" value { string_value: "latency" } }'
-# Long enough for every request of a normal load, because nothing is known of the model.
+# The time that a request may wait. The model's latency is not known here, so this is long enough for any normal load.
 QUEUE_LIMIT_MS = 5000
-BUDGET = f"# latency: the backend measures the time of runs. NVIDIA's C++ backend ignores it.\n{BUDGET_PARAMETER}"
+PADDING_BUDGET = 'parameters { key: "padding_budget" value { string_value: "latency" } }'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,8 @@ def files(added: Added) -> dict[str, str]:
         if added.flat:
             comment = "padding_budget: as dynamic, and splits a batch of very different lengths where that is faster."
             text = _config(added, True, added.deployment.instances, comment)
-            texts["configs/padding_budget.pbtxt"] = f"{text}{BUDGET}\n"
+            reason = "# The backend measures which split is faster. NVIDIA's C++ backend ignores this parameter."
+            texts["configs/padding_budget.pbtxt"] = f"{text}{reason}\n{PADDING_BUDGET}\n"
     return texts | {"README.md": _readme(added)}
 
 
@@ -131,9 +131,10 @@ def _padding(padding: Padding) -> Iterator[str]:
         if key in comments:
             yield comments[key]
         yield f'parameters {{ key: "{key}" value {{ string_value: "{quoted(value)}" }} }}'
+    # The backend's budget knows one length of a request, so it refuses inputs that vary along several axes.
     if len(padding.fills) == len({axis.tensor for axis in padding.fills}):
         yield "# A batch costs its longest request, so it is split by length where that was measured to be faster."
-        yield BUDGET_PARAMETER
+        yield PADDING_BUDGET
 
 
 def _flat_inputs(flat: Flat) -> Iterator[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import torch
 from torch import Tensor, nn
+from tritonclient.utils import triton_to_np_dtype
 
 from export.graph import onnx_graph
 from export.graph.axis_proof import Proof, difference, onnxruntime_errors, session_of, tolerance_of
@@ -84,7 +85,7 @@ def _item(text: str, model: TorchModel) -> tuple[tuple[int, ...], str]:
     if len(tensors) not in (1, 2):
         raise _refused(text, f"{forms}, and this one takes ({described})")
     padded, second = tensors[0], tensors[1] if len(tensors) == 2 else None
-    if TYPES.get(onnx.helper.np_dtype_to_tensor_dtype(padded.detach().numpy().dtype), "") in ("", "TYPE_BOOL"):
+    if _data_type(padded) in ("", "TYPE_BOOL"):
         raise _refused(text, f"its input of {padded.dtype} is no number")
     shape = list(padded.shape[1:])
     if second is None:
@@ -103,6 +104,11 @@ def _item(text: str, model: TorchModel) -> tuple[tuple[int, ...], str]:
             "longest. Change the examples",
         )
     return tuple(-1 if axis == axes[0] else size for axis, size in enumerate(shape)), made
+
+
+def _data_type(tensor: Tensor) -> str:
+    """Triton's name of a tensor's type; "" if it has none."""
+    return TYPES.get(onnx.helper.np_dtype_to_tensor_dtype(tensor.detach().numpy().dtype), "")
 
 
 def _flat(text: str, model: TorchModel, taken: Taken, item: tuple[int, ...], made: str) -> Flat:
@@ -137,7 +143,7 @@ def _flat(text: str, model: TorchModel, taken: Taken, item: tuple[int, ...], mad
         )
     return Flat(
         input=name,
-        data_type=TYPES[onnx.helper.np_dtype_to_tensor_dtype(padded.detach().numpy().dtype)],
+        data_type=_data_type(padded),
         item=item,
         output=next(iter(model.outputs), "output"),
         scattered=scattered,
@@ -216,7 +222,5 @@ def _proved(
 def _item_of(flat: Flat, bounds: Range, length: int, seed: int) -> dict[str, Array]:
     rng = np.random.default_rng(seed)
     shape = [length if dim == -1 else dim for dim in flat.item]
-    dtype = np.dtype(flat.data_type.removeprefix("TYPE_").replace("FP", "float").lower())
-    if np.issubdtype(dtype, np.integer):
-        return {flat.input: rng.integers(int(bounds.low), int(bounds.high), shape, endpoint=True).astype(dtype)}
-    return {flat.input: rng.uniform(bounds.low, bounds.high, shape).astype(dtype)}
+    dtype = np.dtype(triton_to_np_dtype(flat.data_type.removeprefix("TYPE_")))
+    return {flat.input: bounds.draw(rng, shape, dtype)}

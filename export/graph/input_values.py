@@ -1,7 +1,7 @@
 """Chooses valid values for the inputs of any graph: the user's, indices into a table of the graph, or a guess."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,12 @@ class Range:
 
     def __str__(self) -> str:
         return f"{self.low:g} to {self.high:g} ({self.why})"
+
+    def draw(self, rng: np.random.Generator, shape: Sequence[int], dtype: "np.dtype[Any]") -> Array:
+        """Random values of a whole or floating type."""
+        if np.issubdtype(dtype, np.integer):
+            return np.asarray(rng.integers(int(self.low), int(self.high), shape, endpoint=True)).astype(dtype)
+        return np.asarray(rng.uniform(self.low, self.high, shape)).astype(dtype)
 
 
 def parse_range(text: str) -> tuple[str, Range]:
@@ -138,10 +144,10 @@ def _tables(net: Net, name: str) -> Iterator[tuple[int, str]]:
 
 def open_dims(model: onnx.ModelProto) -> list[str]:
     """Names of the open dimensions after the first axis."""
-    return sorted({dim for value in graph_inputs(model) for dim in _named(value) if isinstance(dim, str)})
+    return sorted({dim for value in graph_inputs(model) for dim in inner_dims(value) if isinstance(dim, str)})
 
 
-def _named(value: onnx.ValueInfoProto) -> list[int | str]:
+def inner_dims(value: onnx.ValueInfoProto) -> list[int | str]:
     """Dimensions after the first axis; an open one without a name gets a unique one."""
     return [f"{value.name}.{axis}" if dim == "" else dim for axis, dim in enumerate(dims(value))][1:]
 
@@ -151,7 +157,7 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
     rng = np.random.default_rng(seed)
     arrays: dict[str, Array] = {}
     for value in graph_inputs(model):
-        shape = [rows, *(open_dim if isinstance(dim, str) else dim for dim in _named(value))]
+        shape = [rows, *(open_dim if isinstance(dim, str) else dim for dim in inner_dims(value))]
         data_type = TYPES[value.type.tensor_type.elem_type]
         if math.prod(shape) * BYTES_DRAWN > MOST_BYTES:
             raise Mistake(
@@ -162,11 +168,8 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
         if value.name not in valid:
             arrays[value.name] = draw(data_type)(rng, shape)
             continue
-        bounds, dtype = valid[value.name], onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        if np.issubdtype(dtype, np.integer):
-            arrays[value.name] = rng.integers(int(bounds.low), int(bounds.high), shape, endpoint=True).astype(dtype)
-        else:
-            arrays[value.name] = rng.uniform(bounds.low, bounds.high, shape).astype(dtype)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        arrays[value.name] = valid[value.name].draw(rng, shape, dtype)
     return arrays
 
 

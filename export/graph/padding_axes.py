@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from export.graph.input_values import Array, Range, Rows, random_rows
+from export.graph.input_values import Array, Range, Rows, inner_dims, random_rows
 from export.graph.onnx_graph import dims, graph_inputs
 from triton_batching.terminal import Failure, Mistake
 
@@ -120,9 +120,9 @@ class Variation:
 
 
 def _open_axes(value: onnx.ValueInfoProto) -> Iterator[Axis]:
-    for index, size in enumerate(dims(value)):
-        if index and isinstance(size, str):
-            yield Axis(tensor=value.name, index=index, size=size or f"{value.name}.{index}")
+    for index, size in enumerate(inner_dims(value), 1):
+        if isinstance(size, str):
+            yield Axis(tensor=value.name, index=index, size=size)
 
 
 def _check_fills(model: onnx.ModelProto, values: Mapping[str, float]) -> None:

@@ -1,6 +1,6 @@
 """How the outputs of a graph follow the length of a request, so that what belongs to padding can be cut off."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -25,7 +25,7 @@ class Cut:
     stride: int = 1
 
     def __str__(self) -> str:
-        moved = f"({self.source.tensor}[{self.source.index}]{self.moved:+d})" if self.moved else str(self.source)
+        moved = f"({self.source}{self.moved:+d})" if self.moved else str(self.source)
         return moved if self.stride == 1 else f"{moved}/{self.stride}"
 
     def size(self, length: int) -> int:
@@ -54,24 +54,17 @@ def cuts_of(
     for axis in variation.fills:
         sources.setdefault(axis.size, axis)  # of inputs with one length, the graph's first
     for source in sources.values():
-        seen: dict[tuple[int, int], list[tuple[int, int]]] = {place: [] for place in opened}
-        for own in range(length, length + SPAN):
-            lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
-            try:
-                outputs = run(session, variation.alone(model, valid, lengths, 0))
-            except onnxruntime_errors():
+        answers = list(_shapes(session, model, valid, variation, length, source))
+        for (number, place), name in opened.items():
+            sizes = [(own, shapes[number][place]) for own, shapes in answers if place < len(shapes[number])]
+            if len({size for _, size in sizes}) <= 1:
                 continue
-            for number, place in opened:
-                if place < outputs[number].ndim:
-                    seen[number, place].append((own, outputs[number].shape[place]))
-        for (number, place), sizes in seen.items():
-            if len({size for _, size in sizes}) > 1:
-                if first := found.get((number, place)):
-                    raise PaddingError(
-                        f"axis {place} of output {opened[number, place]!r} follows {first.source} and {source}, so it "
-                        "is not one length that says what belongs to a request. Serve it with requests of equal length."
-                    )
-                found[number, place] = _followed(opened[number, place], place, sizes, source)
+            if first := found.get((number, place)):
+                raise PaddingError(
+                    f"axis {place} of output {name!r} follows {first.source} and {source}, so it is not one length "
+                    "that says what belongs to a request. Serve it with requests of equal length."
+                )
+            found[number, place] = _followed(name, place, sizes, source)
     if still := [f"axis {key[1]} of {name!r}" for key, name in opened.items() if key not in found]:
         raise PaddingError(
             f"{', '.join(still)} is open in the graph and had one size for all lengths from {length} to "
@@ -82,6 +75,24 @@ def cuts_of(
     for key, cut in sorted(found.items()):
         cuts.setdefault(opened[key], []).append(cut)
     return cuts
+
+
+def _shapes(
+    session: onnxruntime.InferenceSession,
+    model: onnx.ModelProto,
+    valid: Mapping[str, Range],
+    variation: Variation,
+    length: int,
+    source: Axis,
+) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
+    """The lengths of `source` in a row that run while all others have `length`, with the shapes of the outputs."""
+    for own in range(length, length + SPAN):
+        lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
+        try:
+            outputs = run(session, variation.alone(model, valid, lengths, 0))
+        except onnxruntime_errors():
+            continue
+        yield own, [output.shape for output in outputs]
 
 
 def _followed(name: str, axis: int, sizes: Sequence[tuple[int, int]], source: Axis) -> Cut:

@@ -19,14 +19,15 @@ from export.graph.padding_requests import FAR, FEW, Alone, Member, Requests
 
 # How much longer than the proved length all requests are padded, then some of them.
 BEYOND, FAR_BEYOND = (2.0, 1.5, 1.0), 8
-# Positions, dilations and weak masks show their limits here; attention takes memory by the square of it.
+# Tables of positions, dilations and weak masks may fail only at such lengths. The memory of attention grows with the
+# square of the length, so there is a largest one.
 FARTHEST_TIMES, LEAST_FARTHEST, MOST_FARTHEST = 64, 2048, 4096
 LEAST_LENGTHS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
-    """What varies, with what it is filled, which masks are made, how outputs are cut, and what was tried.
+    """Which axes are padded, with which values, which masks are made, how outputs are cut, and what was tried.
 
     `lengths` are those of the requests, `longest` is the largest that one was padded to. `error` is the largest
     difference of a padded answer from that of the request alone, divided by the largest value of its column (the last

@@ -16,7 +16,8 @@ from export.graph.padding_axes import Variation
 
 # Lengths that are always tried, shares of the proved length, and multiples of it.
 SHORT, SHARES, FAR = (1, 2, 3), (0.2, 0.45, 0.6, 0.7, 0.95, 1.0), (4, 16)
-# Requests of one length: those with special values, then random ones; an answer of few elements needs more of them.
+# How many requests of one length: those with extreme values, and all of them for the shortest lengths (their answers
+# have few elements, so each shows less), for usual lengths and for long ones.
 SPECIAL, MANY, SOME, FEW = 7, 39, 23, 6
 # A run of more elements or seconds has fewer requests.
 MOST_ELEMENTS, MOST_SECONDS = 2**21, 1.5
@@ -24,7 +25,7 @@ MOST_ELEMENTS, MOST_SECONDS = 2**21, 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """Requests of one length that were not padded, their answers, and the rows whose answers are numbers."""
+    """Requests of one length that were not padded, their answers, and the rows whose answers are finite."""
 
     lengths: Mapping[str, int]
     rows: Rows
@@ -36,7 +37,7 @@ class Alone:
         return take(self.rows, row, row + 1)
 
     def some(self, count: int) -> list["Member"]:
-        """So many of the requests, evenly among special and random ones."""
+        """`count` usable requests, spread evenly over those with extreme values and the random ones."""
         places = np.unique(np.linspace(0, len(self.usable) - 1, max(1, min(count, len(self.usable)))).astype(int))
         return [(self, self.usable[place]) for place in places]
 
@@ -46,7 +47,7 @@ Member = tuple[Alone, int]
 
 
 class Requests:
-    """Makes requests, and runs them in batches that take no long time."""
+    """Makes requests, and runs them in batches that are short enough to wait for."""
 
     def __init__(
         self,
@@ -109,7 +110,7 @@ class Requests:
                 return
 
     def _special(self, rows: Rows, count: int) -> Rows:
-        """The same, with the first rows all low, all high, of low or high values, of the fill value or half of it."""
+        """The same, but the first `count` rows have extreme values: the lowest, the highest, or the fill value."""
         changed = dict(rows)
         for name in {axis.tensor for axis in self.variation.fills} & self._valid.keys():
             bounds, fill, drawn = self._valid[name], self.variation.fill(name), rows[name].copy()

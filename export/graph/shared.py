@@ -79,9 +79,7 @@ def _drawn(value: onnx.ValueInfoProto, bounds: Range | None, rng: np.random.Gene
     shape = [dim if isinstance(dim, int) else 1 for dim in dims(value)]
     if bounds is None:
         raise Mistake(f"{value.name}: texts and flags are not drawn here.")
-    if np.issubdtype(dtype, np.integer):
-        return np.asarray(rng.integers(int(bounds.low), int(bounds.high), shape, endpoint=True)).astype(dtype)
-    return np.asarray(rng.uniform(bounds.low, bounds.high, shape)).astype(dtype)
+    return bounds.draw(rng, shape, dtype)
 
 
 def _other_names(settings: ProofSettings, names: Sequence[str]) -> ProofSettings:

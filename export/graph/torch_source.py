@@ -43,11 +43,7 @@ def torch_model(text: str) -> TorchModel:
         module, inputs, tensors, outputs = _call_factory(text)
         return TorchModel(module=module.eval(), examples=dict(zip(inputs, tensors, strict=True)), outputs=outputs)
     program = _program(Path(text))
-    inputs = [str(name) for name in program.graph_signature.user_inputs]
-    arguments, keywords = program.example_inputs or ((), {})
-    return TorchModel(
-        module=program.module(), examples=dict(zip(inputs, [*arguments, *keywords.values()], strict=False))
-    )
+    return TorchModel(module=program.module(), examples=dict(zip(*_inputs(program), strict=False)))
 
 
 def _program(path: Path) -> torch.export.ExportedProgram:
@@ -60,13 +56,18 @@ def _program(path: Path) -> torch.export.ExportedProgram:
         ) from error
 
 
+def _inputs(program: torch.export.ExportedProgram) -> tuple[list[str], list[Any]]:
+    """The names of a program's inputs, and its example inputs (none if the file has none)."""
+    arguments, keywords = program.example_inputs or ((), {})
+    return [str(name) for name in program.graph_signature.user_inputs], [*arguments, *keywords.values()]
+
+
 def from_program(path: Path) -> Source:
     """Read a file of `torch.export.save`; raises `Mistake`."""
     program = _program(path)
-    inputs = [str(name) for name in program.graph_signature.user_inputs]
+    inputs, tensors = _inputs(program)
     outputs = _output_names(len(program.graph_signature.user_outputs))
-    arguments, keywords = program.example_inputs or ((), {})
-    examples = _named(inputs, [*arguments, *keywords.values()])
+    examples = _named(inputs, tensors)
     module = program.module()
     with quiet():
         model = _graph(program, (), inputs, outputs, None, str(path))

@@ -60,7 +60,7 @@ LABEL = model_of(
     ],
     [X],
     ("y", INT64, ("batch",)),
-    {"by": floats(1, -1)[None], "bias": floats(0.6, 0)[None]},
+    {"by": floats(1, -1)[None], "bias": floats(0.9, 0)[None]},
 )
 MAXIMUM = model_of([node("ReduceMax", ["x"], ["y"], axes=[1], keepdims=1)], [X], ONE, {})
 TOP = model_of([node("TopK", ["x", "k"], ["y", "i"], axis=1)], [X], ONE, {"k": whole(1)})

@@ -1,6 +1,7 @@
 """The journey of a user's torch model: a plain export, `--variable-length`, a server, clients with any lengths."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,11 @@ def test_two_commands_serve_an_encoder_to_requests_of_any_length(tmp_path: Path)
 
 
 IMAGE, FRAMES, WAVE = torch.randn(2, 1, 32, 24), torch.randn(2, 12, 5), torch.randn(2, 400)
+STEPS = {0: "batch", 1: "steps"}
 
 
-def tried(module: nn.Module, example: Tensor, axis: int, tmp_path: Path) -> int:
-    """`export.add --variable-length` of a plain export whose input varies along `axis`."""
+def tried(module: nn.Module, example: Tensor, axis: int, tmp_path: Path, *, gives: Mapping[int, str] = STEPS) -> int:
+    """`export.add --variable-length` of a plain export whose input varies along `axis`; `gives` names the answer's."""
     path = tmp_path / "m.onnx"
     with quiet():
         torch.onnx.export(
@@ -97,7 +99,7 @@ def tried(module: nn.Module, example: Tensor, axis: int, tmp_path: Path) -> int:
             str(path),
             input_names=["x"],
             output_names=["y"],
-            dynamic_axes={"x": {0: "batch", axis: "length"}, "y": {0: "batch", 1: "steps"}},
+            dynamic_axes={"x": {0: "batch", axis: "length"}, "y": dict(gives)},
             opset_version=17,
             dynamo=False,
         )
@@ -151,17 +153,5 @@ def test_models_that_see_the_padding_are_refused_with_the_node(
 def test_the_last_state_of_a_recurrent_layer_is_behind_the_padding(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "m.onnx"
-    with quiet():
-        torch.onnx.export(
-            made(Recurrent(last=True)),
-            (FRAMES,),
-            str(path),
-            input_names=["x"],
-            output_names=["y"],
-            dynamic_axes={"x": {0: "batch", 1: "length"}, "y": {0: "batch"}},
-            opset_version=17,
-            dynamo=False,
-        )
-    assert main([str(path), "--variable-length", "--repository", str(tmp_path / "models")]) == 1
+    assert tried(Recurrent(last=True), FRAMES, 1, tmp_path, gives={0: "batch"}) == 1
     assert "(LSTM) carries its state through the padding" in " ".join(capsys.readouterr().err.split())

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from added_graphs import numbers
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
@@ -53,8 +54,8 @@ def encoder(
         ],
         [
             numpy_helper.from_array(TABLE, "table"),
-            numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "middle"),
+            numbers("last", 2),
+            numbers("middle", 1),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from export.add.__main__ import main as add
-from export.add.model_config import BUDGET_PARAMETER
 from perf.measure.analyzer import Endpoint, measure
 from perf.measure.service_time_run import bar
 from perf.records import file
@@ -108,7 +107,7 @@ def repository(folder: Path, kind: str, seed: int) -> Path:
     home = models / "padded"
     exported = (home / "config.pbtxt").read_text().splitlines(keepends=True)
     unlimited = [line for line in exported if "queue_limit_ms" not in line]
-    plain = "".join(line for line in unlimited if line.strip() != BUDGET_PARAMETER)
+    plain = "".join(line for line in unlimited if "padding_budget" not in line)
     (home / "config.pbtxt").write_text(plain)
     _copy(home, models / "split", "".join(unlimited))
     tokens = 'input [ { name: "NAME" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'

@@ -1,6 +1,5 @@
 """Requests of different length in one batch of an unmodified graph: padded, masked, and cut back."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,9 @@ from executor import Executor, NanError
 from hypothesis import given
 from hypothesis import strategies as st
 from padded import LengthError, Padded
-from padded_models import CUT, MASK, PAD, TABLE, encoder, expected
+from padded_models import TABLE, encoder, expected
 from padded_settings import Axis, Cut, PaddedSettings
 from parameters import ParameterError
-from sleepers import PLAIN
-from streams import Stream, counted
-
-from serve.launcher import LaunchError, Server, Settings, launch
-from serve.management.statistics import Counters
-
-ROWS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,70 +281,3 @@ def test_a_gpu_instance_binds_padded_inputs_and_masks_from_page_locked_memory(
             np.testing.assert_allclose(pooled.astype(np.float32), expected(each)["pooled"], rtol=1e-5)
         assert all(any(np.shares_memory(array, one) for one in pinned) for array in bound[-1].values())
     assert len(pinned) == 2  # one buffer for each input, which the second batch reuses
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    repository = tmp_path_factory.mktemp("padded")
-    encoder(repository)
-    lengths = 'parameters { key: "pad_lengths" value { string_value: "16 48" } }\n'
-    encoder(repository, "dropped_in", backend="onnxruntime", parameters=PAD + MASK + CUT + lengths)
-    split = 'parameters { key: "padding_budget" value { string_value: "latency" } }\n'
-    encoder(repository, "split", parameters=PAD + MASK + CUT + split)
-    models = ("encoder", "dropped_in", "split")
-    with launch(Settings(models=models, repository=repository, arguments=PLAIN)) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def stream(server: Server) -> Iterator[Stream]:
-    with Stream(server.grpc_url) as opened:
-        yield opened
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("model", ["encoder", "dropped_in", "split"])
-def test_a_thousand_requests_of_any_length_answer_as_alone(server: Server, stream: Stream, model: str) -> None:
-    """Batches of 16 rows, which the delay of two seconds would hold otherwise; one execution each."""
-    rng = np.random.default_rng(17)
-    sent = 0
-    while sent < 1000:
-        rows: list[int] = []
-        while (left := ROWS - sum(rows)) > 0:
-            rows.append(int(rng.integers(1, min(3, left) + 1)))
-        tokens = [rng.integers(0, len(TABLE), size=(count, int(rng.integers(1, 40)))) for count in rows]
-        before = Counters.read(server.grpc_url, model).executions
-        answers = stream.send(model, [{"tokens": each} for each in tokens])
-        assert counted(server.grpc_url, model, executions=before + 1).executions == before + 1
-        for each, answer in zip(tokens, answers, strict=True):
-            assert isinstance(answer, dict), answer
-            for name, wanted in expected(each).items():
-                np.testing.assert_allclose(answer[name].astype(np.float32), wanted, rtol=1e-5, atol=1e-5)
-        sent += len(tokens)
-
-
-@pytest.mark.server
-def test_only_the_request_that_is_too_long_is_refused(server: Server, stream: Stream) -> None:
-    tokens = [np.zeros((rows, length), dtype=np.int64) for rows, length in ((4, 10), (8, 49), (4, 12))]
-    answers = stream.send("dropped_in", [{"tokens": each} for each in tokens])
-    assert isinstance(answers[0], dict)
-    assert isinstance(answers[2], dict)
-    assert isinstance(answers[1], str)
-    assert "largest of the model's pad_lengths is 48" in answers[1]
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        (PAD + CUT, "configuration expects 1 inputs, model provides 2"),
-        (PAD + MASK.replace("mask=", "none="), "and no graph input 'none'"),
-    ],
-)
-def test_a_model_that_does_not_fit_its_graph_is_refused(tmp_path: Path, parameters: str, message: str) -> None:
-    encoder(tmp_path, parameters=parameters)
-    with (
-        pytest.raises(LaunchError, match=message),
-        launch(Settings(models=("encoder",), repository=tmp_path, arguments=PLAIN)),
-    ):
-        pass
