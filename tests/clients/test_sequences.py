@@ -29,9 +29,14 @@ def test_a_sequence_stays_with_its_server_when_others_come(monkeypatch: pytest.M
             model.predict(row(4), parameters={"sequence_id": number, **parameters})
         return dict(zip(SEQUENCES, went, strict=True))
 
-    def looked_up(wanted: list[str]) -> bool:
+    def looked_up(connections: BlockingConnections, wanted: list[str]) -> bool:
         """Whether requests get the client to use these servers; a look-up that runs already may miss a change."""
-        return wait_until(lambda: bool(model.predict(row(4))) and {*connections._made} == set(wanted), seconds=10)
+
+        def uses_them() -> bool:
+            model.predict(row(4))
+            return {*connections._made} == set(wanted)
+
+        return wait_until(uses_them, seconds=10)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr("clients.replicas.RENEW_S", 0.0)
@@ -46,7 +51,7 @@ def test_a_sequence_stays_with_its_server_when_others_come(monkeypatch: pytest.M
             began = servers(sequence_start=True)
             assert set(began.values()) == set(urls[:2])
             now[:] = HOSTS
-            assert looked_up(urls)
+            assert looked_up(connections, urls)
             assert servers() == began
             assert len(connections._replicas._sequences) == len(SEQUENCES)
             assert servers(sequence_end=True) == began
@@ -55,7 +60,7 @@ def test_a_sequence_stays_with_its_server_when_others_come(monkeypatch: pytest.M
             assert set(again.values()) == set(urls)
             # A sequence whose server is gone goes on at another.
             now[:] = HOSTS[1:]
-            assert looked_up(urls[1:])
+            assert looked_up(connections, urls[1:])
             after = servers()
             assert set(after.values()) == set(urls[1:])
             assert all(after[number] == where for number, where in again.items() if where != urls[0])

@@ -110,7 +110,7 @@ class Examiner:
         """Send requests in this order, all in flight together; executions by their number of rows.
 
         With a `gap_s` each is a call of its own, so many seconds after the one before, and a busy machine may change
-        the order. `options` go to tritonclient's `infer`: priority, timeout (us), sequence_id. Raises at the first refusal.
+        the order. `options` go to tritonclient: priority, timeout (us), sequence_id. Raises at the first refusal.
         """
         rows = self.counters(model).rows + sum(len(next(iter(inputs.values()))) for inputs in requests)
         for refusal in self.refusals(requests, model=model, gap_s=gap_s, **options):
