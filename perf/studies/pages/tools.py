@@ -40,12 +40,11 @@ PAUSES_MS = (4, 8, 16)
 
 
 def demo() -> str:
-    """What `make demo` prints about dynamic batching, for the first two models."""
+    """What `make demo` prints about dynamic batching."""
     lines = []
     for of_model in demo_comparisons():
-        if of_model.model in ("simulated_accelerator", "ranker"):
-            first = next(iter(sentences(of_model)))
-            lines += [of_model.model, *textwrap.wrap(first, 110, initial_indent="  ", subsequent_indent="    ")]
+        first = next(iter(sentences(of_model)))
+        lines += [of_model.model, *textwrap.wrap(first, 110, initial_indent="  ", subsequent_indent="    ")]
     return "\n".join(["```", *lines, "```"])
 
 
