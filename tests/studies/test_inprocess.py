@@ -6,7 +6,8 @@ import pytest
 
 from perf.records import file
 from perf.studies.experiment import origin
-from perf.studies.inprocess import InProcessRecord, InProcessRound, main, table
+from perf.studies.inprocess import InProcessRecord, InProcessRound, main, rate, table
+from triton_batching.terminal import Failure
 
 ROUNDS = (
     InProcessRound(alone=100.0, threads=90.0, tasks=110.0, rows_per_execution=8.0),
@@ -24,6 +25,14 @@ def test_the_share_is_taken_within_each_round() -> None:
     assert record().share("threads").value == pytest.approx(0.9)
     assert record().share("tasks").value == pytest.approx(1.1)
     assert [list(column.cells) for column in table(record()).columns][1] == ["150", "135", "165"]
+
+
+def test_the_batches_at_both_ends_do_not_count() -> None:
+    """Eight callers: batches of 1 and 7 rows, three of 8 in 1 s each, and 3 answers after the end."""
+    answered = [1.0, *[2.0] * 7, *[3.0] * 8, *[4.0] * 8, *[5.0] * 8, *[6.0] * 3]
+    assert rate(answered, callers=8, end=5.5) == 8.0
+    with pytest.raises(Failure, match="8 answers to 8 callers are too few"):
+        rate(answered, callers=8, end=2.5)
 
 
 def test_the_program_measures_and_writes_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
