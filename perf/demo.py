@@ -1,8 +1,8 @@
 """Run the whole path in one command: export, measure with and without batching, report, and read words from pictures.
 
-It takes about twelve minutes: five interleaved repeats, with which the interval of a gain is 1.2 standard deviations wide
-on each side, and with two 9. A stopped demo continues where it was. `--quick` takes about two minutes, with one repeat,
-which has no interval.
+It takes about twelve minutes: five interleaved repeats, with which the interval of a gain is 1.2 standard deviations
+wide on each side, and with two 9. A stopped demo continues where it was. `--quick` takes about two minutes, with one
+repeat, which has no interval.
 """
 
 from __future__ import annotations
