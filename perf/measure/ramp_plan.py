@@ -18,6 +18,7 @@ from perf.measure.service_curve import Curve
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
 from perf.records.measurement import RecordError
+from perf.records.size_mix import SizeMix
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake
@@ -51,6 +52,7 @@ def plan(
     config_name: str = "default",
     instances: int,
     threads: int | None = None,
+    mix: SizeMix | None = None,
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
 ) -> ServiceTimes:
@@ -82,6 +84,7 @@ def plan(
         noise=(),
         noise_count=0,
         levels=(),
+        mix=mix.title if mix else "",
     )
 
 
@@ -147,8 +150,7 @@ def find_record(
 
 
 def _records(planned: ServiceTimes, folder: Path) -> Iterator[ServiceTimes]:
-    threads = "" if planned.threads is None else f".t{planned.threads}"
-    for path in sorted(folder.glob(f"{planned.model}.*.b*.k{planned.instances}{threads}.json")):
+    for path in sorted(folder.glob(f"{planned.model}.*.b*.{planned.ending}")):
         try:
             yield load(path)
         except RecordError:
