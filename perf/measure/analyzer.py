@@ -175,12 +175,10 @@ def parse(output: str, table: str, window_ms: int) -> AnalyzerResult | None:
     )
 
 
-def write_samples(config: ModelConfig, path: Path, *, sizes: tuple[int, ...] = (), rows: int = 1) -> Path:
-    """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn, `rows` of a size together."""
+def write_samples(config: ModelConfig, path: Path, *, sizes: tuple[int, ...] = ()) -> Path:
+    """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn. It joins no rows of two sizes."""
     open_dims = drawn(sizes, SAMPLES_OF_SIZES, 0) if sizes else [OPEN_DIM] * SAMPLES
-    # The rows of a request must have one shape.
-    each = [size for size in open_dims for _ in range(rows if sizes else 1)]
-    samples = [sample(config, rows=1, seed=seed, open_dim=size) for seed, size in enumerate(each)]
+    samples = [sample(config, rows=1, seed=seed, open_dim=size) for seed, size in enumerate(open_dims)]
     entries = [
         {name: array[0] if config.max_batch_size > 0 else array for name, array in inputs.items()} for inputs in samples
     ]
@@ -213,8 +211,7 @@ def _arguments(
     if rows is not None:
         data = str(write_rows(rows, folder / "rows.json"))
     elif load.data.startswith(SAMPLES_DATA):
-        path, config = folder / "samples.json", endpoint.config
-        data = str(write_samples(config, path, sizes=endpoint.sizes, rows=load.request_rows))
+        data = str(write_samples(endpoint.config, folder / "samples.json", sizes=endpoint.sizes))
     arguments = ["-m", endpoint.model, "-u", url, "-i", load.protocol, "-b", str(load.request_rows)]
     for name, dims in load.shapes:
         arguments += ["--shape", f"{name}:{','.join(map(str, dims))}"]

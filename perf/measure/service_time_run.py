@@ -143,7 +143,7 @@ def measure(
 def _wide(endpoint: Endpoint, record: ServiceTimes) -> tuple[Level, ...]:
     """Levels with requests of several rows: a lone one of the largest batch, and waiting ones of a quarter of it."""
     most, instances = record.max_batch_size, record.instances
-    if most == 1:
+    if most == 1 or endpoint.sizes:  # perf_analyzer joins no rows of two sizes
         return ()
     # About four requests to a batch, of two batches for each instance.
     rows = max(2, most // 4)
@@ -154,6 +154,8 @@ def _wide(endpoint: Endpoint, record: ServiceTimes) -> tuple[Level, ...]:
 
 def with_steps(endpoint: Endpoint, record: ServiceTimes) -> ServiceTimes:
     """The record with sizes next to a step measured: executions of one request of so many rows, on all instances."""
+    if endpoint.sizes:
+        return record
     search = StepSearch.of(record.computing)
     while (rows := search.next(record.computing.times_us)) is not None:
         latency_us = record.computing.times_us[rows]

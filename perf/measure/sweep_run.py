@@ -255,6 +255,7 @@ def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
     refuse_unused(
         (bool(arguments.mix and arguments.ceiling), "--ceiling", "with --mix: onnxruntime alone runs rows of one size"),
         (bool(arguments.mix and (arguments.shape or arguments.input_data != SAMPLES_DATA)), "--shape", "with --mix"),
+        (bool(arguments.mix and arguments.rows > 1), "--rows", "with --mix: perf_analyzer joins no rows of two sizes"),
     )
 
 

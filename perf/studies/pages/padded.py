@@ -31,8 +31,8 @@ def gates() -> str:
         [
             rows_markdown(("gate", "measured", "at least", ""), rows),
             "",
-            f"{CHECKED:,} requests of mixed length to each encoder were answered as onnxruntime answers them alone. The "
-            "largest differences, as shares of the largest value:",
+            f"{CHECKED:,} requests of mixed length to each encoder were answered as onnxruntime answers them alone. "
+            "The largest differences, as shares of the largest value:",
             f"{answers}.",
         ]
     )
