@@ -100,7 +100,7 @@ def from_factory(text: str, *, open_axes: bool = False) -> Source:
 
 
 def _shapes(tensor: torch.Tensor, open_axes: bool) -> dict[int, Any]:
-    """The axes of an input that torch leaves open: the batch, and with `open_axes` those that the trace does not fix."""
+    """The axes of an input that torch leaves open: the batch, and with `open_axes` all that the trace does not fix."""
     others = range(1, tensor.ndim) if open_axes else ()
     return {0: torch.export.Dim("batch", min=1), **dict.fromkeys(others, torch.export.Dim.AUTO)}
 

@@ -140,8 +140,8 @@ def find_record(
 ) -> ServiceTimes | None:
     """The record in `folder` of the `planned` ramp, or of one with a larger maximum, that climbs as high; else None.
 
-    For requests of several `rows` it must have measured such requests, which no ramp with a mix can. Of several records, the one with the planned
-    name, else the smallest.
+    For requests of several `rows` it must have measured such requests, which no ramp with a mix can. Of several
+    records, the one with the planned name, else the smallest.
     """
     records = [record for record in _records(planned, folder) if _same(record, planned, config)]
     records = [record for record in records if rows == 1 or record.wide or record.mix]

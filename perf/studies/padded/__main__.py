@@ -7,9 +7,11 @@ the ratios between routes, and whether the gates hold. A measurement with a reco
 """
 
 import asyncio
+import itertools
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,9 @@ import tritonclient.grpc.aio as triton
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype
 
-from perf.measure.analyzer import Endpoint, measure
+from clients import AsyncModel
 from perf.measure.service_time_run import bar
 from perf.records import file
-from perf.records.file import RecordError
-from perf.records.measurement import AnalyzerLoad
 from perf.studies.experiment import command_line, now, onnxruntime_alone, origin
 from perf.studies.padded.record import KINDS, MIXES, MODELS, PaddedPoint, PaddedRecord, gates, routes, table
 from perf.studies.padded.served import repository, requests, taken
@@ -34,7 +34,7 @@ from serve.management.statistics import Counters
 from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/padded")
-CLIENTS, CHECKED, TOLERANCE = 32, 1000, 1e-4
+CLIENTS, CHECKED, TOLERANCE, WARM_UP_S = 32, 1000, 1e-4, 0.4
 
 
 def checked(server: Server, kind: str, model: Path, seed: int, count: int = CHECKED) -> float:
@@ -71,20 +71,37 @@ async def _answers(url: str, sent: Sequence[NDArray[np.integer]]) -> list[NDArra
         await client.close()
 
 
-def point(server: Server, kind: str, mix: LengthMix, route: str, repeat: int, window_ms: int) -> PaddedPoint:
+async def closed_loop(url: str, model: str, sent: Sequence[Mapping[str, NDArray[Any]]], seconds: float) -> float:
+    """Answers per second to `CLIENTS` clients, each of which sends the next request of all after its answer.
+
+    perf_analyzer gives each client a fixed sequence of requests. Clients whose requests had the same length once were
+    answered together, so they sent the same lengths ever after, and a server that cannot mix lengths had full batches.
+    """
+    following, answered, begin = itertools.cycle(sent), 0, time.monotonic() + WARM_UP_S
+    async with AsyncModel(model, url=f"http://{url}") as client:
+
+        async def one() -> None:
+            nonlocal answered
+            while time.monotonic() < begin + seconds:
+                await client.predict(next(following))
+                answered += begin <= time.monotonic() < begin + seconds
+
+        await asyncio.gather(*(one() for _ in range(CLIENTS)))
+    return answered / seconds
+
+
+def point(server: Server, kind: str, mix: LengthMix, route: str, repeat: int, seconds: float) -> PaddedPoint:
     """Measure one route."""
     model = MODELS[route]
-    target = Endpoint(model=model, config=server.configs[model], http_url=server.http_url, grpc_url=server.grpc_url)
-    load = AnalyzerLoad(concurrency=CLIENTS, window_ms=window_ms, data=mix.name)
     before = Counters.read(server.grpc_url, model)
-    measured, _ = measure(target, load, window_ms=window_ms, rows=requests(kind, mix, route))
+    rows_per_s = asyncio.run(closed_loop(server.http_url, model, requests(kind, mix, route), seconds))
     counted = Counters.read(server.grpc_url, model) - before
     return PaddedPoint(
         kind=kind,
         mix=mix.name,
         route=route,
         repeat=repeat,
-        rows_per_s=measured.throughput_rows_per_s,
+        rows_per_s=round(rows_per_s, 1),
         rows_per_execution=round(counted.rows_per_execution, 2),
     )
 
@@ -112,7 +129,7 @@ def run(record: PaddedRecord, path: Path, kinds: Sequence[str], repeats: int, pr
                     record = replace(record, errors={**record.errors, kind: error})
                 for repeat, mix, route in todo:
                     progress(f"{kind}: {mix.name}, {route}, repeat {repeat}", False)
-                    made = point(server, kind, mix, route, repeat, record.window_ms)
+                    made = point(server, kind, mix, route, repeat, record.seconds)
                     record = replace(record, points=(*record.points, made))
                     file.write(record, path)
                     progress(f"{kind}: {mix.name}, {route}, repeat {repeat}", True)
@@ -125,17 +142,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of weights and of the blind encoder (default 1)")
     parser.add_argument("--kind", action="append", choices=KINDS, help="an encoder, repeatable (default: all)")
     parser.add_argument("--repeats", type=int, default=5, help="of each route and mix (default 5)")
-    parser.add_argument("--window-ms", type=int, default=500, help="of each of three windows (default 500)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default 2)")
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
 
     def action() -> int:
         path = arguments.results / f"seed_{arguments.seed}.json"
-        try:
+        if path.is_file():
             record = file.read(path, PaddedRecord)
-        except RecordError:
+        else:
             new = origin(command_line("padded", argv), now())
-            record = PaddedRecord(**new, seed=arguments.seed, window_ms=arguments.window_ms, errors={}, points=())
+            record = PaddedRecord(**new, seed=arguments.seed, seconds=arguments.seconds, errors={}, points=())
         console = terminal()
         kinds = arguments.kind or KINDS
         with bar(console, arguments.repeats * len(MIXES) * sum(len(routes(kind)) for kind in kinds)) as progress:

@@ -92,14 +92,14 @@ def _copy(home: Path, folder: Path, config: str) -> None:
 
 
 def requests(kind: str, mix: LengthMix, route: str) -> list[Mapping[str, NDArray[np.integer]]]:
-    """The requests of a mix, without a batch axis; masks only where the client sends them."""
+    """The requests of a mix, one row each; masks only where the client sends them."""
     encoder, rng, made = taken(kind), np.random.default_rng(7), []
     for length in mix.lengths:
         longest = mix.longest if route == CLIENT else length
-        tokens = np.zeros(longest, dtype=encoder.dtype)
-        tokens[:length] = rng.integers(1, encoder.vocabulary, length)
+        tokens = np.zeros((1, longest), dtype=encoder.dtype)
+        tokens[:, :length] = rng.integers(1, encoder.vocabulary, length)
         request = {"TOKENS" if route == RAGGED else "tokens": tokens}
         if encoder.mask and MODELS[route] == "separate":
-            request[encoder.mask] = (np.arange(longest) < length).astype(encoder.dtype)
+            request[encoder.mask] = (np.arange(longest) < length)[None].astype(encoder.dtype)
         made.append(request)
     return made
