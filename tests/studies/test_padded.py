@@ -102,5 +102,5 @@ def test_each_route_is_served_and_mixed_requests_answer_as_alone(tmp_path: Path)
         error = checked(server, "blind", models / "padded" / "1" / "model.onnx", 3, count=60)
         assert 0 <= error <= 1e-4
         alone, padded = (point(server, "blind", MIXES[1], route, 1, 0.3) for route in (SEPARATE, SERVER))
-    assert alone.rows_per_execution < 2 < padded.rows_per_execution
+    assert 1 <= alone.rows_per_execution < padded.rows_per_execution
     assert np.isfinite(padded.rows_per_s)

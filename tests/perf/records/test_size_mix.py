@@ -11,11 +11,14 @@ import pytest
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export.repository import REPOSITORY, read_config
+from perf.load import __main__ as load_program
 from perf.load import pool
 from perf.measure.analyzer import write_samples
 from perf.measure.ramp_plan import find_record, plan
 from perf.measure.service_profile import write
 from perf.measure.sweep import main as sweep
+from perf.records import load_record, measurement
 from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
 from perf.records.size_mix import MOST_SENT, MixError, SizeMix, asked, drawn
@@ -141,14 +144,12 @@ def test_a_trial_with_another_mix_is_not_taken_from_a_record(tmp_path: Path) -> 
 
 
 def test_a_ramp_with_another_mix_is_measured_again(tmp_path: Path) -> None:
-    planned = plan(TOKENS, instances=1, mix=SizeMix(text="8:64"), repository=tmp_path)
-    steps = [1, 2]
-    measured = replace(ramp(), **{name: getattr(planned, name) for name in ("model", "config_name", "config_sha256")})
-    same = {name: getattr(planned, name) for name in ("model_sha256", "machine", "versions", "instances", "threads")}
-    write(replace(measured, **same, max_batch_size=8, mix=planned.mix), tmp_path)
-    assert find_record(planned, TOKENS, steps, tmp_path) is not None
+    config = read_config(REPOSITORY / "python_batched_service" / "config.pbtxt")
+    planned, steps = plan(config, instances=1, mix=SizeMix(text="8:64")), [1, 2]
+    write(replace(planned, levels=ramp().levels), tmp_path)
+    assert find_record(planned, config, steps, tmp_path) is not None
     for other in (SizeMix(text="8:65"), None):
-        assert find_record(plan(TOKENS, instances=1, mix=other, repository=tmp_path), TOKENS, steps, tmp_path) is None
+        assert find_record(plan(config, instances=1, mix=other), config, steps, tmp_path) is None
 
 
 def test_the_load_generator_draws_requests_of_these_sizes() -> None:
@@ -174,3 +175,25 @@ def test_a_sweep_refuses_what_a_mix_leaves_no_room_for(capsys: pytest.CaptureFix
         assert option[0] in capsys.readouterr().err
     assert sweep(["simulated_accelerator", "--mix", "20", "--results", str(tmp_path)]) == 2
     assert "takes no input of variable size" in capsys.readouterr().err
+
+
+@pytest.mark.server
+def test_a_server_gets_requests_of_the_mix_and_answers_them_together(tmp_path: Path) -> None:
+    """The service answers with the length of each request, so a reply to one of another size would be wrong."""
+    call = ["python_batched_service", "--mix", "20,30,40", "--workers", "2", "--in-flight", "4", "--requests", "64"]
+    assert load_program.main([*call, "--delay-ms", "20", "--results", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*.json")
+    record = load_record.read(path)
+    assert (record.load.mix, record.load.sizes) == ("20,30,40", (20, 30, 40))
+    assert (record.outcome.right, record.outcome.wrong, record.outcome.failed) == (64, 0, 0)
+    assert record.counted.executions < record.counted.rows
+
+
+@pytest.mark.server
+def test_a_sweep_with_another_mix_has_another_record(tmp_path: Path) -> None:
+    call = ["python_batched_service", "--config-name", "separate", "--concurrency-range", "2", "--repeats", "1"]
+    for mix in ("20,30", "20", "20,30"):
+        assert sweep([*call, "--window-ms", "100", "--mix", mix, "--results", str(tmp_path)]) == 0
+    records = [measurement.load(path) for path in tmp_path.glob("*.json")]
+    loads = sorted(record.point.load.data for record in records if isinstance(record, measurement.Measurement))
+    assert [data.rpartition(" ")[0] for data in loads] == ["samples of mix 20", "samples of mix 20,30"]
