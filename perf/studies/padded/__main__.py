@@ -54,11 +54,11 @@ def checked(server: Server, kind: str, model: Path, seed: int, count: int = CHEC
     return worst
 
 
-async def _answers(url: str, sent: Sequence[NDArray[np.integer]]) -> list[NDArray[Any]]:
+async def _answers(url: str, sent: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     client, free = triton.InferenceServerClient(url), asyncio.Semaphore(CLIENTS)
     output = (await client.get_model_config("padded")).config.output[0].name
 
-    async def one(tokens: NDArray[np.integer]) -> NDArray[Any]:
+    async def one(tokens: NDArray[Any]) -> NDArray[Any]:
         tensor = triton.InferInput("tokens", list(tokens.shape), np_to_triton_dtype(tokens.dtype))
         tensor.set_data_from_numpy(tokens)
         async with free:

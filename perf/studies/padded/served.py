@@ -1,9 +1,10 @@
 """The repository of the experiment on padded requests: the configurations of one encoder, and the requests to it."""
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class Taken:
     mask: str = ""
 
     @property
-    def dtype(self) -> "np.dtype[np.integer]":
+    def dtype(self) -> "np.dtype[Any]":
         """The type of tokens and mask."""
         return np.dtype(self.data_type.lower())
 
@@ -91,7 +92,7 @@ def _copy(home: Path, folder: Path, config: str) -> None:
     (folder / "config.pbtxt").write_text(config.replace('name: "padded"', f'name: "{folder.name}"'))
 
 
-def requests(kind: str, mix: LengthMix, route: str) -> list[Mapping[str, NDArray[np.integer]]]:
+def requests(kind: str, mix: LengthMix, route: str) -> Sequence[Mapping[str, NDArray[Any]]]:
     """The requests of a mix, one row each; masks only where the client sends them."""
     encoder, rng, made = taken(kind), np.random.default_rng(7), []
     for length in mix.lengths:

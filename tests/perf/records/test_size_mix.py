@@ -3,6 +3,7 @@
 import json
 from argparse import Namespace
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -153,7 +154,7 @@ def test_a_ramp_with_another_mix_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_the_load_generator_draws_requests_of_these_sizes() -> None:
-    def ask(inputs: pool.Mapping[str, pool.Array]) -> pool.Arrays:
+    def ask(inputs: Mapping[str, pool.Array]) -> pool.Arrays:
         return (inputs["x"].sum(axis=1), np.full(len(inputs["x"]), inputs["x"].shape[1]))
 
     filled = pool.fill(TOKENS, ask, requests=8, rows=2, seed=3, sizes=(20, 30))
