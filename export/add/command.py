@@ -111,7 +111,7 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
 
 def _source(deployment: Deployment, settings: ProofSettings) -> Source:
     """The model's graph, in the opset that the user wants."""
-    source = read(deployment.source)
+    source = read(deployment.source, open_axes=deployment.variable_length)
     if deployment.opset is None:
         return source
     settings.say(f"converting it to opset {deployment.opset}")

@@ -15,14 +15,15 @@ MARKS = ("archive_format", "serialized_exported_program.json")
 FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module factory (package.module:function)"
 
 
-def read(text: str) -> Source:
+def read(text: str, *, open_axes: bool = False) -> Source:
     """Read and check the model that `text` names; imports torch only for .pt2 files and factories.
 
+    With `open_axes` torch leaves every axis of a factory's inputs open that the module does not fix.
     Raises `Mistake` for a missing or unreadable file, a factory that fails, and a graph that Triton cannot serve.
     """
     check_name(text)
     path = Path(text)
-    source = Source(model=load(path), origin=path.name) if path.suffix == ".onnx" else _from_torch(text)
+    source = Source(model=load(path), origin=path.name) if path.suffix == ".onnx" else _from_torch(text, open_axes)
     source = replace(source, user_path=text)
     check(source)
     return source
@@ -44,14 +45,14 @@ def check_name(text: str) -> None:
         raise Mistake(f"{path}: {_unreadable(path)} Name {FORMS}.")
 
 
-def _from_torch(text: str) -> Source:
+def _from_torch(text: str, open_axes: bool) -> Source:
     try:
         from export.graph import torch_source
     except ModuleNotFoundError as error:
         raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
     if text.endswith(PROGRAMS):
         return torch_source.from_program(Path(text))
-    return torch_source.from_factory(text)
+    return torch_source.from_factory(text, open_axes=open_axes)
 
 
 def _is_program(path: Path) -> bool:

@@ -74,8 +74,8 @@ def from_program(path: Path) -> Source:
     return Source(model=model, origin=path.name, examples=examples, reference=_reference(module, inputs, outputs))
 
 
-def from_factory(text: str) -> Source:
-    """Call `module:function` and export what it returns; raises `Mistake`."""
+def from_factory(text: str, *, open_axes: bool = False) -> Source:
+    """Call `module:function` and export what it returns, with all axes open that can be; raises `Mistake`."""
     module, inputs, tensors, outputs = _call_factory(text)
     module.eval()
     # Two rows, because the exporter fixes the batch axis to 1 for an example of one row.
@@ -90,13 +90,19 @@ def from_factory(text: str) -> Source:
     outputs = outputs or _output_names(len(answer) if isinstance(answer, (tuple, list)) else 1)
     with quiet():
         try:
-            shapes = tuple({0: torch.export.Dim("batch", min=1)} for _ in two_rows)
+            shapes = tuple(_shapes(tensor, open_axes) for tensor in two_rows)
             model = _graph(module, two_rows, inputs, outputs, shapes, text)
         except Mistake:
             # The trace fixes the batch. The graph may still be rewritten, and the proof then decides.
             model = _graph(module, tuple(tensors), inputs, outputs, None, text)
     examples = _named(inputs, tensors)
     return Source(model=model, origin=text, examples=examples, reference=_reference(module, inputs, outputs))
+
+
+def _shapes(tensor: torch.Tensor, open_axes: bool) -> dict[int, Any]:
+    """The axes of an input that torch leaves open: the batch, and with `open_axes` all that the trace does not fix."""
+    others = range(1, tensor.ndim) if open_axes else ()
+    return {0: torch.export.Dim("batch", min=1), **dict.fromkeys(others, torch.export.Dim.AUTO)}
 
 
 def _call_factory(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Tensor], list[str]]:

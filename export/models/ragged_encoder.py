@@ -7,6 +7,7 @@ text may have any length. In a ragged batch only attention needs padding.
 import torch
 from torch import Tensor, nn
 
+from export.graph.recipe import Recipe
 from export.models.ragged import Packing
 
 VOCABULARY = 8192
@@ -90,3 +91,8 @@ def build(seed: int, width: int = 32, blocks: int = 24, heads: int = 2) -> Encod
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return Encoder(width, blocks, heads).eval()
+
+
+def padded() -> tuple[Encoder, dict[str, Tensor]]:
+    """The shipped encoder without the ragged wrapper, and tokens for `export.add`: its graph takes [batch, length]."""
+    return build(Recipe(model="ragged_encoder").seed), {"tokens": torch.ones(2, 16, dtype=torch.int32)}

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from export import repository
 from perf.measure.service_time import recorded
+from perf.records import size_mix
 from triton_batching.options import DAY_S, MOST_ROUNDS, MOST_ROWS, MOST_SEED, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -42,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("b", help="the new configuration: its name, or default")
     parser.add_argument("--load", required=True, help="closed:16, poisson:300, gamma:300:4, ramp:100:400 or trace:FILE")
     parser.add_argument("--rows", type=whole_number(1, MOST_ROWS), default=1, help="rows per request (default 1)")
+    size_mix.add_option(parser)
     parser.add_argument("--p99-ms", type=float, required=True, metavar="MS", help="latency target for every trial")
     parser.add_argument("--rounds", type=whole_number(1, MOST_ROUNDS), default=5, help="trials of each (default 5)")
     parser.add_argument(

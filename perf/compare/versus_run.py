@@ -22,7 +22,7 @@ from perf.load.deployment import Running
 from perf.load.variant import read
 from perf.measure.interleaved import Lane, interleaved, lanes
 from perf.measure.trial import Meter
-from perf.records import file, round_record
+from perf.records import file, round_record, size_mix
 from perf.records.file import check_folder
 from perf.records.round_record import TrialKey
 from perf.records.runs import Runs, of_trial
@@ -267,7 +267,8 @@ def planned(arguments: argparse.Namespace, command: Sequence[str]) -> VersusPlan
         raise Mistake(f"--rows {arguments.rows}: a request has 1 to {least} rows (max_batch_size). Give such a number.")
     if arguments.most_rounds is not None and arguments.most_rounds < arguments.rounds:
         raise Mistake(f"--most-rounds {arguments.most_rounds}: fewer than --rounds {arguments.rounds}.")
-    traffic = Traffic.parse(arguments.load, rows=arguments.rows)
+    mixes = [size_mix.asked(arguments, config) for config in configs.values()]
+    traffic = Traffic.parse(arguments.load, rows=arguments.rows, mix=mixes[0])
     if traffic.trace is not None:
         read_trace(traffic.trace)
     target = LatencyTarget(latency_ms=arguments.p99_ms)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from export import repository
+from perf.records import size_mix
 from perf.records.offered_load import PATTERNS
 from triton_batching.options import number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         "--in-flight", type=int, default=1, help="requests in flight of each process, in a closed loop (default 1)"
     )
     load.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
+    size_mix.add_option(load)
     load.add_argument("--pattern", choices=PATTERNS, default="closed", help="when requests are sent (default closed)")
     load.add_argument("--rate", type=float, default=0.0, help="requests per second of all processes, in an open loop")
     load.add_argument("--rate-to", type=float, default=0.0, help="requests per second at the end of a ramp")

@@ -17,6 +17,7 @@ from perf.load.variant import Overrides, delay_us
 from perf.records.file import check_folder
 from perf.records.load_record import LoadRecord, LoadResult
 from perf.records.offered_load import Load, file_sha256
+from perf.records.size_mix import SizeMix
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine, versions
 from triton_batching.options import refuse_unused
@@ -129,6 +130,7 @@ def _check(arguments: argparse.Namespace) -> TargetCheck | None:
 
 def _load(arguments: argparse.Namespace) -> Load:
     limit = arguments.in_flight_limit
+    mix = None if arguments.mix is None else SizeMix(text=arguments.mix)
     return Load(
         workers=arguments.workers,
         rows=arguments.rows,
@@ -145,4 +147,6 @@ def _load(arguments: argparse.Namespace) -> Load:
         requests=arguments.requests,
         timeout_s=arguments.timeout,
         seed=arguments.seed,
+        mix=str(mix or ""),
+        sizes=mix.sent if mix else (),
     )

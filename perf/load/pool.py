@@ -9,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.samples import sample
 from perf.load.differ import apart, differ
+from perf.records import size_mix
 from triton_batching.terminal import Failure
 
 Array = NDArray[np.generic]
@@ -16,6 +17,9 @@ Arrays = tuple[Array, ...]
 # Rounding differs with the batch. An answer may differ by this many times the difference seen between rows that ran
 # alone and in a batch.
 MARGIN = 4.0
+# With requests of different size, padding rounds differently too, which no request alone shows: an answer may differ by
+# this share of the largest value, as in the proof of `export.add`.
+PADDED, PADDED_HALF = 1e-4, 1e-2
 # Rows that are run alone to see that difference.
 ALONE = 4
 # The most answers that are compared pair by pair.
@@ -55,14 +59,18 @@ def fill(
     requests: int,
     rows: int,
     seed: int,
+    sizes: Sequence[int] = (),
     progress: Callable[[float], None] = lambda _: None,
 ) -> Pool:
     """Draw `requests` requests of `rows` rows and `ask` for their answers, one request at a time.
 
-    The rows are asked for in full batches, so that no other request can join them. `ALONE` rows are also run alone: the
-    difference measures the rounding. `progress` takes the share that is done. Raises `Failure` for a model that gives
-    no output.
+    With `sizes`, each request has one of them in its open dimensions, and is asked for as it is sent. Else the rows are
+    asked for in full batches, so that no other request can join them. `ALONE` rows are also run alone: the difference
+    measures the rounding. `progress` takes the share that is done. Raises `Failure` for a model that gives no output.
     """
+    if sizes:
+        each = size_mix.drawn(tuple(sizes), requests, seed)
+        return _of_sizes(config, ask, each, rows=rows, seed=seed, progress=progress)
     limit = max(1, config.max_batch_size)
     names = [tensor.name for tensor in config.input]
     total = requests * rows if config.max_batch_size > 0 else requests
@@ -86,7 +94,38 @@ def fill(
         )
         for at in range(0, total, size)
     ]
+    return _checked(pool, MARGIN * rounding)
+
+
+def _of_sizes(
+    config: ModelConfig,
+    ask: Callable[[Mapping[str, Array]], Arrays],
+    sizes: Sequence[int],
+    *,
+    rows: int,
+    seed: int,
+    progress: Callable[[float], None],
+) -> Pool:
+    """One request for each of the sizes."""
+    pool = []
+    for number, size in enumerate(sizes):
+        inputs = sample(config, rows=rows, seed=seed * 1_000_003 + number, open_dim=size)
+        pool.append(Request(inputs=tuple(inputs.values()), outputs=ask(inputs)))
+        progress((number + 1) / len(sizes))
+    tolerance = max((_padded(array) for request in pool for array in request.outputs), default=0.0)
+    return _checked(pool, tolerance)
+
+
+def _padded(array: Array) -> float:
+    """The difference that padding may make to an answer; whole numbers and texts must be equal."""
+    if not np.issubdtype(array.dtype, np.floating) or not array.size:
+        return 0.0
+    share = PADDED_HALF if array.dtype == np.float16 else PADDED
+    return share * float(np.max(np.abs(array.astype(np.float64))))
+
+
+def _checked(pool: Sequence[Request], tolerance: float) -> Pool:
+    """The pool of these requests; raises `Failure` for a model that gives no output."""
     if not pool[0].outputs:
         raise Failure("the model gave no output, so its replies cannot be checked. Load a model that has outputs.")
-    separate = apart([request.outputs for request in pool[:COMPARED]])
-    return Pool(requests=pool, tolerance=MARGIN * rounding, apart=separate)
+    return Pool(requests=pool, tolerance=tolerance, apart=apart([request.outputs for request in pool[:COMPARED]]))

@@ -25,6 +25,7 @@ from perf.load.worker import Job
 from perf.records.load_record import CpuTime, LoadResult
 from perf.records.offered_load import Load
 from perf.records.resource_use import ResourceUse
+from perf.records.size_mix import SizeMix
 from serve.management import gpu_use, traces
 from serve.management.gpu_use import GpuUse
 from serve.management.statistics import Counters
@@ -35,6 +36,8 @@ from triton_batching.terminal import Mistake
 # Different requests per client of a closed loop, and per closed and open loop at least. A client of a closed loop never
 # has two requests in flight, so two that differ are enough to notice swapped answers.
 CLOSED_EACH, CLOSED_ALL, OPEN_ALL = 2, 16, 64
+# With requests of different size each client has some more, so that its sizes are those of the mix.
+SIZES_EACH = 8
 # Clients on the server's machine run at a lower priority. Otherwise a client that wakes up with its answer takes the
 # core from the server while it sends the other answers of the batch; clients on other machines would not.
 NICENESS = 10
@@ -125,11 +128,14 @@ def prepare(deployment: Deployment, load: Load, server: Running, progress: Progr
     limit = server.config.max_batch_size
     if load.rows > max(1, limit):
         raise Mistake(f"--rows {load.rows}: '{deployment.model}' takes at most {max(1, limit)} rows in one request.")
+    if load.mix:
+        SizeMix(text=load.mix).check(server.config)
     # A deadline policy rejects requests that would miss its slo_ms, as a full batch may always do. A request may have a
     # longer deadline of its own.
     is_timed = batch_policy(server.config) == "deadline"
     patience = {"timeout": round(load.timeout_s * 1e6)} if is_timed else None
-    each = max(CLOSED_EACH * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
+    of_client = SIZES_EACH if load.sizes else CLOSED_EACH
+    each = max(of_client * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
     with Model(deployment.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
 
         def ask(inputs: Mapping[str, NDArray[np.generic]]) -> pool.Arrays:
@@ -142,6 +148,7 @@ def prepare(deployment: Deployment, load: Load, server: Running, progress: Progr
             requests=each * load.workers,
             rows=load.rows,
             seed=load.seed,
+            sizes=load.sizes,
             progress=lambda share: progress("collecting the right answers", share),
         )
 

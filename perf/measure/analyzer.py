@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.graph.samples import sample
-from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
+from export.graph.samples import OPEN_DIM, sample
+from perf.records.measurement import SAMPLES_DATA, AnalyzerLoad, AnalyzerResult, AnalyzerWindow
+from perf.records.size_mix import drawn
 from serve import hidden_arguments
 from serve.installation import bundled_libraries, link_plain_names
 from serve.management import admin
@@ -36,7 +37,7 @@ WINDOWS = 3
 ATTEMPTS = 3
 # A window must be at least this many latencies long.
 LEAST_LATENCIES = 4
-SAMPLES = 16
+SAMPLES, SAMPLES_OF_SIZES = 16, 64
 # At 1,000 requests per second each thread sends one in 64 ms.
 POISSON_THREADS = 64
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]
@@ -53,12 +54,13 @@ class AnalyzerError(Failure):
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """A running server and one model on it; urls are `host:port`."""
+    """A running server and one model on it; urls are `host:port`. `sizes` are those of the samples that it is sent."""
 
     model: str
     config: ModelConfig
     http_url: str
     grpc_url: str
+    sizes: tuple[int, ...] = ()
 
 
 def measure(
@@ -173,13 +175,14 @@ def parse(output: str, table: str, window_ms: int) -> AnalyzerResult | None:
     )
 
 
-def write_samples(config: ModelConfig, path: Path) -> Path:
-    """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn."""
-    drawn = [sample(config, rows=1, seed=seed) for seed in range(SAMPLES)]
-    rows = [
-        {name: array[0] if config.max_batch_size > 0 else array for name, array in inputs.items()} for inputs in drawn
+def write_samples(config: ModelConfig, path: Path, *, sizes: tuple[int, ...] = ()) -> Path:
+    """Seeded valid inputs as perf_analyzer's JSON: one entry per row, sent in turn. It joins no rows of two sizes."""
+    open_dims = drawn(sizes, SAMPLES_OF_SIZES, 0) if sizes else [OPEN_DIM] * SAMPLES
+    samples = [sample(config, rows=1, seed=seed, open_dim=size) for seed, size in enumerate(open_dims)]
+    entries = [
+        {name: array[0] if config.max_batch_size > 0 else array for name, array in inputs.items()} for inputs in samples
     ]
-    return write_rows(rows, path)
+    return write_rows(entries, path)
 
 
 def write_rows(rows: Sequence[Arrays], path: Path) -> Path:
@@ -207,8 +210,8 @@ def _arguments(
     data = load.data
     if rows is not None:
         data = str(write_rows(rows, folder / "rows.json"))
-    elif load.data == "samples":
-        data = str(write_samples(endpoint.config, folder / "samples.json"))
+    elif load.data.startswith(SAMPLES_DATA):
+        data = str(write_samples(endpoint.config, folder / "samples.json", sizes=endpoint.sizes))
     arguments = ["-m", endpoint.model, "-u", url, "-i", load.protocol, "-b", str(load.request_rows)]
     for name, dims in load.shapes:
         arguments += ["--shape", f"{name}:{','.join(map(str, dims))}"]

@@ -18,6 +18,7 @@ from perf.measure.service_curve import Curve
 from perf.measure.service_profile import ServiceTimes, load
 from perf.records.candidate import Candidate
 from perf.records.measurement import RecordError
+from perf.records.size_mix import SizeMix
 from perf.records.traffic import Traffic
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake
@@ -51,6 +52,7 @@ def plan(
     config_name: str = "default",
     instances: int,
     threads: int | None = None,
+    mix: SizeMix | None = None,
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
 ) -> ServiceTimes:
@@ -82,6 +84,7 @@ def plan(
         noise=(),
         noise_count=0,
         levels=(),
+        mix=mix.title if mix else "",
     )
 
 
@@ -137,18 +140,17 @@ def find_record(
 ) -> ServiceTimes | None:
     """The record in `folder` of the `planned` ramp, or of one with a larger maximum, that climbs as high; else None.
 
-    For requests of several `rows` it must have measured such requests. Of several records, the one with the planned
-    name, else the smallest.
+    For requests of several `rows` it must have measured such requests, which no ramp with a mix can. Of several
+    records, the one with the planned name, else the smallest.
     """
     records = [record for record in _records(planned, folder) if _same(record, planned, config)]
-    records = [record for record in records if rows == 1 or record.wide]
+    records = [record for record in records if rows == 1 or record.wide or record.mix]
     high = [record for record in records if record.levels[-1].concurrency >= steps[-1]]
     return min(high, key=lambda record: (record.file_name != planned.file_name, record.max_batch_size), default=None)
 
 
 def _records(planned: ServiceTimes, folder: Path) -> Iterator[ServiceTimes]:
-    threads = "" if planned.threads is None else f".t{planned.threads}"
-    for path in sorted(folder.glob(f"{planned.model}.*.b*.k{planned.instances}{threads}.json")):
+    for path in sorted(folder.glob(f"{planned.model}.*.b*.{planned.ending}")):
         try:
             yield load(path)
         except RecordError:

@@ -31,14 +31,15 @@ class ServiceTimes:
 
     `sizes` covers the levels in which every instance could be busy (concurrency >= instances), so its times include the
     contention of all instances. `alone_us` is the mean time of one row with nothing else running. `noise` holds
-    quantiles, at `SHARES`, of the time of an execution over the mean of its size, from `noise_count` readings.
-    `levels` is the ramp. `rare_us` is the median time of one row until computed if requests are rare, and `rare_way_us`
-    the way of such a request (both None in older records). `wide` holds levels with several rows in a request: of the
-    largest batch, of a quarter of it, and of single sizes next to a step (empty in older records). `again` repeats two
-    levels at the end, which shows the drift of the machine meanwhile (empty in older records). `late_us` is how
-    late a sleeping thread wakes up under load (None in older records). `rounds` is the number of rounds whose median
-    this is, and `drift` the standard deviation of the logarithm of its times from one round to another.
-    `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp, None without a GPU.
+    quantiles, at `SHARES`, of the time of an execution over the mean of its size, from `noise_count` readings. `levels`
+    is the ramp. `rare_us` is the median time of one row until computed if requests are rare, and `rare_way_us` the way
+    of such a request (both None in older records). `wide` holds levels with several rows in a request: of the largest
+    batch, of a quarter of it, and of single sizes next to a step (empty in older records). `again` repeats two levels
+    at the end, which shows the drift of the machine meanwhile (empty in older records). `late_us` is how late a
+    sleeping thread wakes up under load (None in older records). `rounds` is the number of rounds whose median this is,
+    and `drift` the standard deviation of the logarithm of its times from one round to another. `mix` names the sizes of
+    the requests, from `--mix`; empty if all had one. `gpu_busy_percent` and `gpu_memory_mib` are means over the ramp,
+    None without a GPU.
     """
 
     KIND: ClassVar[str] = "service_times"
@@ -67,6 +68,7 @@ class ServiceTimes:
     late_us: float | None = None
     rounds: int = 1
     drift: float = 0.0
+    mix: str = ""
     gpu_busy_percent: float | None = None
     gpu_memory_mib: float | None = None
 
@@ -171,8 +173,14 @@ class ServiceTimes:
     @property
     def file_name(self) -> str:
         """The name of the record; another maximum batch size has another name."""
+        return f"{self.model}.{self.config_name}.b{self.max_batch_size}.{self.ending}"
+
+    @property
+    def ending(self) -> str:
+        """The end of the name: instances, threads, and the digest of a mix."""
         threads = "" if self.threads is None else f".t{self.threads}"
-        return f"{self.model}.{self.config_name}.b{self.max_batch_size}.k{self.instances}{threads}.json"
+        mix = f".mix-{self.mix.rpartition(' ')[2]}" if self.mix else ""
+        return f"k{self.instances}{threads}{mix}.json"
 
     def same(self, other: "ServiceTimes") -> bool:
         """Whether both have the same files, machine, versions, instances and threads."""

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from export import repository
 from perf.measure import RESULTS
+from perf.records import size_mix
 from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", metavar="1,2", help="intra-op thread counts of onnxruntime (default: as configured)"
     )
+    size_mix.add_option(parser)
     parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the records (default {RESULTS})")
     return parser
 

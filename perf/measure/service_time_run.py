@@ -24,8 +24,10 @@ from perf.measure.service_line import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, write
 from perf.measure.service_time_table import show
 from perf.measure.trial import serving
+from perf.records import size_mix
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
+from perf.records.size_mix import SizeMix
 from serve.management import gpu_use
 from triton_batching.options import MOST_INSTANCES, MOST_THREADS
 from triton_batching.terminal import Failure, Mistake, terminal
@@ -52,6 +54,7 @@ def profile(
     config_name: str = "default",
     in_flight: int | None = None,
     rows: int = 1,
+    mix: SizeMix | None = None,
     command: Sequence[str] = (),
     repository: Path = REPOSITORY,
     progress: StepProgress = lambda text, done: None,
@@ -60,8 +63,8 @@ def profile(
 
     A record with a larger `max_batch_size`, or of a variant that ramps the same, also counts. The ramp runs with
     dynamic batching and no delay, whatever `config` says, so that every batch size occurs. `in_flight` limits the
-    requests in flight, if the load never has more; `rows` are those of a request of the load. Each record is written as
-    soon as it is measured. Raises the errors of launcher and perf_analyzer.
+    requests in flight, if the load never has more; `rows` are those of a request of the load, `mix` its sizes. Each
+    record is written as soon as it is measured. Raises the errors of launcher and perf_analyzer.
     """
     ramps = []
     for number, (instances, threads) in enumerate(counts, 1):
@@ -74,6 +77,7 @@ def profile(
             config_name=config_name,
             instances=instances,
             threads=threads,
+            mix=mix,
             command=command,
             repository=repository,
         )
@@ -82,7 +86,7 @@ def profile(
         if ramp is None:
             check_folder(folder)
             numbered(f"{config.name}: measuring its service times with {instances} instance(s), {DURATION}", False)
-            ramp = measure(planned, config, steps, repository=repository, progress=numbered)
+            ramp = measure(planned, config, steps, mix=mix, repository=repository, progress=numbered)
             write(ramp, folder)
         ramps.append(ramp)
     return Profile(ramps=tuple(ramps))
@@ -93,6 +97,7 @@ def measure(
     config: ModelConfig,
     steps: Sequence[int],
     *,
+    mix: SizeMix | None = None,
     repository: Path = REPOSITORY,
     progress: StepProgress = lambda text, done: None,
 ) -> ServiceTimes:
@@ -109,19 +114,20 @@ def measure(
         ) as server,
         gpu_use.sampled() as gpu,
     ):
+        endpoint = target(server, mix)
         progress(f"{config.name}: warming up", False)
-        climb(target(server), [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)
-        ramp = climb(target(server), steps, progress)
+        climb(endpoint, [min(2 * planned.max_batch_size, steps[-1])], lambda text, done: None)
+        ramp = climb(endpoint, steps, progress)
         record = dataclasses.replace(planned, started_at=started, levels=ramp.levels, late_us=ramp.late_us)
         progress(f"{config.name}: requests of several rows", False)
-        levels = _wide(target(server), record)
+        levels = _wide(endpoint, record)
         record = concluded(dataclasses.replace(record, wide=levels), ramp.glimpses)
         progress(f"{config.name}: steps between batch sizes", False)
-        record = with_steps(target(server), record)
+        record = with_steps(endpoint, record)
         progress(f"{config.name}: rare requests", False)
-        rare = rarely(target(server), SPARSE * 1e6 / record.alone_us)
+        rare = rarely(endpoint, SPARSE * 1e6 / record.alone_us)
         progress(f"{config.name}: two levels again", False)
-        again = climb(target(server), [steps[len(steps) // 2], steps[-1]], lambda text, done: None)
+        again = climb(endpoint, [steps[len(steps) // 2], steps[-1]], lambda text, done: None)
         record = concluded(dataclasses.replace(record, again=again.levels), (*ramp.glimpses, *again.glimpses))
     lone_us = [counted.computing_ns(1) / counted.batches[1] / 1e3 for counted in rare.counted if counted.batches.get(1)]
     return dataclasses.replace(
@@ -137,7 +143,7 @@ def measure(
 def _wide(endpoint: Endpoint, record: ServiceTimes) -> tuple[Level, ...]:
     """Levels with requests of several rows: a lone one of the largest batch, and waiting ones of a quarter of it."""
     most, instances = record.max_batch_size, record.instances
-    if most == 1:
+    if most == 1 or endpoint.sizes:  # perf_analyzer joins no rows of two sizes
         return ()
     # About four requests to a batch, of two batches for each instance.
     rows = max(2, most // 4)
@@ -148,6 +154,8 @@ def _wide(endpoint: Endpoint, record: ServiceTimes) -> tuple[Level, ...]:
 
 def with_steps(endpoint: Endpoint, record: ServiceTimes) -> ServiceTimes:
     """The record with sizes next to a step measured: executions of one request of so many rows, on all instances."""
+    if endpoint.sizes:
+        return record
     search = StepSearch.of(record.computing)
     while (rows := search.next(record.computing.times_us)) is not None:
         latency_us = record.computing.times_us[rows]
@@ -157,11 +165,15 @@ def with_steps(endpoint: Endpoint, record: ServiceTimes) -> ServiceTimes:
     return record
 
 
-def target(server: Running) -> Endpoint:
-    """A server that was started here, as perf_analyzer needs it."""
+def target(server: Running, mix: SizeMix | None = None) -> Endpoint:
+    """A server that was started here, as perf_analyzer needs it, and the sizes of the requests to it."""
     assert server.server is not None
     return Endpoint(
-        model=server.config.name, config=server.config, http_url=server.server.http_url, grpc_url=server.url
+        model=server.config.name,
+        config=server.config,
+        http_url=server.server.http_url,
+        grpc_url=server.url,
+        sizes=mix.sent if mix else (),
     )
 
 
@@ -241,6 +253,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
             counts,
             arguments.results,
             config_name=arguments.config_name or "default",
+            mix=size_mix.asked(arguments, config),
             command=command,
             repository=arguments.repository,
             progress=progress,

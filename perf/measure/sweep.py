@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from export import repository
+from perf.records import size_mix
 from triton_batching.options import MOST_SEED, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-name", action="append", help="repeatable; default: every variant of the model")
     parser.add_argument("--concurrency-range", default="1:16:5", metavar="START:END:STEP")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
+    size_mix.add_option(parser)
     parser.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS")
     parser.add_argument("--percentile", type=int, default=95)
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")

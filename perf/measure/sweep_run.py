@@ -18,18 +18,12 @@ from clients.connection import connect
 from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest, model_digest
 from export.graph.samples import sample
-from export.repository import (
-    REPOSITORY,
-    config_file,
-    model_file,
-    model_folder,
-    read_config,
-    variants,
-)
+from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, variants
 from perf.measure import ceiling_run
 from perf.measure.analyzer import WINDOWS, Endpoint, measure
 from perf.measure.interleaved import in_order
-from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
+from perf.records import size_mix
+from perf.records.measurement import SAMPLES_DATA, AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from perf.records.resource_use import ResourceUse
 from serve.launcher import Server, Settings, launch
 from serve.management import gpu_use
@@ -37,7 +31,7 @@ from serve.management.gpu_use import GpuUse
 from serve.management.statistics import Counters
 from triton_batching import processes
 from triton_batching.machine import Machine, versions
-from triton_batching.options import MOST_CLIENTS
+from triton_batching.options import MOST_CLIENTS, refuse_unused
 from triton_batching.terminal import Mistake
 
 # Requests of a measurement, in multiples of the concurrency; see `window_ms`.
@@ -52,7 +46,7 @@ class Sweep:
     """A model, its configurations to compare, the loads for each, and the number of repeats.
 
     `ceiling` also measures the ceiling of the model in every repeat (ONNX models only). `seed` draws the order of the
-    configurations in each repeat.
+    configurations in each repeat. `sizes` are those of the requests in place of each -1 in dims.
     """
 
     model: str
@@ -62,6 +56,7 @@ class Sweep:
     ceiling: bool = False
     repository: Path = REPOSITORY
     seed: int = 0
+    sizes: tuple[int, ...] = ()
 
     @property
     def steps(self) -> int:
@@ -118,7 +113,8 @@ def _run_config(sweep: Sweep, config_name: str, repeat: int, store: Store, progr
         for point, record in zip(points, records, strict=True):
             progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", False)
             if record is None:
-                record = replace(_measure(server, point, window_ms(point.load, rows_per_s)), order_seed=sweep.seed)
+                measured = _measure(server, point, window_ms(point.load, rows_per_s), sweep.sizes)
+                record = replace(measured, order_seed=sweep.seed)
                 store.add(record)
             rows_per_s = record.measured.throughput_rows_per_s
             progress(f"{sweep.model} {config_name}, concurrency {point.load.concurrency}, repeat {repeat}", True)
@@ -179,12 +175,13 @@ def _warm_up(server: Server, model: str) -> None:
         time.sleep(0.01)
 
 
-def _measure(server: Server, point: MeasurementKey, window: int) -> Measurement:
+def _measure(server: Server, point: MeasurementKey, window: int, sizes: tuple[int, ...]) -> Measurement:
     target = Endpoint(
         model=point.model,
         config=server.configs[point.model],
         http_url=server.http_url,
         grpc_url=server.grpc_url,
+        sizes=sizes,
     )
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     before = Counters.read(server.grpc_url, point.model)
@@ -254,14 +251,20 @@ def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
     for field, most in limits:
         value = getattr(arguments, field)
         if not 1 <= value <= most:
-            flag = "--" + field.replace("_", "-")
-            raise Mistake(f"{flag} {value}: must be from 1 to {most} for '{arguments.model}'.")
+            raise Mistake(f"--{field.replace('_', '-')} {value}: must be from 1 to {most} for '{arguments.model}'.")
+    refuse_unused(
+        (bool(arguments.mix and arguments.ceiling), "--ceiling", "with --mix: onnxruntime alone runs rows of one size"),
+        (bool(arguments.mix and (arguments.shape or arguments.input_data != SAMPLES_DATA)), "--shape", "with --mix"),
+        (bool(arguments.mix and arguments.rows > 1), "--rows", "with --mix: perf_analyzer joins no rows of two sizes"),
+    )
 
 
 def planned_sweep(arguments: argparse.Namespace) -> Sweep:
     """The sweep that the command line describes; raises `Mistake`."""
     folder = model_folder(arguments.model, arguments.repository)
-    _check(arguments, read_config(config_file(folder, None)))
+    config = read_config(config_file(folder, None))
+    _check(arguments, config)
+    mix = size_mix.asked(arguments, config)
     names = tuple(arguments.config_name or variants(folder))
     for name in names:
         config_file(folder, name)
@@ -272,7 +275,7 @@ def planned_sweep(arguments: argparse.Namespace) -> Sweep:
             protocol=arguments.protocol,
             percentile=arguments.percentile,
             window_ms=arguments.window_ms,
-            data=arguments.input_data,
+            data=arguments.input_data if mix is None else f"{SAMPLES_DATA} of {mix.title}",
             shapes=tuple(parse_shape(shape) for shape in arguments.shape),
             shared_memory=arguments.shared_memory,
         )
@@ -286,6 +289,7 @@ def planned_sweep(arguments: argparse.Namespace) -> Sweep:
         ceiling=arguments.ceiling,
         repository=arguments.repository,
         seed=arguments.seed,
+        sizes=mix.sent if mix else (),
     )
 
 

@@ -60,6 +60,8 @@ class Answers:
         """The pool for a server and a load; collects the answers if they are missing."""
         model = server.config.name
         key = _key(model, server.config.max_batch_size, load)
+        if load.sizes:  # a configuration may make masks itself, which another one takes
+            key = *key, load.sizes, tuple(tensor.name for tensor in server.config.input)
         if key not in self.pools:
             self.pools[key] = run.prepare(Deployment(model=model), load, server, progress)
         return self.pools[key]
@@ -107,6 +109,7 @@ class Meter:
         `alone`, the memory in use on the GPUs is that of several servers, and is not recorded. Raises
         `KeyboardInterrupt` after Ctrl-C: no part of a trial is kept.
         """
+        load_sha256 = traffic.sha256
         load = traffic.load(warm_up_s=self.warm_up_s, duration_s=seconds, workers=self.workers, seed=seed)
         prepared = self.answers.of(server, load, self.progress)
         started_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -145,6 +148,6 @@ class Meter:
             parts_us=result.traced_us,
             planned_s=seconds,
             warm_up_s=self.warm_up_s,
-            load_sha256=load.trace_sha256,
+            load_sha256=load_sha256,
             used=result.used if alone else replace(result.used, gpu_memory_mib=None),
         )

@@ -72,6 +72,10 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "pauses": ("the cost of pauses", "python -m perf.studies.pauses"),
     "goodput": ("a measurement of goodput", "python -m perf.studies.goodput --results {folder}"),
     "peers": ("a comparison with other servers", "python -m perf.studies.peers --results {folder}"),
+    "padded requests": (
+        "a measurement of requests that the server pads",
+        "python -m perf.studies.padded --results {folder}",
+    ),
     "pictures": ("a measurement of perf.studies.pictures", "python -m perf.studies.pictures --results {folder}"),
     "transports": ("a measurement of transports", "python -m perf.studies.transports"),
     "backend_overhead": ("a measurement of the backend's overhead", "python -m perf.studies.backend_overhead"),

@@ -17,13 +17,17 @@ from perf.records.resource_use import ResourceUse
 from serve.management.statistics import Counters
 from triton_batching.machine import Machine
 
+# How the `data` of valid inputs begins.
+SAMPLES_DATA = "samples"
+
 
 @dataclass(frozen=True, kw_only=True)
 class AnalyzerLoad:
     """The load that perf_analyzer offers: a closed loop of `concurrency` requests in flight, `request_rows` rows each.
 
     `percentile` is the latency that perf_analyzer prints for each of its three windows of at least `window_ms`. `data`
-    is `samples` (seeded valid inputs), `random` or `zero`. `shapes` sets the dims of inputs.
+    is `samples` (seeded valid inputs; `samples of mix 20,30 DIGEST` with `--mix`), `random` or `zero`. `shapes` sets
+    the dims of inputs.
     """
 
     concurrency: int
@@ -31,7 +35,7 @@ class AnalyzerLoad:
     protocol: str = "http"
     percentile: int = 95
     window_ms: int = 1000
-    data: str = "samples"
+    data: str = SAMPLES_DATA
     shapes: tuple[tuple[str, tuple[int, ...]], ...] = ()
     shared_memory: bool = False
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from perf.records.size_mix import digest
 from triton_batching.terminal import Mistake
 
 PATTERNS = ("closed", "constant", "poisson", "gamma", "ramp", "trace")
@@ -43,7 +44,8 @@ class Load:
 
     At most `in_flight_limit` requests of an open loop are in flight; a request due beyond that is not sent, and counted
     as not sent. The window is the `duration_s` seconds after `warm_up_s`. With `requests` (closed loop only) the window
-    is that many requests instead. Raises `Mistake` for values that do not go together.
+    is that many requests instead. `sizes` are those of the requests in place of each -1 in dims, from `--mix` with the
+    text `mix`; without any, `export.graph.samples` chooses. Raises `Mistake` for values that do not go together.
     """
 
     workers: int = 8
@@ -61,6 +63,8 @@ class Load:
     timeout_s: float = 30.0
     seed: int = 0
     trace_sha256: str = ""
+    mix: str = ""
+    sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         limits = (
@@ -123,7 +127,11 @@ class Load:
 
     @property
     def title(self) -> str:
-        """The load in words; a trace is named by the start of its digest."""
+        """The load in words; a trace, and sizes, are named by the start of their digest."""
+        return self._arrivals + (f", mix {self.mix} {digest(self.sizes)}" if self.sizes else "")
+
+    @property
+    def _arrivals(self) -> str:
         if not self.open:
             each = f" x {self.in_flight} in flight" if self.in_flight > 1 else ""
             return f"{self.workers} processes{each} x {self.rows} rows, closed loop"

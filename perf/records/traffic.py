@@ -5,26 +5,33 @@ poisson:300   an open loop of 300 requests per second; so is constant:300
 gamma:300:4   the same with gaps of squared coefficient of variation 4
 ramp:100:400  a Poisson stream whose rate rises from 100 to 400 requests per second during the measurement
 trace:FILE    an open loop at the times in a file, seconds, one a line
+
+` mix 8:64` at the end means requests of different size (`size_mix.py`), which users give with --mix.
 """
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perf.records.offered_load import CV2S, RATES, Load, file_sha256
+from perf.records.size_mix import SizeMix
 from triton_batching.options import MOST_CLIENTS
 from triton_batching.terminal import Mistake
 
 # Requests in flight in an open loop; a load that needs more exceeds the capacity of the server.
 IN_FLIGHT_LIMIT = 1024
+# What stands between a load and its mix.
+MIX = " mix "
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
     """A load without processes and duration: `clients` of a closed loop, `rate_per_s` and `cv2` of an open loop.
 
-    Every request has `rows` rows. Requests take the `shapes` in turn, if there are any: the shape of each input without
-    the batch axis. If `times_s` has any times, the requests of an open loop are due then, in seconds.
+    Every request has `rows` rows, and a size of the `mix`, if there is one. A simulation gives them the `shapes` in
+    turn, if there are any: the shape of each input without the batch axis. If `times_s` has any times, the requests of
+    an open loop are due then, in seconds.
     """
 
     pattern: str
@@ -36,10 +43,16 @@ class Traffic:
     times_s: tuple[float, ...] = ()
     rows: int = 1
     shapes: tuple[Mapping[str, tuple[int, ...]], ...] = ()
+    mix: SizeMix | None = None
 
     @classmethod
-    def parse(cls, text: str, *, rows: int = 1) -> "Traffic":
-        """The traffic of a text such as `closed:16`; raises `Mistake`."""
+    def parse(cls, text: str, *, rows: int = 1, mix: SizeMix | None = None) -> "Traffic":
+        """The traffic of a text such as `closed:16` or `closed:16 mix 8:64`; raises `Mistake`."""
+        load, _, of_text = text.partition(MIX)
+        return replace(cls._parsed(load, rows), mix=SizeMix(text=of_text) if of_text else mix)
+
+    @classmethod
+    def _parsed(cls, text: str, rows: int) -> "Traffic":
         pattern, _, rest = text.partition(":")
         values = rest.split(":")
         try:
@@ -67,6 +80,11 @@ class Traffic:
         )
 
     def __str__(self) -> str:
+        return self.arrivals if self.mix is None else f"{self.arrivals}{MIX}{self.mix}"
+
+    @property
+    def arrivals(self) -> str:
+        """The load without its mix, as in --load."""
         if self.pattern == "closed":
             return f"closed:{self.clients}"
         if self.pattern == "trace":
@@ -86,8 +104,9 @@ class Traffic:
 
     @property
     def sha256(self) -> str:
-        """The digest of the file of a trace as it is now, empty for other loads; raises `Mistake`."""
-        return file_sha256(self.trace)
+        """The digest of the files that it names, of a trace as it is now; empty for other loads. Raises `Mistake`."""
+        digests = [each for each in (file_sha256(self.trace), self.mix.sha256 if self.mix else "") if each]
+        return hashlib.sha256("".join(digests).encode()).hexdigest() if digests[1:] else "".join(digests)
 
     def load(self, *, warm_up_s: float, duration_s: float, workers: int = 1, seed: int = 0) -> Load:
         """The load for `perf.load`; the clients of a closed loop are spread evenly over at most `workers` processes."""
@@ -102,9 +121,11 @@ class Traffic:
             rate_to_per_s=self.rate_to_per_s,
             cv2=self.cv2,
             trace=self.trace,
-            trace_sha256=self.sha256,
+            trace_sha256=file_sha256(self.trace),
             in_flight_limit=IN_FLIGHT_LIMIT,
             warm_up_s=warm_up_s,
             duration_s=duration_s,
             seed=seed,
+            mix=str(self.mix or ""),
+            sizes=self.mix.sent if self.mix else (),
         )

@@ -11,6 +11,7 @@ import sys
 from export import repository
 from perf.measure import RESULTS
 from perf.measure.service_time import recorded
+from perf.records import size_mix
 from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
@@ -44,7 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--instances", metavar="1,2", help="instances (default: as configured)")
     parser.add_argument("--threads", metavar="1,2", help="intra-op threads of onnxruntime (default: as configured)")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
-    parser.add_argument("--mix", metavar="20,30", help="sizes in turn for every dimension of -1, as in perf.why")
+    size_mix.add_option(parser)
     parser.add_argument(
         "--drift",
         type=float,

@@ -18,10 +18,10 @@ from perf.measure.ramp_plan import climbed, reaching
 from perf.measure.service_profile import Profile, ServiceTimes
 from perf.measure.service_time_run import bar, numbers, profile
 from perf.measure.service_way import Way
+from perf.records import size_mix
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
-from perf.simulate.batcher.mix import Mix, read_sizes
 from perf.simulate.costs import Costs
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from perf.simulate.predict import PERCENTILES, predict
@@ -134,11 +134,10 @@ def _traffic(arguments: argparse.Namespace, config: ModelConfig, candidates: Seq
         raise Mistake("--seconds, --way-us: a measurement takes some time, and a way is 0 or more. Change the number.")
     if arguments.seed < 0:
         raise Mistake(f"--seed {arguments.seed}: must be 0 or more.")
-    traffic = Traffic.parse(arguments.load, rows=arguments.rows)
+    traffic = Traffic.parse(arguments.load, rows=arguments.rows, mix=size_mix.asked(arguments, config))
     if traffic.trace is not None:
         read_trace(traffic.trace)  # reports a wrong file before anything is measured
-    shapes = Mix(sizes=read_sizes(arguments.mix)).shapes(config) if arguments.mix else []
-    return dataclasses.replace(traffic, shapes=tuple(shapes))
+    return traffic
 
 
 def _profile(
@@ -162,6 +161,7 @@ def _profile(
             config_name=arguments.config_name or "default",
             in_flight=in_flight,
             rows=traffic.rows,
+            mix=traffic.mix,
             command=command,
             repository=arguments.repository,
             progress=progress,

@@ -68,7 +68,7 @@ def _plain(config: ModelConfig) -> ModelConfig:
 
 def _same_load(trial: Trial, traffic: Traffic) -> bool:
     same_rows = trial.counted.rows == traffic.rows * trial.counted.requests
-    return trial.load == str(traffic) and same_rows and not traffic.shapes and not trial.faults
+    return (trial.load, trial.load_sha256) == (str(traffic), traffic.sha256) and same_rows and not trial.faults
 
 
 def _medians(trials: Sequence[Trial]) -> EarlierTrials:

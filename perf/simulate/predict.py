@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
+from perf.simulate.batcher.mix import Mix
 from perf.simulate.batcher.request import US
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
@@ -95,6 +96,7 @@ def simulated_run(
     clients of a closed loop start at random within an execution, since they can settle in more than one rhythm. `runs`
     is how often to start the load (None: a closed loop as often as `requests` allow).
     """
+    traffic = _shaped(traffic, config)
     costs = Costs.of(candidate, profile, rows=traffic.rows, drawn=drawn).stretched(stretch)
     rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
@@ -129,6 +131,13 @@ def simulated_run(
         warm_up = 0.0 if traffic.times_s else WARM_UP
         outcomes.append(_cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
     return SimulatedRun.pooled(outcomes)
+
+
+def _shaped(traffic: Traffic, config: ModelConfig) -> Traffic:
+    """The traffic with the shapes of its mix, which decide what runs together."""
+    if traffic.mix is None or traffic.shapes:
+        return traffic
+    return replace(traffic, shapes=tuple(Mix(sizes=traffic.mix.sent).shapes(config)))
 
 
 def _times(traffic: Traffic, requests: int) -> int:

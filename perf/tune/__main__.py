@@ -10,6 +10,7 @@ import sys
 
 from export import repository
 from perf.measure import RESULTS
+from perf.records import size_mix
 from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--config-name", help="the configuration to beat, a file of configs/ (default: config.pbtxt)")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
+    size_mix.add_option(parser)
     space = parser.add_argument_group("the space")
     space.add_argument("--max-batch-size", type=int, metavar="N", help="allow more rows than the model's variants do")
     space.add_argument("--instances", type=int, metavar="N", help="up to so many (default: one for each core)")

@@ -6,7 +6,10 @@ import re
 from rich.console import Console
 
 from perf.load.arrivals import read_trace
+from perf.load.variant import read
+from perf.records import size_mix
 from perf.records.resource_use import Limits
+from perf.records.size_mix import SizeMix
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.tune.answer import show
@@ -76,13 +79,14 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
             "configuration can be held to the limit. Leave it out, or tune on the machine with the GPU; --memory-mib "
             "limits the memory of the host."
         )
-    traffic = _traffic(_load(arguments), arguments.rows)
+    config = read(arguments.model, arguments.config_name, arguments.repository)
+    traffic = _traffic(_load(arguments), arguments.rows, size_mix.asked(arguments, config))
     if arguments.objective == "goodput" and traffic.pattern != "poisson":
-        raise Mistake(f"--load {traffic}: goodput is the highest Poisson rate; leave --load out.")
+        raise Mistake(f"--load {traffic.arrivals}: goodput is the highest Poisson rate; leave --load out.")
     if arguments.objective == "cost" and not traffic.open:
         raise Mistake(
-            f"--load {traffic}: cost means the fewest instances that carry a load, and a closed loop adapts to any "
-            "number. Give a rate of requests, for example --load poisson:300."
+            f"--load {traffic.arrivals}: cost means the fewest instances that carry a load, and a closed loop "
+            "adapts to any number. Give a rate of requests, for example --load poisson:300."
         )
     return Question(
         model=arguments.model,
@@ -109,14 +113,14 @@ def _question(arguments: argparse.Namespace, command: tuple[str, ...]) -> Questi
     )
 
 
-def _traffic(load: str, rows: int) -> Traffic:
+def _traffic(load: str, rows: int, mix: SizeMix | None) -> Traffic:
     """Parse a load that the help lists; a trace is read now, before anything is measured."""
     if load.partition(":")[0] not in PATTERNS:
         raise Mistake(
             f"--load {load}: not a load to tune for. Write closed:16, poisson:300, constant:300, gamma:300:4 or "
             "trace:FILE."
         )
-    traffic = Traffic.parse(load, rows=rows)
+    traffic = Traffic.parse(load, rows=rows, mix=mix)
     if traffic.trace is not None:
         read_trace(traffic.trace)
     return traffic

@@ -45,7 +45,7 @@ def alone_ms(screen: Screen, candidates: Sequence[Candidate]) -> float:
     lone = {replace(candidate, delay_us=0, preferred=()) for candidate in candidates}
     smallest_first = sorted(lone, key=lambda candidate: candidate.max_batch_size)
     by_parallelism = {Parallelism.of(candidate): candidate for candidate in smallest_first}
-    client = Traffic(pattern="closed", clients=1, rows=screen.traffic.rows)
+    client = Traffic(pattern="closed", clients=1, rows=screen.traffic.rows, mix=screen.traffic.mix)
     # Not corrected: contention was fitted to executions that share cores, and a lone one does not.
     predictions = [
         screen.simulator.predict(candidate, client, NO_CORRECTION, requests=100)

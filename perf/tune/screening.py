@@ -130,7 +130,7 @@ class Screen:
         """Bisect between 0 and the rate of a closed loop that keeps every instance busy."""
         rows = self.traffic.rows
         clients = max(2, 2 * candidate.instances * max(1, candidate.max_batch_size // rows) + candidate.instances)
-        flood = Traffic(pattern="closed", clients=clients, rows=rows)
+        flood = Traffic(pattern="closed", clients=clients, rows=rows, mix=self.traffic.mix)
         flooded = self._at(candidate, flood, corrections, requests=requests)
         low, high = 0.0, flooded.throughput_rows_per_s / rows
 

@@ -193,8 +193,8 @@ def _limited(question: Question, config: ModelConfig, searched: Space) -> tuple[
     limits, gpu = question.limits, Machine.this().gpu is not None
     estimate, why = estimated(config, model_file(question.folder, config), limits, gpu=gpu)
     notes = [why] if why else list(not_tried(searched, limits, estimate))
-    if any(-1 in tensor.dims for tensor in config.input):
-        notes.append(f"requests have {OPEN_DIM} elements in each open dimension; other sizes take other times")
+    if question.traffic.mix is None and any(-1 in tensor.dims for tensor in config.input):
+        notes.append(f"requests have {OPEN_DIM} elements in each open dimension; other sizes (--mix) take other times")
     return narrowed(searched, limits, estimate), estimate, notes
 
 
@@ -206,6 +206,7 @@ def _profile(question: Question, config: ModelConfig, searched: Space, progress:
         question.results,
         config_name=question.config_name or "default",
         in_flight=in_flight,
+        mix=question.traffic.mix,
         command=question.command,
         repository=question.repository,
         progress=lambda text, done: progress(f"profile: {text}"),

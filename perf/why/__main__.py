@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from export import repository
+from perf.records import size_mix
 from triton_batching.options import number, whole_number
 from triton_batching.terminal import guarded, program_parser
 
@@ -43,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-name", help="configs/NAME.pbtxt instead of config.pbtxt")
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--requests", type=Path, metavar="FILE", help="requests to replay, one JSON object a line")
-    source.add_argument("--mix", help="sizes in turn, put in place of each -1 in dims: 20,30,40 or 20*3,30")
+    size_mix.add_option(source)
     parser.add_argument("--count", type=positive, help="requests of the mix (default 200)")
     parser.add_argument("--rows", type=positive, help="rows of each request of the mix (default 1)")
     arrival = parser.add_mutually_exclusive_group()

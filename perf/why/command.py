@@ -12,7 +12,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import Signature
 from export.repository import ONNXRUNTIME, config_file, model_file, model_folder, read_config
-from perf.simulate.batcher.mix import Mix, read_sizes
+from perf.records import size_mix
+from perf.simulate.batcher.mix import Mix
 from perf.simulate.batcher.request_source import Arrivals, RequestSource
 from perf.simulate.batcher.requests_file import read_requests
 from perf.simulate.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
@@ -81,8 +82,9 @@ def _offline(arguments: argparse.Namespace) -> int:
     if arguments.prove:
         from perf.why.prove import ProvedLoad, prove  # the launcher and the exporter, which the replay needs not
 
-        sizes = _sizes(arguments.mix, config) if arguments.mix is not None else []
-        sent = ProvedLoad(sizes=sizes, clients=arguments.concurrency, rows=arguments.rows or DEFAULT_ROWS)
+        sent = ProvedLoad(
+            sizes=_sizes(arguments, config), clients=arguments.concurrency, rows=arguments.rows or DEFAULT_ROWS
+        )
         prove(console, diagnosis, config, folder, sent)
     return 0
 
@@ -103,7 +105,7 @@ def _load(arguments: argparse.Namespace, config: ModelConfig) -> tuple[Callable[
         requests = read_requests(arguments.requests, config)
         return (lambda: Arrivals(requests)), f"{len(requests)} requests of {arguments.requests}", None
     mix = Mix(
-        sizes=_sizes(arguments.mix, config) if arguments.mix is not None else _no_sizes(config),
+        sizes=_sizes(arguments, config),
         count=arguments.count or DEFAULT_COUNT,
         rows=arguments.rows or DEFAULT_ROWS,
         concurrency=arguments.concurrency,
@@ -124,22 +126,11 @@ def _refuse_library(folder: Path, config: ModelConfig) -> None:
         raise RulesError(own_strategy(config.name, str(path)))
 
 
-def _sizes(text: str, config: ModelConfig) -> list[int]:
-    sizes = read_sizes(text)
-    if not _variable(config):
-        raise Mistake(
-            f'--mix {text}: model "{config.name}" takes no input of variable size (no -1 in dims), so it takes no '
-            "sizes. Leave --mix out."
-        )
-    return sizes
-
-
-def _variable(config: ModelConfig) -> list[str]:
-    return [tensor.name for tensor in config.input if -1 in tensor.dims and not tensor.optional]
-
-
-def _no_sizes(config: ModelConfig) -> list[int]:
-    if variable := _variable(config):
+def _sizes(arguments: argparse.Namespace, config: ModelConfig) -> Sequence[int]:
+    """The sizes of the mix; empty for a model whose requests all have one."""
+    if (mix := size_mix.asked(arguments, config)) is not None:
+        return mix.sizes
+    if variable := [tensor.name for tensor in config.input if -1 in tensor.dims and not tensor.optional]:
         raise Mistake(
             f'model "{config.name}" takes inputs of different size ({", ".join(variable)}), and the sizes decide '
             "what can run together. Give them in turn (--mix 20,30,40), name a file (--requests FILE) or a running "

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from perf.records.decision import UNSURE, USE
 from perf.records.last_comparison import Gain
 from perf.records.study import TUNED, Study
+from perf.records.traffic import Traffic
 from perf.report.study.evidence import Evidence
 
 # The rounds of perf.compare.versus before its first look.
@@ -34,10 +35,12 @@ def _versus(study: Study, gain: Gain | None) -> str:
     if gain is None or not gain.verdict.more_rounds:
         return ""
     rounds = gain.interval.count + gain.verdict.more_rounds
-    options = f"{option(study.command, '--rows')}{option(study.command, '--repository')}"
+    load = Traffic.parse(study.load).arrivals
+    options = "".join(option(study.command, name) for name in ("--rows", "--mix", "--repository"))
     return (
-        f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} --load {study.load} "
-        f"--p99-ms {study.target.latency_ms:g}{options} --rounds {min(FIRST_LOOK, rounds)} --most-rounds {rounds}."
+        f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} "
+        f"--load {load} --p99-ms {study.target.latency_ms:g}{options} "
+        f"--rounds {min(FIRST_LOOK, rounds)} --most-rounds {rounds}."
     )
 
 

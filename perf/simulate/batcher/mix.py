@@ -5,14 +5,10 @@ from dataclasses import dataclass
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from perf.records.size_mix import MixError
 from perf.simulate.batcher.request import MS, Request, Time
 from perf.simulate.batcher.request_source import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
-from perf.simulate.batcher.requests_file import MOST_REQUESTS, shapes_and_contents
-from triton_batching.terminal import Mistake
-
-
-class MixError(Mistake):
-    """The options make no mix for this model."""
+from perf.simulate.batcher.requests_file import shapes_and_contents
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,18 +63,3 @@ class Mix:
         elif self.per_second:
             arrival = f"{self.per_second:g} a second"
         return f"{self.count} requests {arrival}"
-
-
-def read_sizes(text: str) -> list[int]:
-    """Parse `20,30*2,40` as 20, 30, 30, 40; raises `MixError`."""
-    try:
-        parts = [part.partition("*") for part in text.split(",")]
-        sizes = [(int(size), int(times or 1)) for size, _, times in parts]
-    except ValueError as error:
-        raise MixError(f"--mix {text}: not a list of sizes. Write them in turn: 20,30,40 or 20*3,30.") from error
-    if any(size < 0 or times < 1 for size, times in sizes) or sum(times for _, times in sizes) > MOST_REQUESTS:
-        raise MixError(
-            f"--mix {text}: sizes are 0 or more, counts 1 or more, and at most {MOST_REQUESTS:,} sizes in all. Write "
-            "them in turn: 20,30,40 or 20*3,30."
-        )
-    return [size for size, times in sizes for _ in range(times)]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import blind, cluster, experiments, summary, tools
+from perf.studies.pages import blind, cluster, experiments, padded, summary, tools
 from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -36,6 +36,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "overload": experiments.overload,
     "goodput": experiments.goodput,
     "ragged ragged_encoder": lambda: experiments.ragged("ragged_encoder"),
+    "padded": padded.routes,
+    "padded gates": padded.gates,
     "ragged text_recognition_ragged": lambda: experiments.ragged("text_recognition_ragged"),
     "pictures simulated_accelerator": lambda: experiments.pictures("simulated_accelerator"),
     "pictures wide": lambda: experiments.pictures("wide"),

@@ -14,7 +14,7 @@ from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
 from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
-from perf.studies.pages import cluster, experiments, tools
+from perf.studies.pages import cluster, experiments, padded, tools
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
@@ -165,6 +165,12 @@ def _packing() -> str:
     devices = tools.packing_record().devices
     names = ("squishy", "improved", "exact")
     return "devices for 100 workloads: " + ", ".join(f"{name} {devices[name]}" for name in names)
+
+
+@experiment("padded", page="RAGGED_REQUESTS.md")
+def _padded() -> str:
+    """What does padding in the server gain for an encoder as it was exported?"""
+    return padded.result()
 
 
 @experiment("pauses ranker", page="../simulate/README.md")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.simulate.batcher.mix import MixError
+from perf.records.size_mix import MixError
 from perf.simulate.batcher.requests_file import RequestsError
 from perf.simulate.batcher.rules import RulesError
 from perf.why.__main__ import main

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perf.simulate.batcher.mix import Mix, MixError, read_sizes
+from perf.simulate.batcher.mix import Mix
 from perf.simulate.batcher.request import MS
 from perf.simulate.batcher.requests_file import RequestsError, read_requests
 from perf.why.service import ServiceError, counted, read_service
@@ -80,10 +80,6 @@ def test_a_file_without_requests_or_without_text(tmp_path: Path) -> None:
 
 
 def test_sizes_of_a_mix() -> None:
-    assert read_sizes("20,30*2,40") == [20, 30, 30, 40]
-    for wrong in ("", "a", "20*x", "-1", "20*0", "20,30*0", "20,30*-1", "20*999999999999"):
-        with pytest.raises(MixError, match="--mix"):
-            read_sizes(wrong)
     load = Mix(sizes=[2, 3], count=3, per_second=100).load(config(X + LENGTHS))
     assert [(request.at, request.shapes) for request in load.arrivals()] == [
         (0, {"X": (2,)}),
