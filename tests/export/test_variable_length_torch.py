@@ -155,3 +155,12 @@ def test_the_last_state_of_a_recurrent_layer_is_behind_the_padding(
 ) -> None:
     assert tried(Recurrent(last=True), FRAMES, 1, tmp_path, gives={0: "batch"}) == 1
     assert "(LSTM) carries its state through the padding" in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_lengths_of_a_module_stay_open(tmp_path: Path) -> None:
+    """The shipped encoder without its ragged wrapper: token 0 is padding to it, so it needs no mask."""
+    words = ["export.models.ragged_encoder:padded", "--name", "m", "--variable-length", "--repository", str(tmp_path)]
+    assert main(words) == 0
+    config = read_config(tmp_path / "m" / "config.pbtxt")
+    assert [list(tensor.dims) for tensor in config.input] == [[-1]]
+    assert config.parameters["pad"].string_value == "tokens[1]=0"

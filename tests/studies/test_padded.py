@@ -65,8 +65,9 @@ def test_a_gate_is_surely_held_only_by_the_whole_interval() -> None:
     assert gain is not None
     low = replace(gain, low=1.4)
     assert [word(ratio, 1.5) for ratio in (gain, low, replace(gain, value=1.4), None)] == [
-        *("held", "held, but not surely", "missed", "")
+        *("held", "held, but not surely", "missed, but not surely", "")
     ]
+    assert word(replace(gain, low=1.2, value=1.3, high=1.4), 1.5) == "missed"
 
 
 def record(rates: dict[str, float]) -> PaddedRecord:

@@ -39,12 +39,12 @@ def gates() -> str:
 
 
 def word(ratio: Interval | None, least: float) -> str:
-    """Whether a gate is held; surely only if the whole interval holds it."""
+    """Whether a gate is held or missed; surely only if the whole interval says so."""
     if ratio is None:
         return ""
-    if ratio.value < least:
-        return "missed"
-    return "held" if ratio.bounded and ratio.low >= least else "held, but not surely"
+    held = ratio.value >= least
+    sure = ratio.bounded and (ratio.low >= least if held else ratio.high < least)
+    return ("held" if held else "missed") + ("" if sure else ", but not surely")
 
 
 def result() -> str:
