@@ -32,6 +32,8 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "peers": experiments.peers,
     "peers, compared": experiments.peer_pairs,
     "transports": experiments.transports,
+    "costs": experiments.costs,
+    "costs, compared": experiments.cost_ratios,
     "fleet": tools.fleet,
     "overload": experiments.overload,
     "goodput": experiments.goodput,
