@@ -1,12 +1,11 @@
 """The gates on hand-made costs, the record, and every client once on a real server."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 
 from perf.records import file
-from perf.studies.cost.__main__ import measure, table
+from perf.studies.cost.__main__ import has_http, measure, table
 from perf.studies.cost.record import (
     ALONE,
     GRPC,
@@ -77,7 +76,7 @@ def test_a_record_comes_back(tmp_path: Path) -> None:
 @pytest.mark.server
 def test_every_client_is_measured() -> None:
     costs = measure(rounds=1, seconds=0.1, callers=4, sizes=(1024, 70_000))
-    left_out = set() if importlib.util.find_spec("aiohttp") else {THEIRS[0]}
+    left_out = set() if has_http() else {THEIRS[0]}
     expected = {*TOGETHER, *ALONE} - left_out
     assert {(cell.client, cell.request_bytes) for cell in costs} == {
         (client, size) for client in expected for size in (1024, 70_000)

@@ -2,7 +2,7 @@
 
 The floor over HTTP is a client with the minimum for one request at a time on each of its connections
 (`peers/raw_http.py`), that of grpcio its own client without a serializer. Each client is a process of its own, and they
-measure in turns. tritonclient's client over HTTP is measured if aiohttp is installed.
+measure in turns. tritonclient's client over HTTP is measured if its libraries are installed (tritonclient[http]).
 """
 
 import argparse
@@ -49,7 +49,7 @@ def measure(
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[CostCell, ...]:
     """The cells of every client at every size, with one value for each round; the order turns with each round."""
-    clients = [client for client in (*TOGETHER, *ALONE) if client != THEIRS[0] or importlib.util.find_spec("aiohttp")]
+    clients = [client for client in (*TOGETHER, *ALONE) if client != THEIRS[0] or has_http()]
     orders = [(client, size) for size in sizes for client in clients]
     costs: dict[tuple[str, int], list[tuple[float, float]]] = {order: [] for order in orders}
     with tempfile.TemporaryDirectory() as folder:
@@ -75,6 +75,11 @@ def measure(
         )
         for (client, size), values in costs.items()
     )
+
+
+def has_http() -> bool:
+    """Whether tritonclient's client over HTTP can be imported."""
+    return all(map(importlib.util.find_spec, ("aiohttp", "gevent", "geventhttpclient")))
 
 
 def _turn(pipe: Connection, client: str, size: int, seconds: float) -> tuple[float, float]:

@@ -20,7 +20,7 @@ ALONE_RAW, ALONE_HTTP, ALONE_GRPC = "raw, blocking", "Model http", "Model grpc"
 ALONE = (ALONE_RAW, ALONE_HTTP, ALONE_GRPC, "Model shared_memory", "tritonclient grpc, blocking")
 """The clients that block, with one call in flight."""
 
-SIZES = (1 << 10, 12_800, 64 << 10, 600 << 10)
+SIZES = (1 << 10, 12_800, 64 << 10, 256 << 10, 600 << 10)
 MAIN = 12_800
 """The bytes of a request for which the gates are."""
 
