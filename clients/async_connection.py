@@ -50,7 +50,7 @@ class Connection(Channel):
         """
         deadline, pieces = deadline_of(step), grpc_wire.request(step)
         try:
-            for last in (*[False] * (connection.ATTEMPTS - 1), True):
+            for attempt in range(connection.ATTEMPTS):
                 line = self._line
                 if line is None or not line.http2.takes or self._closed:
                     line = await self._connected(deadline, model)
@@ -60,7 +60,7 @@ class Connection(Channel):
                 await self._answer(line, call, left, may_cancel=self._may_cancel(step))
                 if not call.error:
                     return self._read(call, step, model)
-                if last or not call.is_unknown:
+                if not call.is_unknown or attempt == connection.ATTEMPTS - 1:
                     break
         except TimeoutError as error:
             raise timed_out(step.timeout_s, self.url, model) from error

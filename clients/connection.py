@@ -108,14 +108,14 @@ class BlockingConnection(Channel):
         try:
             if self.dropped >= cancelling.MAX_DROPPED:
                 self._wait_for_place(deadline)
-            for last in (*[False] * (ATTEMPTS - 1), True):
+            for attempt in range(ATTEMPTS):
                 line = self._kept() or self._connect(deadline, model)
                 left = left_s(deadline)
                 call = Call(self._opening(step, left), pieces, _nothing)
                 self._make(line, call, deadline, may_cancel=self._may_cancel(step))
                 if not call.error:
                     return self._read(call, step, model)
-                if last or not call.is_unknown:
+                if not call.is_unknown or attempt == ATTEMPTS - 1:
                     break
         except TimeoutError as error:
             raise timed_out(step.timeout_s, self.url, model) from error

@@ -20,10 +20,10 @@ NO_ERROR, REFUSED, CANCEL = 0, 7, 8
 _MOST_STREAMS, _WINDOW, _FRAME_BYTES = 3, 4, 5  # settings
 _PUSH = 2
 
-FRAME_BYTES = 1 << 20
+FRAME_BYTES = 128 << 10
 """The largest frame that the server may send."""
 
-HEAD_BYTES = 64 << 10
+HEAD_BYTES = 32 << 10
 """The longest head of an answer."""
 
 MOST_HEADS = 256
@@ -212,12 +212,19 @@ class Http2:
                 raise Http2Error(f"a frame of {mixed >> 8} bytes, and {FRAME_BYTES} were announced")
             if after > end:
                 break
-            if not (kind == HEADERS and self._knew(flags, stream, begins, after)):
+            if kind == DATA and not flags and not self._block_flags:
+                self._taken += after - begins
+                if call := self.calls.get(stream):
+                    call.body.append(bytes(self._view[begins:after]))
+            elif not (kind == HEADERS and self._knew(flags, stream, begins, after)):
                 try:
                     self._frame_came(kind, flags, stream & LARGEST, begins, after)
                 except (struct.error, HPACKError, IndexError, UnicodeDecodeError) as error:
                     raise Http2Error(f"not an answer of HTTP/2: {error}") from error
             begin = after
+        if self._taken > LARGEST >> 1:
+            self.out.append(frame(WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._taken)))
+            self._taken = 0
         self._have = end - begin
         if begin and self._have:
             buffer[: self._have] = buffer[begin:end]
@@ -258,9 +265,6 @@ class Http2:
 
     def _data(self, flags: int, stream: int, begin: int, end: int) -> None:
         self._taken += end - begin
-        if self._taken > LARGEST >> 1:
-            self.out.append(frame(WINDOW_UPDATE, 0, 0, _NUMBER.pack(self._taken)))
-            self._taken = 0
         call = self.calls.get(stream)
         if flags & PADDED:
             begin, end = begin + 1, end - self._buffer[begin]

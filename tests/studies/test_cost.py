@@ -1,10 +1,12 @@
 """The gates on hand-made costs, the record, and every client once on a real server."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perf.records import file
+from perf.studies.cost import mixed
 from perf.studies.cost.__main__ import has_http, measure, table
 from perf.studies.cost.record import (
     ALONE,
@@ -84,3 +86,22 @@ def test_every_client_is_measured() -> None:
     assert all(len(cell.all_us) == 1 and cell.all_us[0] > 0 for cell in costs)
     lines = rich_markdown(table(costs)).splitlines()
     assert [line.split("|")[2].strip() for line in lines[2:5]] == [RAW, HTTP, GRPC]
+
+
+@pytest.mark.server
+def test_mixed_calls_end_as_they_may() -> None:
+    ends, errors, lasted = mixed.run(1000, lambda _: None)
+    assert (errors, lasted) == ([], True)
+    assert set(ends) == set(mixed.TRANSPORTS)
+    for counts in ends.values():
+        assert sum(counts.values()) == 1000
+        assert counts["right"] >= 800
+        assert "wrong" not in counts
+
+
+def test_a_wrong_answer_is_no_success() -> None:
+    ends = {"grpc": {"right": 9, "late": 1}}
+    record = mixed.MixedRecord(ends=ends, errors=(), server_lasted=True, **origin(["python"]))
+    assert record.passed
+    assert not replace(record, ends={"grpc": {"right": 9, "wrong": 1}}).passed
+    assert not replace(record, server_lasted=False).passed
