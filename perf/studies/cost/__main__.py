@@ -22,6 +22,8 @@ from perf.studies.cost.callers import Urls, name, work
 from perf.studies.cost.record import (
     ALONE,
     ALONE_RAW,
+    MAIN,
+    MERGED,
     RAW,
     SIZES,
     THEIRS,
@@ -49,8 +51,8 @@ def measure(
     progress: Callable[[str], None] = lambda _: None,
 ) -> tuple[CostCell, ...]:
     """The cells of every client at every size, with one value for each round; the order turns with each round."""
-    clients = [client for client in (*TOGETHER, *ALONE) if client != THEIRS[0] or has_http()]
-    orders = [(client, size) for size in sizes for client in clients]
+    clients = [client for client in (*TOGETHER, *MERGED, *ALONE) if client != THEIRS[0] or has_http()]
+    orders = [(client, size) for size in sizes for client in clients if client not in MERGED or size == MAIN]
     costs: dict[tuple[str, int], list[tuple[float, float]]] = {order: [] for order in orders}
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from clients import AsyncModel, Model
 from clients.transport import Transport
-from perf.studies.cost.record import ALONE, ALONE_RAW, GRPCIO, RAW, THEIRS
+from perf.studies.cost.record import ALONE, ALONE_RAW, GRPCIO, MERGED, RAW, THEIRS
 from perf.studies.peers.raw_http import Connection, post
 from triton_batching.terminal import Failure
 
@@ -95,8 +95,10 @@ async def raw(job: Job, stack: AsyncExitStack) -> Call:
 
 async def ours(job: Job, stack: AsyncExitStack) -> Call:
     """`AsyncModel`."""
-    transport, row = OURS[job.client], job.row
-    model = await stack.enter_async_context(AsyncModel(job.model, url=job.url(transport), transport=transport))
+    kind, _, merged = job.client.partition(", ")
+    transport, row = OURS[kind], job.row
+    model = AsyncModel(job.model, url=job.url(transport), transport=transport, coalesce=bool(merged))
+    await stack.enter_async_context(model)
     return lambda: model.predict(row)
 
 
@@ -130,7 +132,7 @@ async def calls_of(job: Job, stack: AsyncExitStack) -> list[Call]:
     """One call for each caller; all but `raw` share a client."""
     if job.client == RAW:
         return [await raw(job, stack) for _ in range(job.callers)]
-    if job.client in OURS:
+    if job.client in (*OURS, *MERGED):
         return [await ours(job, stack)] * job.callers
     if job.client == GRPCIO:
         return [await grpcio(job, stack)] * job.callers

@@ -16,6 +16,9 @@ THEIRS = ("tritonclient http", "tritonclient grpc")
 TOGETHER = (RAW, HTTP, GRPC, SHARED, GRPCIO, *THEIRS)
 """The clients for asyncio: the floors over HTTP/1.1 and of grpcio, without any serializer; ours; tritonclient's."""
 
+MERGED = ("http, coalesced", "grpc, coalesced")
+"""Ours with `coalesce=True`, for requests of `MAIN` bytes."""
+
 ALONE_RAW, ALONE_HTTP, ALONE_GRPC = "raw, blocking", "Model http", "Model grpc"
 ALONE = (ALONE_RAW, ALONE_HTTP, ALONE_GRPC, "Model shared_memory", "tritonclient grpc, blocking")
 """The clients that block, with one call in flight."""

@@ -34,6 +34,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "transports": experiments.transports,
     "costs": experiments.costs,
     "costs, compared": experiments.cost_ratios,
+    "mixed calls": experiments.mixed_calls,
     "fleet": tools.fleet,
     "overload": experiments.overload,
     "goodput": experiments.goodput,

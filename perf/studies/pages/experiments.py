@@ -12,6 +12,7 @@ from perf.stats.interval import Interval
 from perf.studies import aimd_cap as cap
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
+from perf.studies.cost import mixed
 from perf.studies.cost.record import (
     ALONE,
     ALONE_GRPC,
@@ -19,6 +20,7 @@ from perf.studies.cost.record import (
     GRPC,
     GRPCIO,
     HTTP,
+    MERGED,
     SHARED,
     THEIRS,
     TOGETHER,
@@ -172,7 +174,7 @@ def costs() -> str:
     """What a call costs, by client and size: in all, and its parts."""
     cells = cost_record().cells
     sizes = sorted({cell.request_bytes for cell in cells})
-    names = [name for name in (*TOGETHER, *ALONE) if any(cell.client == name for cell in cells)]
+    names = [name for name in (*TOGETHER, *MERGED, *ALONE) if any(cell.client == name for cell in cells)]
     rows = [(name, *(_cost_text(find(cells, name, size)) for size in sizes)) for name in names]
     return rows_markdown(("client", *map(size_text, sizes)), rows)
 
@@ -184,9 +186,14 @@ def _cost_text(cell: CostCell | None) -> str:
     return f"{whole:.0f} ({own:.0f} + {system:.0f})"
 
 
+def mixed_calls() -> str:
+    """How many calls over each transport ended, with cancellations and deadlines among them."""
+    return rich_markdown(mixed.table(file.read(RESULTS / "clients" / "mixed.json", mixed.MixedRecord).ends))
+
+
 COMPARED = (
     *((GRPCIO, GRPC), (THEIRS[1], GRPC), (THEIRS[1], HTTP), (THEIRS[0], HTTP), (GRPC, HTTP)),
-    *((SHARED, GRPC), (ALONE[-1], ALONE_GRPC), (ALONE_GRPC, ALONE_HTTP)),
+    *((HTTP, MERGED[0]), (GRPC, MERGED[1]), (SHARED, GRPC), (ALONE[-1], ALONE_GRPC), (ALONE_GRPC, ALONE_HTTP)),
 )
 """The clients whose costs are compared, each with one that is or was cheaper."""
 

@@ -8,7 +8,7 @@ from perf.scale.rules import FIELD
 from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
 from perf.studies.cluster.faults import KILL_DOOR
-from perf.studies.cost.record import ALONE, GRPC, HTTP, MAIN, RAW, THEIRS, TOGETHER, find, over, size_text
+from perf.studies.cost.record import ALONE, GRPC, HTTP, MAIN, MERGED, RAW, THEIRS, TOGETHER, find, over, size_text
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
@@ -96,7 +96,7 @@ def _cluster() -> str:
 def _cost() -> str:
     """What does a call cost its client in CPU time?"""
     cells = experiments.cost_record().cells
-    main = [cell for name in (*TOGETHER, *ALONE) if (cell := find(cells, name))]
+    main = [cell for name in (*TOGETHER, *MERGED, *ALONE) if (cell := find(cells, name))]
     parts = [f"{cell.client} {statistics.median(cell.all_us):.0f} us" for cell in main]
     pairs = [(HTTP, RAW), (THEIRS[1], GRPC)]
     parts += [f"{a} / {b} {interval_text(ratio)}" for a, b in pairs if (ratio := over(cells, a, b))]
