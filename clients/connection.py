@@ -345,7 +345,7 @@ def refused(error: Refusal, endpoint: Endpoint, model: str) -> ClientError:
     if closed or isinstance(error, Http2Error):
         return ServerUnreachableError(
             f"{endpoint.url}: what is there speaks no plain gRPC ({text}). If it speaks TLS, write grpcs://; if this "
-            "is the HTTP port, give the gRPC port.",
+            "is the HTTP port, write http:// before it.",
             **attributes,
         )
     return explained("UNAVAILABLE", text, endpoint.url, model, sent=False)

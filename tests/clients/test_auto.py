@@ -8,7 +8,7 @@ import pytest
 from client_calls import registered
 from relay import PREFACE, relay
 
-from clients import AsyncModel, Model
+from clients import AsyncModel, Model, ServerUnreachableError
 from clients.exchange import LIGHT_BYTES
 from serve.launcher import Server
 
@@ -64,3 +64,9 @@ def test_a_server_with_other_memory_gets_large_tensors_in_the_message(client_ser
     with relay(client_server.grpc_url) as front:
         assert reverses(kind, front.url, LIGHT_BYTES, client_server.grpc_url) == 0
         assert len(front.sent[0]) > 8 * LIGHT_BYTES
+
+
+@CLIENTS
+def test_the_port_of_http_without_a_scheme_is_refused_with_the_remedy(client_server: Server, kind: str) -> None:
+    with pytest.raises(ServerUnreachableError, match="if this is the HTTP port, write http:// before it"):
+        reverses(kind, client_server.http_url, 5, client_server.grpc_url)

@@ -17,10 +17,12 @@ from perf.studies.cost.record import (
     ALONE,
     ALONE_GRPC,
     ALONE_HTTP,
+    ALONE_RAW,
     GRPC,
     GRPCIO,
     HTTP,
     MERGED,
+    RAW,
     SHARED,
     THEIRS,
     TOGETHER,
@@ -192,8 +194,15 @@ def mixed_calls() -> str:
 
 
 COMPARED = (
-    *((GRPCIO, GRPC), (THEIRS[1], GRPC), (THEIRS[1], HTTP), (THEIRS[0], HTTP), (GRPC, HTTP)),
-    *((HTTP, MERGED[0]), (GRPC, MERGED[1]), (SHARED, GRPC), (ALONE[-1], ALONE_GRPC), (ALONE_GRPC, ALONE_HTTP)),
+    *((HTTP, RAW), (GRPC, RAW), (GRPCIO, GRPC), (THEIRS[1], GRPC), (THEIRS[1], HTTP), (THEIRS[0], HTTP), (GRPC, HTTP)),
+    *(
+        (HTTP, MERGED[0]),
+        (GRPC, MERGED[1]),
+        (SHARED, GRPC),
+        (ALONE[-1], ALONE_GRPC),
+        (ALONE_GRPC, ALONE_HTTP),
+        (ALONE_HTTP, ALONE_RAW),
+    ),
 )
 """The clients whose costs are compared, each with one that is or was cheaper."""
 
