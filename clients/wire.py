@@ -4,10 +4,11 @@ A request is concatenated from parts: protobuf merges the fields of messages tha
 names, shapes and dtypes is encoded once per shape, and the bytes of a tensor are copied once.
 """
 
+import functools
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -40,6 +41,7 @@ HEADS = 256
 
 # Field 7, raw_input_contents, of wire type 2: the bytes follow their length.
 _RAW = bytes([7 << 3 | 2])
+_RAW_OUTPUT = 6
 
 
 def head(model: str, version: str, shapes: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
@@ -108,10 +110,16 @@ def _joined_texts(array: Array) -> bytes:
 
 def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
     """A whole request: the message, and its tensors after it."""
-    parts: list[bytes | memoryview] = [message]
+    return b"".join(pieces(message, tensors))
+
+
+def pieces(message: bytes, tensors: Sequence[memoryview]) -> list[bytes | memoryview]:
+    """The pieces of a whole request, with the tensors in the caller's own memory."""
+    parts: list[bytes | memoryview] = []
     for tensor in tensors:
-        parts += (_RAW, _varint(len(tensor)), tensor)
-    return b"".join(parts)
+        parts += (message + _RAW + _varint(len(tensor)), tensor)
+        message = b""
+    return parts or [message]
 
 
 def _varint(value: int) -> bytes:
@@ -169,15 +177,60 @@ def _texts(content: bytes | memoryview, count: int) -> tuple[Array, int]:
     return texts, begin
 
 
+class Parted(NamedTuple):
+    """A ModelInferResponse whose tensors are where they came."""
+
+    outputs: Any
+    raw_output_contents: list[memoryview]
+
+
+def parted(content: memoryview) -> Parted | None:
+    """The parts of a serialised ModelInferResponse; None for one with fields of other kinds."""
+    head, tensors, begin = bytearray(), list[memoryview](), 0
+    while begin < len(content):
+        tag, place, size, shift = content[begin], begin + 1, 0, 0
+        if tag & 7 != 2 or tag > 127:
+            return None
+        while True:
+            byte = content[place]
+            place, size, shift = place + 1, size | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                break
+        end = place + size
+        if end > len(content):
+            raise ValueError(f"a field of {size} bytes")
+        if tag >> 3 == _RAW_OUTPUT:
+            tensors.append(content[place:end])
+        else:
+            head += content[begin:end]
+        begin = end
+    return Parted(pb.ModelInferResponse.FromString(bytes(head)).outputs, tensors)
+
+
 def answers(response: Any) -> dict[str, Array]:
-    """The outputs of a ModelInferResponse by name, in the server's order.
+    """The outputs of a ModelInferResponse by name, in the server's order; views of one that is `Parted`, else copies.
 
     Raises `ServerFailureError` if outputs and tensors do not match.
     """
     raws = response.raw_output_contents
     if len(raws) != len(response.outputs):
         raise ServerFailureError(f"an answer named {len(response.outputs)} outputs and brought {len(raws)} tensors.")
-    return {
-        output.name: tensor(raw, output.datatype, output.shape, whole=True)
-        for output, raw in zip(response.outputs, raws, strict=True)
-    }
+    outputs, is_own = dict[str, Array](), isinstance(response, Parted)
+    for output, raw in zip(response.outputs, raws, strict=True):
+        shape = tuple(output.shape)
+        dtype, size = _plain(output.datatype, shape)
+        if dtype is not None and size == len(raw):
+            array: Array = np.ndarray(shape, dtype, raw)
+            outputs[output.name] = array if is_own and array.flags.aligned else array.copy()
+        else:
+            outputs[output.name] = tensor(raw, output.datatype, shape, whole=True)
+    return outputs
+
+
+@functools.lru_cache(HEADS)
+def _plain(kind: str, shape: tuple[int, ...]) -> tuple[np.dtype[Any] | None, int]:
+    """The dtype and the bytes of a tensor; None for strings and for what does not exist."""
+    dtype = DTYPES.get(kind)
+    if dtype is None or dtype.hasobject or min(shape, default=0) < 0:
+        return None, 0
+    return dtype, math.prod(shape) * dtype.itemsize
