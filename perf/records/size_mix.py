@@ -1,6 +1,6 @@
 """A mix of request sizes in words, as users give it with `--mix`: lengths of texts, or widths of crops.
 
-20,30*2,40    sizes in turn: 20, 30, 30, 40, 20, ...
+20,30*2,40    20, 30, 30, 40 (perf.why sends them in turn, every load in a drawn order)
 8:64          every size from 8 to 64, equally often
 file:SIZES    the sizes in a file, for example those of yesterday's requests, whole numbers, one a line
 
@@ -22,7 +22,7 @@ from triton_batching.terminal import Mistake
 # What a user may give, and what a load sends of it and has on record.
 MOST_SIZES, MOST_SENT = 1_000_000, 1000
 FILE = "file:"
-FORM = "Write sizes in turn (20,30,40 or 20*3,30), all from one to another (8:64), or file:SIZES, one a line."
+FORM = "Write sizes (20,30,40 or 20*3,30), all from one to another (8:64), or file:SIZES, one a line."
 
 
 class MixError(Mistake):
@@ -37,7 +37,7 @@ class SizeMix:
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes in turn; raises `MixError` for a text that is no mix."""
+        """The sizes one by one; raises `MixError` for a text that is no mix."""
         if self.text.startswith(FILE):
             return _of_file(self.text, self._content)
         try:
@@ -90,8 +90,8 @@ def add_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> N
     parser.add_argument(
         "--mix",
         metavar="SIZES",
-        help="sizes of the requests, put in place of each -1 in dims: 20,30*2 (in turn), 8:64 (all of them) or "
-        "file:SIZES (one a line)",
+        help="sizes of the requests, put in place of each -1 in dims: 20,30*2,40 is 20, 30, 30, 40 (perf.why sends them "
+        "in turn, every load in a drawn order), 8:64 is all of them, file:SIZES has one a line",
     )
 
 

@@ -62,7 +62,7 @@ def test_sizes_are_a_list_a_range_or_those_of_a_file(tmp_path: Path) -> None:
     ],
 )
 def test_a_text_that_is_no_mix_is_refused(wrong: str) -> None:
-    with pytest.raises(MixError, match=rf"--mix {wrong.replace('*', '.')}: .*Write sizes in turn"):
+    with pytest.raises(MixError, match=rf"--mix {wrong.replace('*', '.')}: .*Write sizes"):
         _ = SizeMix(text=wrong).sizes
 
 
