@@ -66,6 +66,15 @@ def test_a_text_that_is_no_mix_is_refused(wrong: str) -> None:
         _ = SizeMix(text=wrong).sizes
 
 
+def test_a_size_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "sizes"
+    path.write_text("8\n1000001\n")
+    for text in ("1000000000", "8,1000001*2", "1000000:1000001", f"file:{path}"):
+        with pytest.raises(MixError, match=r"is too large\. A size is at most 1,000,000\."):
+            _ = SizeMix(text=text).sizes
+    assert SizeMix(text="1000000").sizes == (1_000_000,)
+
+
 def test_a_file_without_sizes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "sizes"
     with pytest.raises(MixError, match="No such file"):
@@ -160,7 +169,7 @@ def test_the_load_generator_draws_requests_of_these_sizes() -> None:
     filled = pool.fill(TOKENS, ask, requests=8, rows=2, seed=3, sizes=(20, 30))
     assert Counter(request.inputs[0].shape for request in filled.requests) == {(2, 20): 4, (2, 30): 4}
     largest = max(float(np.abs(request.outputs[0]).max()) for request in filled.requests)
-    assert filled.tolerance == pytest.approx(1e-4 * largest)
+    assert filled.tolerances == pytest.approx((1e-4 * largest, 0.0))
 
 
 def test_perf_analyzer_gets_rows_of_these_sizes(tmp_path: Path) -> None:
