@@ -27,6 +27,7 @@ from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
 
 TOKENS = text_format.Parse(
     'name: "m" max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]',
@@ -104,7 +105,7 @@ def test_what_is_sent_has_the_shares_of_the_mix() -> None:
 
 def test_a_load_has_its_mix_in_words_and_on_record(tmp_path: Path) -> None:
     traffic = Traffic.parse("closed:16", rows=2, mix=SizeMix(text="20,30"))
-    again = Traffic.parse(str(traffic), rows=2)
+    again = Traffic.of_record(str(traffic), rows=2)
     assert str(traffic) == "closed:16 mix 20,30"
     assert again == traffic
     assert (str(again.arrivals), again.open, again.clients) == ("closed:16", False, 16)
@@ -117,23 +118,34 @@ def test_a_load_has_its_mix_in_words_and_on_record(tmp_path: Path) -> None:
     assert Load().title == "8 processes x 1 rows, closed loop"
 
 
+def test_only_a_record_holds_load_and_mix_in_one_text() -> None:
+    with pytest.raises(Mistake, match="not a load"):
+        Traffic.parse("closed:16 mix 8:64", mix=SizeMix(text="20"))
+    path = "trace:/data/my mix 3.txt"
+    for traffic in (Traffic.parse(path), Traffic.of_record(path)):
+        assert (str(traffic), traffic.mix) == (path, None)
+    for mix in ("8:64", "20, 30*2", "file:/data/a mix 3"):
+        traffic = Traffic.parse(path, mix=SizeMix(text=mix))
+        assert Traffic.of_record(str(traffic)) == traffic
+
+
 def test_a_file_with_other_sizes_is_another_load(tmp_path: Path) -> None:
     path = tmp_path / "sizes"
     path.write_text("3\n4\n")
-    before = Traffic.parse(f"closed:2 mix file:{path}")
+    before = Traffic.of_record(f"closed:2 mix file:{path}")
     first = before.load(warm_up_s=0.0, duration_s=1.0).title, before.sha256
     path.write_text("3\n5\n")
-    after = Traffic.parse(f"closed:2 mix file:{path}")
+    after = Traffic.of_record(f"closed:2 mix file:{path}")
     assert str(after) == str(before)
     assert (after.load(warm_up_s=0.0, duration_s=1.0).title == first[0], after.sha256 == first[1]) == (False, False)
     # A record of it is read without the file.
     path.unlink()
-    assert Traffic.parse(str(before)).clients == 2
+    assert Traffic.of_record(str(before)).clients == 2
 
 
 def test_a_trial_with_another_mix_is_not_taken_from_a_record(tmp_path: Path) -> None:
     def key(load: str) -> Path:
-        traffic = Traffic.parse(load)
+        traffic = Traffic.of_record(load)
         return TrialKey(
             model="m",
             name="a",
