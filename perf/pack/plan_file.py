@@ -104,10 +104,8 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, r
             fixed, row = _number(latency, "fixed", where, least=0.0), _number(latency, "row", where, least=0.0)
             return Curve.line(fixed, row, int(_number(latency, "max_batch_size", where)))
         return _by_size(latency, "latency_ms", HOUR_MS)
-    # The ramp with the largest batch size; one with --mix is taken only by name.
-    ramps = sorted(
-        (path for path in records.glob(f"{name}.*.b*.k1*.json") if ".mix-" not in path.name[len(name) :]), key=_ramped
-    )
+    # The ramp with the largest batch size.
+    ramps = sorted(records.glob(f"{name}.*.b*.k1*.json"), key=_ramped)
     expected = ramps[-1] if ramps and _ramped(ramps[-1]) else records / f"{name}.default.bN.k1.json"
     path = Path(content["service_time"]) if "service_time" in content else expected
     if not path.is_file():
