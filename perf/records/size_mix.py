@@ -85,13 +85,13 @@ class SizeMix:
         return self
 
 
-def add_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    """Add `--mix`, the text of a `SizeMix`."""
+def add_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", more: str = "") -> None:
+    """Add `--mix`, the text of a `SizeMix`, with `more` at the end of its help."""
     parser.add_argument(
         "--mix",
         metavar="SIZES",
         help="sizes of the requests, put in place of each -1 in dims: 20,30*2,40 is 20, 30, 30, 40 (perf.why sends "
-        "them in turn, every load in a drawn order), 8:64 is all of them, file:SIZES has one a line",
+        "them in turn, every load in a drawn order), 8:64 is all of them, file:SIZES has one a line" + more,
     )
 
 
