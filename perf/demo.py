@@ -26,7 +26,8 @@ PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
 def studies(*, quick: bool) -> list[Sweep]:
     """The measured sweeps: a simulated accelerator, and two models on this CPU."""
-    from perf.measure.sweep_run import Sweep, parse_range
+    from perf.measure.sweep_options import parse_range
+    from perf.measure.sweep_run import Sweep
     from perf.records.measurement import AnalyzerLoad
 
     window_ms, repeats = (300, 1) if quick else (700, 5)

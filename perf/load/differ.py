@@ -1,4 +1,4 @@
-"""The difference between two answers."""
+"""The difference between two answers, output by output."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,16 @@ from numpy.typing import NDArray
 Array = NDArray[np.generic]
 
 
-def differ(answer: Sequence[Array], expected: Sequence[Array]) -> float:
-    """The largest difference of two answers; infinite if their number, shapes, types or texts differ."""
+def differences(answer: Sequence[Array], expected: Sequence[Array]) -> tuple[float, ...]:
+    """The largest difference in each output; infinite if the number of outputs, shapes, types or texts differ."""
     if len(answer) != len(expected):
-        return float("inf")
-    return max((_differ(*pair) for pair in zip(answer, expected, strict=True)), default=0.0)
+        return (float("inf"),) * len(expected)
+    return tuple(_differ(*pair) for pair in zip(answer, expected, strict=True))
+
+
+def right(answer: Sequence[Array], expected: Sequence[Array], tolerances: Sequence[float]) -> bool:
+    """Whether every output of an answer is within its tolerance."""
+    return all(each <= most for each, most in zip(differences(answer, expected), tolerances, strict=True))
 
 
 def _differ(array: Array, other: Array) -> float:
@@ -22,21 +27,31 @@ def _differ(array: Array, other: Array) -> float:
         return 0.0
     if not np.issubdtype(array.dtype, np.floating):
         return float("inf")
-    largest = float(np.max(np.abs(array.astype(np.float64) - other.astype(np.float64))))
-    return largest if np.isfinite(largest) else float("inf")
+    finite = np.isfinite(array) & np.isfinite(other)
+    if not np.array_equal(array[~finite], other[~finite], equal_nan=True):
+        return float("inf")
+    return float(np.max(np.abs(array[finite].astype(np.float64) - other[finite].astype(np.float64)), initial=0.0))
 
 
-def apart(answers: Sequence[Sequence[Array]]) -> float:
-    """The smallest difference of any two answers; infinite for fewer than two."""
+def apart(answers: Sequence[Sequence[Array]], tolerances: Sequence[float]) -> float:
+    """By how much any two answers at least differ in some output, beyond twice its tolerance.
+
+    Above 0, no answer is right for two of the requests. Infinite for fewer than two answers.
+    """
     smallest = float("inf")
     ordered = sorted(answers, key=_first)
     for number, answer in enumerate(ordered):
         for other in ordered[number + 1 :]:
             # The answers are in order of their first value, and its difference is a lower bound.
-            if _first(other) - _first(answer) >= smallest:
+            if _beyond(_first(other) - _first(answer), tolerances[0]) >= smallest:
                 break
-            smallest = min(smallest, differ(answer, other))
+            each = zip(differences(answer, other), tolerances, strict=True)
+            smallest = min(smallest, max(_beyond(difference, tolerance) for difference, tolerance in each))
     return smallest
+
+
+def _beyond(difference: float, tolerance: float) -> float:
+    return difference - 2 * tolerance if np.isfinite(tolerance) else -float("inf")
 
 
 def _first(answer: Sequence[Array]) -> float:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.samples import sample
-from perf.load.differ import apart, differ
+from perf.load.differ import apart, differences
 from perf.records import size_mix
 from triton_batching.terminal import Failure
 
@@ -17,8 +17,8 @@ Arrays = tuple[Array, ...]
 # Rounding differs with the batch. An answer may differ by this many times the difference seen between rows that ran
 # alone and in a batch.
 MARGIN = 4.0
-# With requests of different size, padding rounds differently too, which no request alone shows: an answer may differ by
-# this share of the largest value, as in the proof of `export.add`.
+# With requests of different size, padding rounds differently too, which no request alone shows: an output may differ by
+# this share of its largest finite value over all answers, as in the proof of `export.add`.
 PADDED, PADDED_HALF = 1e-4, 1e-2
 # Rows that are run alone to see that difference.
 ALONE = 4
@@ -38,18 +38,18 @@ class Request:
 class Pool:
     """Requests with their right answers.
 
-    A reply is right if it differs from its answer by at most `tolerance`; 0 demands equal bits. Any two answers of the
-    pool differ by at least `apart`.
+    A reply is right if each output differs from that of its answer by at most its tolerance; 0 demands equal bits. Any
+    two answers of the pool differ in some output by `apart` more than twice its tolerance, or by more than that.
     """
 
     requests: Sequence[Request]
-    tolerance: float
+    tolerances: tuple[float, ...]
     apart: float
 
     @property
     def tells_apart(self) -> bool:
         """Whether a reply that belongs to another request of the pool would be seen as wrong."""
-        return self.apart > 2 * self.tolerance
+        return self.apart > 0
 
 
 def fill(
@@ -81,7 +81,7 @@ def fill(
         outputs = ask({name: np.concatenate([row[name] for row in batch]) for name in names} if limit > 1 else batch[0])
         answers += [tuple(array[at : at + 1] if limit > 1 else array for array in outputs) for at in range(len(batch))]
         progress(len(answers) / total)
-    rounding = max(differ(ask(row), answer) for row, answer in zip(drawn[:ALONE], answers[:ALONE], strict=True))
+    alone = [differences(ask(row), answer) for row, answer in zip(drawn[:ALONE], answers[:ALONE], strict=True)]
     size = rows if config.max_batch_size > 0 else 1
     pool = [
         Request(
@@ -94,7 +94,7 @@ def fill(
         )
         for at in range(0, total, size)
     ]
-    return _checked(pool, MARGIN * rounding)
+    return _checked(pool, tuple(MARGIN * max(each) for each in zip(*alone, strict=True)))
 
 
 def _of_sizes(
@@ -112,20 +112,21 @@ def _of_sizes(
         inputs = sample(config, rows=rows, seed=seed * 1_000_003 + number, open_dim=size)
         pool.append(Request(inputs=tuple(inputs.values()), outputs=ask(inputs)))
         progress((number + 1) / len(sizes))
-    tolerance = max((_padded(array) for request in pool for array in request.outputs), default=0.0)
-    return _checked(pool, tolerance)
+    outputs = zip(*(request.outputs for request in pool), strict=True)
+    return _checked(pool, tuple(max(map(_padded, arrays)) for arrays in outputs))
 
 
 def _padded(array: Array) -> float:
-    """The difference that padding may make to an answer; whole numbers and texts must be equal."""
-    if not np.issubdtype(array.dtype, np.floating) or not array.size:
+    """The difference that padding may make to an output; whole numbers and texts must be equal."""
+    if not np.issubdtype(array.dtype, np.floating):
         return 0.0
     share = PADDED_HALF if array.dtype == np.float16 else PADDED
-    return share * float(np.max(np.abs(array.astype(np.float64))))
+    return share * float(np.max(np.abs(array[np.isfinite(array)].astype(np.float64)), initial=0.0))
 
 
-def _checked(pool: Sequence[Request], tolerance: float) -> Pool:
+def _checked(pool: Sequence[Request], tolerances: tuple[float, ...]) -> Pool:
     """The pool of these requests; raises `Failure` for a model that gives no output."""
     if not pool[0].outputs:
         raise Failure("the model gave no output, so its replies cannot be checked. Load a model that has outputs.")
-    return Pool(requests=pool, tolerance=tolerance, apart=apart([request.outputs for request in pool[:COMPARED]]))
+    answers = [request.outputs for request in pool[:COMPARED]]
+    return Pool(requests=pool, tolerances=tolerances, apart=apart(answers, tolerances))

@@ -134,8 +134,6 @@ def prepare(deployment: Deployment, load: Load, server: Running, progress: Progr
     # longer deadline of its own.
     is_timed = batch_policy(server.config) == "deadline"
     patience = {"timeout": round(load.timeout_s * 1e6)} if is_timed else None
-    of_client = SIZES_EACH if load.sizes else CLOSED_EACH
-    each = max(of_client * load.in_flight, -(-(OPEN_ALL if load.open else CLOSED_ALL) // load.workers))
     with Model(deployment.model, url=server.url, transport="grpc", timeout_s=load.timeout_s) as model:
 
         def ask(inputs: Mapping[str, NDArray[np.generic]]) -> pool.Arrays:
@@ -145,12 +143,19 @@ def prepare(deployment: Deployment, load: Load, server: Running, progress: Progr
         return pool.fill(
             server.config,
             ask,
-            requests=each * load.workers,
+            requests=different(load) * load.workers,
             rows=load.rows,
             seed=load.seed,
             sizes=load.sizes,
             progress=lambda share: progress("collecting the right answers", share),
         )
+
+
+def different(load: Load) -> int:
+    """How many different requests each process of a load sends in turn; together they have every size."""
+    of_client = SIZES_EACH if load.sizes else CLOSED_EACH
+    together = max(OPEN_ALL if load.open else CLOSED_ALL, len(load.sizes))
+    return max(of_client * load.in_flight, -(-together // load.workers))
 
 
 def _patiently(ask: Callable[[], Any]) -> Any:
@@ -172,7 +177,7 @@ def _jobs(deployment: Deployment, load: Load, server: Running, prepared: Pool) -
             transport=deployment.transport,
             timeout_s=load.timeout_s,
             requests=[(request.inputs, request.outputs) for request in prepared.requests[worker :: load.workers]],
-            tolerance=prepared.tolerance,
+            tolerances=prepared.tolerances,
             count=load.share(worker),
             in_flight=load.in_flight,
             # Numbers differ between runs on one server, so its traces can be told apart.

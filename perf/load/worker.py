@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from clients import AsyncModel, Model
 from clients.errors import ClientError, RejectedError
 from clients.transport import Transport
-from perf.load.differ import differ
+from perf.load.differ import right
 from perf.load.timings import FAILED, HOOKS, MOMENTS, NOT_SENT, REQUEST, RIGHT, WRONG, Moments, Timings, request_id
 
 REPORT_NS = 500_000_000
@@ -54,7 +54,7 @@ class Job:
     transport: Transport
     timeout_s: float
     requests: Sequence[tuple[Arrays, Arrays]]
-    tolerance: float
+    tolerances: Sequence[float]
     count: int | None = None
     in_flight: int = 1
     due_s: NDArray[np.float64] | None = None
@@ -170,7 +170,7 @@ def _closed(job: Job, parent: Connection) -> None:
                 time.sleep(PAUSE_S)
             else:
                 notes.add(number, called, called, moments, RIGHT)
-                if not _right(reply, outputs, job.tolerance):
+                if not _right(reply, outputs, job.tolerances):
                     notes.rows[-1] = (*notes.rows[-1][:-1], WRONG)
         notes.send(last=True)
 
@@ -262,7 +262,7 @@ async def _send(
     del notes.going[number]
     at = len(notes.rows)
     notes.add(number, due, called, moments, RIGHT)
-    if not _right(reply, outputs, job.tolerance):
+    if not _right(reply, outputs, job.tolerances):
         notes.rows[at] = (*notes.rows[at][:-1], WRONG)
 
 
@@ -279,8 +279,8 @@ def _start(parent: Connection) -> int:
     return start
 
 
-def _right(reply: Any, outputs: Arrays, tolerance: float) -> bool:
-    return differ(reply if isinstance(reply, tuple) else (reply,), outputs) <= tolerance
+def _right(reply: Any, outputs: Arrays, tolerances: Sequence[float]) -> bool:
+    return right(reply if isinstance(reply, tuple) else (reply,), outputs, tolerances)
 
 
 def _short(error: ClientError) -> str:

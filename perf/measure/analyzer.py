@@ -37,7 +37,10 @@ WINDOWS = 3
 ATTEMPTS = 3
 # A window must be at least this many latencies long.
 LEAST_LATENCIES = 4
-SAMPLES, SAMPLES_OF_SIZES = 16, 64
+SAMPLES = 16
+# Client i of n sends the samples i, i + n, i + 2 n, ... A prime, so that each client sends all of them, and clients
+# that once sent the same size do not do so ever after.
+SAMPLES_OF_SIZES = 61
 # At 1,000 requests per second each thread sends one in 64 ms.
 POISSON_THREADS = 64
 NEEDED = ["libb64.so.0d", "libcudart.so.12"]

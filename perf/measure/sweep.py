@@ -47,7 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--config-name", action="append", help="repeatable; default: every variant of the model")
     parser.add_argument("--concurrency-range", default="1:16:5", metavar="START:END:STEP")
     parser.add_argument("-b", "--rows", type=int, default=1, help="rows per request (default 1)")
-    size_mix.add_option(parser)
+    size_mix.add_option(
+        parser,
+        "; perf_analyzer gives each client a fixed sequence, so for a configuration that cannot mix lengths use "
+        "perf.load or perf.compare.versus",
+    )
     parser.add_argument("--shape", action="append", default=[], metavar="NAME:DIMS")
     parser.add_argument("--percentile", type=int, default=95)
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")

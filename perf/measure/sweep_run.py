@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import datetime
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -12,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.async_connection import connect
 from export.graph.ragged_feed import is_ragged
@@ -22,6 +20,7 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure import ceiling_run
 from perf.measure.analyzer import WINDOWS, Endpoint, measure
 from perf.measure.interleaved import in_order
+from perf.measure.sweep_options import check, parse_range, parse_shape
 from perf.records import size_mix
 from perf.records.measurement import SAMPLES_DATA, AnalyzerLoad, Ceiling, Measurement, MeasurementKey, Store
 from perf.records.resource_use import ResourceUse
@@ -31,8 +30,6 @@ from serve.management.gpu_use import GpuUse
 from serve.management.statistics import Counters
 from triton_batching import processes
 from triton_batching.machine import Machine, versions
-from triton_batching.options import MOST_CLIENTS, refuse_unused
-from triton_batching.terminal import Mistake
 
 # Requests of a measurement, in multiples of the concurrency; see `window_ms`.
 RAMP = 20
@@ -228,42 +225,11 @@ def run_with_progress(sweeps: list[Sweep], store: Store, console: Console) -> No
             run(sweep, store, report)
 
 
-def parse_range(text: str) -> list[int]:
-    """The numbers of `start:end:step`, as perf_analyzer takes it, or one number; raises `Mistake`."""
-    parts = [int(part) if part.isdecimal() else 0 for part in text.split(":")]
-    start, end, step = (parts + [parts[0], 1][len(parts) - 1 :])[:3]
-    if len(parts) > 3 or start < 1 or end < start or step < 1 or end > MOST_CLIENTS:
-        raise Mistake(
-            f"'{text}' is not a range of concurrencies from 1 to {MOST_CLIENTS}. Write start:end:step, for example "
-            "2:16:2."
-        )
-    return list(itertools.takewhile(lambda value: value <= end, itertools.count(start, step)))
-
-
-def _check(arguments: argparse.Namespace, config: ModelConfig) -> None:
-    """Raise `Mistake` for values that perf_analyzer would answer with its help text."""
-    inputs = [tensor.name for tensor in config.input]
-    for name, _ in map(parse_shape, arguments.shape):
-        if name not in inputs:
-            raise Mistake(f"--shape {name}: '{arguments.model}' has no such input. It has: {', '.join(inputs)}.")
-    largest = max(1, config.max_batch_size)
-    limits = (("rows", largest), ("repeats", 1000), ("percentile", 99), ("window_ms", 600_000))
-    for field, most in limits:
-        value = getattr(arguments, field)
-        if not 1 <= value <= most:
-            raise Mistake(f"--{field.replace('_', '-')} {value}: must be from 1 to {most} for '{arguments.model}'.")
-    refuse_unused(
-        (bool(arguments.mix and arguments.ceiling), "--ceiling", "with --mix: onnxruntime alone runs rows of one size"),
-        (bool(arguments.mix and (arguments.shape or arguments.input_data != SAMPLES_DATA)), "--shape", "with --mix"),
-        (bool(arguments.mix and arguments.rows > 1), "--rows", "with --mix: perf_analyzer joins no rows of two sizes"),
-    )
-
-
 def planned_sweep(arguments: argparse.Namespace) -> Sweep:
     """The sweep that the command line describes; raises `Mistake`."""
     folder = model_folder(arguments.model, arguments.repository)
     config = read_config(config_file(folder, None))
-    _check(arguments, config)
+    check(arguments, config)
     mix = size_mix.asked(arguments, config)
     names = tuple(arguments.config_name or variants(folder))
     for name in names:
@@ -291,11 +257,3 @@ def planned_sweep(arguments: argparse.Namespace) -> Sweep:
         seed=arguments.seed,
         sizes=mix.sent if mix else (),
     )
-
-
-def parse_shape(text: str) -> tuple[str, tuple[int, ...]]:
-    """Name and dims of `name:1,32,100`, as perf_analyzer takes it; raises `Mistake`."""
-    name, _, dims = text.rpartition(":")
-    if not name or not all(dim.isdecimal() for dim in dims.split(",")):
-        raise Mistake(f"'{text}' is not a shape. Write name:d1,d2,..., for example input.1:1,32,100.")
-    return name, tuple(int(dim) for dim in dims.split(","))

@@ -111,7 +111,7 @@ def _objection(trials: Sequence[Trial], asked: Terms) -> str:
 
 def carries(trials: Sequence[Trial]) -> bool:
     """Whether an open load is answered; a closed loop always is."""
-    if not Traffic.parse(trials[0].load).open:
+    if not Traffic.of_record(trials[0].load).open:
         return True
     offered = sum(trial.requests for trial in trials) * _rows(trials)
     return sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) >= CARRIED * offered

@@ -166,7 +166,7 @@ class LastComparison:
         if not self.pairs:
             return ()
         both = self.gain(THROUGHPUT), self.gain(P99)
-        return both[::-1] if Traffic.parse(self.choice[0].load).open else both
+        return both[::-1] if Traffic.of_record(self.choice[0].load).open else both
 
     def gain(self, quantity: Quantity) -> Gain:
         """The gain in one quantity; there must be a pair."""

@@ -1,6 +1,6 @@
 """A mix of request sizes in words, as users give it with `--mix`: lengths of texts, or widths of crops.
 
-20,30*2,40    sizes in turn: 20, 30, 30, 40, 20, ...
+20,30*2,40    20, 30, 30, 40 (perf.why sends them in turn, every load in a drawn order)
 8:64          every size from 8 to 64, equally often
 file:SIZES    the sizes in a file, for example those of yesterday's requests, whole numbers, one a line
 
@@ -19,10 +19,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from triton_batching.terminal import Mistake
 
-# What a user may give, and what a load sends of it and has on record.
-MOST_SIZES, MOST_SENT = 1_000_000, 1000
+# What a user may give, and how many sizes of it a load sends and has on record.
+MOST_SIZES, MOST_SIZE, MOST_SENT = 1_000_000, 1_000_000, 256
 FILE = "file:"
-FORM = "Write sizes in turn (20,30,40 or 20*3,30), all from one to another (8:64), or file:SIZES, one a line."
+FORM = "Write sizes (20,30,40 or 20*3,30), all from one to another (8:64), or file:SIZES, one a line."
 
 
 class MixError(Mistake):
@@ -37,7 +37,7 @@ class SizeMix:
 
     @functools.cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The sizes in turn; raises `MixError` for a text that is no mix."""
+        """The sizes one by one; raises `MixError` for a text that is no mix."""
         if self.text.startswith(FILE):
             return _of_file(self.text, self._content)
         try:
@@ -46,7 +46,7 @@ class SizeMix:
             raise MixError(f"--mix {self}: not a mix of sizes. {FORM}") from error
         if not sizes:
             raise MixError(f"--mix {self}: sizes are 0 or more, counts 1 or more, and {MOST_SIZES:,} at most. {FORM}")
-        return tuple(sizes)
+        return _bounded(self.text, sizes)
 
     @functools.cached_property
     def sha256(self) -> str:
@@ -85,13 +85,13 @@ class SizeMix:
         return self
 
 
-def add_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
-    """Add `--mix`, the text of a `SizeMix`."""
+def add_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", more: str = "") -> None:
+    """Add `--mix`, the text of a `SizeMix`, with `more` at the end of its help."""
     parser.add_argument(
         "--mix",
         metavar="SIZES",
-        help="sizes of the requests, put in place of each -1 in dims: 20,30*2 (in turn), 8:64 (all of them) or "
-        "file:SIZES (one a line)",
+        help="sizes of the requests, put in place of each -1 in dims: 20,30*2,40 is 20, 30, 30, 40 (perf.why sends "
+        "them in turn, every load in a drawn order), 8:64 is all of them, file:SIZES has one a line" + more,
     )
 
 
@@ -119,6 +119,12 @@ def _spread(sizes: tuple[int, ...], count: int) -> tuple[int, ...]:
     return tuple(ordered[(2 * number + 1) * len(ordered) // (2 * count)] for number in range(count))
 
 
+def _bounded(text: str, sizes: Sequence[int]) -> tuple[int, ...]:
+    if (largest := max(sizes)) > MOST_SIZE:
+        raise MixError(f"--mix {text}: {largest:,} is too large. A size is at most {MOST_SIZE:,}.")
+    return tuple(sizes)
+
+
 def _list(text: str) -> list[int]:
     parts = [part.partition("*") for part in text.split(",")]
     sizes = [(int(size), int(times or 1)) for size, _, times in parts]
@@ -141,4 +147,4 @@ def _of_file(text: str, content: bytes) -> tuple[int, ...]:
         raise MixError(f"--mix {text}: not a file of sizes ({error}). Write one whole number a line.") from error
     if not sizes or min(sizes) < 0 or len(sizes) > MOST_SIZES:
         raise MixError(f"--mix {text}: holds no sizes, one below 0, or more than {MOST_SIZES:,}. Keep a part of them.")
-    return tuple(sizes)
+    return _bounded(text, sizes)

@@ -6,23 +6,25 @@ gamma:300:4   the same with gaps of squared coefficient of variation 4
 ramp:100:400  a Poisson stream whose rate rises from 100 to 400 requests per second during the measurement
 trace:FILE    an open loop at the times in a file, seconds, one a line
 
-` mix 8:64` at the end means requests of different size (`size_mix.py`), which users give with --mix.
+On record ` mix 8:64` at the end means requests of different size (`size_mix.py`), which users give with --mix.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perf.records.offered_load import CV2S, RATES, Load, file_sha256
-from perf.records.size_mix import SizeMix
+from perf.records.size_mix import FILE, SizeMix
 from triton_batching.options import MOST_CLIENTS
 from triton_batching.terminal import Mistake
 
 # Requests in flight in an open loop; a load that needs more exceeds the capacity of the server.
 IN_FLIGHT_LIMIT = 1024
-# What stands between a load and its mix.
+# What stands between a load and its mix on record. The path of a trace may hold the word too, but ends in no mix.
 MIX = " mix "
+WITH_MIX = re.compile(rf"(.*?){MIX}({FILE}.*|[-+\d*:,_ ]+)", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +49,14 @@ class Traffic:
 
     @classmethod
     def parse(cls, text: str, *, rows: int = 1, mix: SizeMix | None = None) -> "Traffic":
-        """The traffic of a text such as `closed:16` or `closed:16 mix 8:64`; raises `Mistake`."""
-        load, _, of_text = text.partition(MIX)
-        return replace(cls._parsed(load, rows), mix=SizeMix(text=of_text) if of_text else mix)
+        """The traffic of a user's text such as `closed:16`; raises `Mistake`."""
+        return replace(cls._parsed(text, rows), mix=mix)
+
+    @classmethod
+    def of_record(cls, text: str, *, rows: int = 1) -> "Traffic":
+        """The traffic of a text on record, such as `closed:16` or `closed:16 mix 8:64`; raises `Mistake`."""
+        both = WITH_MIX.fullmatch(text)
+        return cls.parse(text, rows=rows) if both is None else cls.parse(both[1], rows=rows, mix=SizeMix(text=both[2]))
 
     @classmethod
     def _parsed(cls, text: str, rows: int) -> "Traffic":

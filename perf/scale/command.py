@@ -213,17 +213,18 @@ def _source(profile: Profile) -> str:
 
 
 def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
-    """The ramps of a model, of each count of instances and threads the one with the largest batches."""
+    """The ramps of a model without a mix, of each count of instances and threads the one with the largest batches."""
     ramps: dict[tuple[int, int | None], ServiceTimes] = {}
     for path in sorted(folder.glob(f"{model}.*.b*.k*.json")):
         times = load(path)
         known = ramps.get((times.instances, times.threads))
-        if times.model == model and (known is None or known.max_batch_size < times.max_batch_size):
+        if times.model == model and not times.mix and (known is None or known.max_batch_size < times.max_batch_size):
             ramps[times.instances, times.threads] = times
     if not ramps:
         raise Mistake(
             f"{folder}: has no service times of {model}. Measure them: triton-batching profile {model} "
-            f"(or python -m perf.measure.service_time {model}). Or name a record: --service-time FILE."
+            f"(or python -m perf.measure.service_time {model}). Records with --mix are taken only "
+            "by name: --service-time FILE."
         )
     return list(ramps.values())
 

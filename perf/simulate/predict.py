@@ -10,6 +10,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import Profile
 from perf.measure.service_way import Way
+from perf.records import size_mix
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
@@ -96,7 +97,7 @@ def simulated_run(
     clients of a closed loop start at random within an execution, since they can settle in more than one rhythm. `runs`
     is how often to start the load (None: a closed loop as often as `requests` allow).
     """
-    traffic = _shaped(traffic, config)
+    traffic = _shaped(traffic, config, seed)
     costs = Costs.of(candidate, profile, rows=traffic.rows, drawn=drawn).stretched(stretch)
     rules = Rules.of(candidate.apply(config))
     slowdown = costs.slowdown if costs.instances > 1 else None
@@ -133,11 +134,13 @@ def simulated_run(
     return SimulatedRun.pooled(outcomes)
 
 
-def _shaped(traffic: Traffic, config: ModelConfig) -> Traffic:
-    """The traffic with the shapes of its mix, which decide what runs together."""
+def _shaped(traffic: Traffic, config: ModelConfig, seed: int) -> Traffic:
+    """The traffic with the shapes of its mix in a drawn order, as a load sends them; they decide what runs together."""
     if traffic.mix is None or traffic.shapes:
         return traffic
-    return replace(traffic, shapes=tuple(Mix(sizes=traffic.mix.sent).shapes(config)))
+    sent = traffic.mix.sent
+    sizes = size_mix.drawn(sent, len(sent) * -(-size_mix.MOST_SENT // len(sent)), seed)
+    return replace(traffic, shapes=tuple(Mix(sizes=sizes).shapes(config)))
 
 
 def _times(traffic: Traffic, requests: int) -> int:

@@ -49,12 +49,16 @@ class InProcessRound:
 
 @dataclass(frozen=True, kw_only=True)
 class InProcessRecord(Origin):
-    """All rounds of one model; `batch_rows` is onnxruntime's best batch size, the digests are SHA-256."""
+    """All rounds of one model, in each of which a side has `seconds`.
+
+    `batch_rows` is onnxruntime's best batch size, the digests are SHA-256.
+    """
 
     KIND: ClassVar[str] = "inprocess"
     FORMAT: ClassVar[int] = 1
     model: str
     callers: int
+    seconds: float
     batch_rows: int
     config_sha256: str
     model_sha256: str
@@ -142,7 +146,7 @@ async def _tasks(model: str, row: Mapping[str, Any], callers: int, seconds: floa
 
 
 def rate(answered: Sequence[float], callers: int, end: float) -> float:
-    """Answers per second from the first answer to every caller until the last answer before `end`.
+    """Answers per second from the moment of as many answers as there are callers until the last answer before `end`.
 
     The batches before and after hold fewer rows, because callers begin and stop; onnxruntime alone has none of them.
     """
@@ -188,6 +192,7 @@ def _run(arguments: argparse.Namespace, command: Sequence[str]) -> int:
     record = InProcessRecord(
         model=model,
         callers=arguments.callers,
+        seconds=arguments.seconds,
         batch_rows=best,
         config_sha256=digest(configuration),
         model_sha256=digest(model_file(model_folder(model), read_config(configuration))),

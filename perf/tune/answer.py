@@ -138,7 +138,7 @@ def _rates(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
 
 
 def _offered(pooled: PooledTrials) -> float:
-    return Traffic.parse(pooled.trials[0].load).rate_per_s
+    return Traffic.of_record(pooled.trials[0].load).rate_per_s
 
 
 def _certainty(pooled: PooledTrials) -> str:

@@ -49,7 +49,7 @@ def bottleneck(trials: Sequence[Trial]) -> str:
         compute_ms=counted.per_request_us(counted.compute_ns) / 1e3,
         latency_ms=float(np.mean(answered)) / 1e3,
     )
-    more = "requests" if Traffic.parse(trials[0].load).open else "clients"
+    more = "requests" if Traffic.of_record(trials[0].load).open else "clients"
     own = "" if shares.ours is None else f" (server and clients {shares.ours:.0%})"
     return (
         f"{_narrowest(shares, more)} (of {shares.latency_ms:.3g} ms a request waits {shares.queue_ms:.3g} ms, runs "

@@ -101,7 +101,7 @@ class Fit:
         return replace(inputs, throughput=max(_median(throughputs), 1e-3), p99=_median(p99s) if p99s else 1.0)
 
     def _ratios(self, trial: Trial, inputs: Correction) -> Ratios:
-        traffic = Traffic.parse(trial.load, rows=self.rows)
+        traffic = Traffic.of_record(trial.load, rows=self.rows)
         prediction = self.simulator.predict(trial.candidate, traffic, inputs, requests=self.requests)
         predicted = max(prediction.throughput_rows_per_s, 1e-9)
         offered = traffic.rate_per_s * self.rows
@@ -124,7 +124,7 @@ class Fit:
 def _outside_us(trial: Trial) -> float:
     """Return a request's mean microseconds outside queue and execution; a closed loop's cycle is by Little's law."""
     answered = [us for us in trial.latencies_us if math.isfinite(us)]
-    counted, traffic = trial.counted, Traffic.parse(trial.load)
+    counted, traffic = trial.counted, Traffic.of_record(trial.load)
     inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns
     if not answered:
         return 0.0

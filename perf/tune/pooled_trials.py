@@ -39,7 +39,7 @@ class PooledTrials:
         latencies = np.concatenate([np.asarray(trial.latencies_us, dtype=np.float64) for trial in trials])
         judged = of_trials(trials, target)
         seconds = sum(trial.seconds for trial in trials)
-        traffic = Traffic.parse(trials[0].load)
+        traffic = Traffic.of_record(trials[0].load)
         return cls(
             candidate=trials[0].candidate,
             trials=tuple(trials),

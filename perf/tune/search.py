@@ -119,7 +119,7 @@ class Search:
                 best = self._simplest(best)
                 self.log.retire(set(self.candidates) - {best.candidate, self.default})
             comparison = self._final_rounds.of(
-                best.candidate, Traffic.parse(best.trials[0].load, rows=self.screen.traffic.rows)
+                best.candidate, Traffic.of_record(best.trials[0].load, rows=self.screen.traffic.rows)
             )
             if comparison is None:
                 self.log.add_step(f"{best.candidate}: not chosen, since no trial is left that could confirm it")

@@ -96,13 +96,13 @@ class ProfiledSimulator:
 
     def contention(self, trial: Trial, *, rows: int) -> float:
         """See `Simulator`."""
-        traffic = Traffic.parse(trial.load, rows=rows)
+        traffic = Traffic.of_record(trial.load, rows=rows)
         uncorrected = self.predict(trial.candidate, traffic, NO_CORRECTION, requests=CONTENTION_REQUESTS)
         return uncorrected.longer(trial.counted)
 
     def outside_us(self, trial: Trial) -> float:
         """See `Simulator`; a closed loop's client turnaround is included."""
-        open_loop = Traffic.parse(trial.load).open
+        open_loop = Traffic.of_record(trial.load).open
         way = Costs.of(trial.candidate, self.profile).way
         rows = max(1, trial.counted.rows // max(1, trial.counted.requests))
         turnaround_us = 0.0 if open_loop else way.of(rows).turnaround_us

@@ -213,13 +213,13 @@ def points_of(trials: Iterable[Trial]) -> int:
 
 
 def _key(trial: Trial) -> tuple[object, ...]:
-    """What a trial is of; a window of another length, after another warm-up or with another trace is another trial."""
+    """What a trial is of; one of another length, after another warm-up or of files with other content is another."""
     same_load = trial.load, trial.load_sha256, trial.warm_up_s
     return trial.candidate, *same_load, trial.stage, trial.round, trial.planned_s
 
 
 def _wanted(candidate: Candidate, traffic: Traffic, stage: str, round: int, seconds: float) -> tuple[object, ...]:
-    """The key of a trial that is to be measured; raises `Mistake` if its trace cannot be read."""
+    """The key of a trial that is to be measured; raises `Mistake` if a file of its load cannot be read."""
     return candidate, str(traffic), traffic.sha256, WARM_UP_S, stage, round, seconds
 
 

@@ -15,6 +15,7 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure import service_time_run
 from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
+from perf.records import size_mix
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
 from perf.records.resource_use import Limits
@@ -73,13 +74,13 @@ class Question:
     @property
     def record(self) -> Path:
         """The file of the study; each question has its own."""
-        load = re.sub(r"[^\w.]+", "-", str(self.traffic)).strip("-")
+        load = re.sub(r"[^\w.]+", "-", self.traffic.arrivals).strip("-")
         rows = f".b{self.traffic.rows}" if self.traffic.rows > 1 else ""
         variant = f".{self.config_name}" if self.config_name else ""
         # The throughput of an open load that is carried is its rate, so the lowest latency wins.
         objective = "latency" if self.traffic.open and self.objective == "throughput" else self.objective
-        name = f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.target.latency_ms:g}ms.json"
-        return self.results / name
+        load += f".mix-{size_mix.digest(self.traffic.mix.sent)}" if self.traffic.mix else ""
+        return self.results / f"{self.model}{variant}.{load}{rows}.{objective}.p99-{self.target.latency_ms:g}ms.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,7 +233,6 @@ def _budget(question: Question, profile: Profile) -> Budget:
 def _empty_study(
     question: Question, before: Document, config: ModelConfig, candidates: Sequence[Candidate], profile: Profile
 ) -> Study:
-    served = model_file(question.folder, config)
     return Study(
         model=question.model,
         config_name=question.config_name or "default",
@@ -253,7 +253,7 @@ def _empty_study(
         limit="",
         before_pbtxt=before.text,
         after_pbtxt="",
-        model_sha256=model_digest(served),
+        model_sha256=model_digest(model_file(question.folder, config)),
         limits=question.limits,
     )
 

@@ -17,7 +17,7 @@ ROUNDS = (
 
 def record() -> InProcessRecord:
     return InProcessRecord(
-        model="m", callers=64, batch_rows=8, config_sha256="", model_sha256="", rounds=ROUNDS, **origin(())
+        model="m", callers=64, seconds=1.0, batch_rows=8, config_sha256="", model_sha256="", rounds=ROUNDS, **origin(())
     )
 
 

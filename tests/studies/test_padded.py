@@ -8,9 +8,10 @@ import onnx
 import pytest
 from sleepers import PLAIN
 
+from perf.records import file
 from perf.studies.experiment import origin
 from perf.studies.padded import encoders
-from perf.studies.padded.__main__ import checked, point
+from perf.studies.padded.__main__ import checked, main, point
 from perf.studies.padded.record import (
     CLIENT,
     KINDS,
@@ -24,9 +25,10 @@ from perf.studies.padded.record import (
     PaddedRecord,
     gates,
     routes,
+    spread,
+    word,
 )
 from perf.studies.padded.served import repository, requests
-from perf.studies.pages.padded import word
 from serve.launcher import Settings, launch
 
 
@@ -65,7 +67,7 @@ def test_a_gate_is_surely_held_only_by_the_whole_interval() -> None:
     assert gain is not None
     low = replace(gain, low=1.4)
     assert [word(ratio, 1.5) for ratio in (gain, low, replace(gain, value=1.4), None)] == [
-        *("held", "held, but not surely", "missed, but not surely", "")
+        *("held", "held, but not surely", "missed, but not surely", "not measured")
     ]
     assert word(replace(gain, low=1.2, value=1.3, high=1.4), 1.5) == "missed"
 
@@ -94,6 +96,29 @@ def test_the_gates_ask_the_exported_configuration() -> None:
     missed = [text for text, ratio, least in gates(slower) if ratio is None or ratio.value < least]
     assert len(missed) == len(KINDS)
     assert all("equal lengths" in text for text in missed)
+
+
+def test_the_spread_is_that_of_the_route_whose_repeats_differ_most() -> None:
+    same = record({SEPARATE: 100.0, SPLIT: 160.0})
+    assert spread(same) == 0.0
+    first, *others = same.points
+    assert spread(replace(same, points=(replace(first, rows_per_s=150.0), *others))) == pytest.approx(0.5)
+
+
+def test_encoders_that_were_not_asked_for_are_not_missed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = record({SEPARATE: 100.0, CLIENT: 250.0, SERVER: 200.0, SPLIT: 310.0})
+    only = replace(whole, points=tuple(each for each in whole.points if each.kind == "bert"), errors={"bert": 0.0})
+    file.write(only, tmp_path / "seed_1.json")
+    call = ["--kind", "bert", "--repeats", "3", "--results", str(tmp_path)]
+    assert main([*call, "--seconds", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "bert: equal lengths, over client padding: x 1.24 (1.24 to 1.24), gate 0.97: held" in printed
+    assert "fixed: long tail, over separate executions: gate 3.0: not measured" in printed
+    assert main([*call, "--seconds", "2"]) == 1
+    assert "--seconds 1" in capsys.readouterr().err
+    file.write(replace(only, versions={}), tmp_path / "seed_1.json")
+    assert main([*call, "--seconds", "1"]) == 1
+    assert "other versions" in capsys.readouterr().err
 
 
 @pytest.mark.server

@@ -50,7 +50,7 @@ class Evidence:
     @property
     def open(self) -> bool:
         """Whether the load is an open loop, so that latency depends on the offered rate."""
-        return Traffic.parse(self.study.load).open
+        return Traffic.of_record(self.study.load).open
 
     @property
     def unfinished(self) -> bool:

@@ -1,5 +1,6 @@
 """The command to go on with: it serves the recommended configuration, or measures until the study is certain."""
 
+import shlex
 from collections.abc import Sequence
 
 from perf.records.decision import UNSURE, USE
@@ -27,7 +28,7 @@ def next_step(evidence: Evidence) -> str:
         return _versus(study, decision.gain)
     if decision.wanted_rounds is None or not study.command:
         return ""
-    return f"To be certain: {' '.join(with_rounds(study.command, decision.wanted_rounds))}."
+    return f"To be certain: {shlex.join(with_rounds(study.command, decision.wanted_rounds))}."
 
 
 def _versus(study: Study, gain: Gain | None) -> str:
@@ -35,11 +36,12 @@ def _versus(study: Study, gain: Gain | None) -> str:
     if gain is None or not gain.verdict.more_rounds:
         return ""
     rounds = gain.interval.count + gain.verdict.more_rounds
-    load = Traffic.parse(study.load).arrivals
-    options = "".join(option(study.command, name) for name in ("--rows", "--mix", "--repository"))
+    traffic = Traffic.of_record(study.load)
+    mix = f" --mix {shlex.quote(str(traffic.mix))}" if traffic.mix else ""
+    options = option(study.command, "--rows") + mix + option(study.command, "--repository")
     return (
         f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} "
-        f"--load {load} --p99-ms {study.target.latency_ms:g}{options} "
+        f"--load {shlex.quote(traffic.arrivals)} --p99-ms {study.target.latency_ms:g}{options} "
         f"--rounds {min(FIRST_LOOK, rounds)} --most-rounds {rounds}."
     )
 
@@ -54,5 +56,9 @@ def with_rounds(command: Sequence[str], rounds: int) -> list[str]:
 
 
 def option(command: Sequence[str], name: str) -> str:
-    """An option of a command with its value and a space before it; empty if it is not given."""
-    return f" {name} {command[command.index(name) + 1]}" if name in command[:-1] else ""
+    """An option of a command with its value, quoted, and a space before it; empty if it is not given."""
+    for word, following in zip(command, (*command[1:], ""), strict=True):
+        given, equals, value = word.partition("=")
+        if given == name:
+            return f" {name} {shlex.quote(value if equals else following)}"
+    return ""

@@ -77,6 +77,6 @@ def _is_later(trial: Trial) -> bool:
 
 def _rate_of(trial: Trial) -> float:
     """The rate of the trial's load, which is the same in all its windows; else the offered rate."""
-    traffic = Traffic.parse(trial.load)
+    traffic = Traffic.of_record(trial.load)
     constant = traffic.rate_per_s and not traffic.rate_to_per_s
     return traffic.rate_per_s if constant else trial.offered_per_s or 0.0

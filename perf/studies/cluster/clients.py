@@ -94,7 +94,7 @@ def jobs(door: Door, pool: Pool, protocol: Protocol, clients: int) -> list[Job]:
             transport=protocol,
             timeout_s=TIMEOUT_S,
             requests=[(request.inputs, request.outputs) for request in pool.requests[worker::processes]],
-            tolerance=pool.tolerance,
+            tolerances=pool.tolerances,
             in_flight=clients // processes,
             headers=door.headers,
         )

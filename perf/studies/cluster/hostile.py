@@ -123,7 +123,7 @@ def _jobs(
                 transport=transport,
                 timeout_s=TIMEOUT_S,
                 requests=[(request.inputs, request.outputs) for request in pool.requests[worker :: len(plan)]],
-                tolerance=pool.tolerance,
+                tolerances=pool.tolerances,
                 due_s=drawn("poisson", rate, seconds, 1.0, np.random.default_rng(worker)),
                 in_flight_limit=IN_FLIGHT,
                 headers=tokens[name],

@@ -68,7 +68,7 @@ def measure(
     """
     order = list(candidates)
     random.Random(grid.seed).shuffle(order)
-    traffic = Traffic.parse(grid.load, rows=grid.rows)
+    traffic = Traffic.of_record(grid.load, rows=grid.rows)
     missing = [candidate for candidate in order if grid.of(candidate) is None]
     for number, candidate in enumerate(missing):
         if time.monotonic() >= until:

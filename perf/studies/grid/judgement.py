@@ -121,7 +121,7 @@ def judge(
     name = f"{grid.model}.{grid.load.replace(':', '-')}.p99-{study.sla.latency_ms:g}ms.judged.json"
     path = folder / name
     judged = file.read(path, GridJudgement) if path.exists() else _empty(study, best, folder)
-    traffic = Traffic.parse(study.load, rows=grid.rows)
+    traffic = Traffic.of_record(study.load, rows=grid.rows)
     sides: dict[Candidate, str] = {}
     for stage, candidate in ((TUNED, judged.tuned), (BEST, judged.best), (CURRENT, study.default)):
         if current or stage != CURRENT:

@@ -57,7 +57,7 @@ def send(
             transport="grpc",
             timeout_s=timeout_s,
             requests=[(request.inputs, request.outputs) for request in pool.requests[worker::WORKERS]],
-            tolerance=pool.tolerance,
+            tolerances=pool.tolerances,
             first=1,
             due_s=due[worker::WORKERS],
             in_flight_limit=IN_FLIGHT,

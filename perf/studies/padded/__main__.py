@@ -25,12 +25,13 @@ from clients import AsyncModel
 from perf.measure.service_time_run import bar
 from perf.records import file
 from perf.studies.experiment import command_line, now, onnxruntime_alone, origin
-from perf.studies.padded.record import KINDS, MIXES, MODELS, PaddedPoint, PaddedRecord, gates, routes, table
+from perf.studies.padded.record import KINDS, MIXES, MODELS, PaddedPoint, PaddedRecord, gates, routes, table, word
 from perf.studies.padded.served import repository, requests, taken
 from perf.studies.ragged.length_mix import LengthMix
 from perf.studies.tables import interval_text
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
+from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Failure, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/padded")
@@ -136,6 +137,21 @@ def run(record: PaddedRecord, path: Path, kinds: Sequence[str], repeats: int, pr
     return record
 
 
+def resumed(path: Path, seconds: float) -> PaddedRecord:
+    """The record to go on with; raises `Failure` for one of other measurements, which do not compare with these."""
+    record = file.read(path, PaddedRecord)
+    if record.seconds != seconds:
+        raise Failure(
+            f"{path}: its measurements last {record.seconds:g} s each, not {seconds:g}. Give --seconds "
+            f"{record.seconds:g}, or another folder (--results)."
+        )
+    if (record.machine, dict(record.versions)) != (Machine.this(), versions()):
+        raise Failure(
+            f"{path}: was measured on another machine or with other versions. Give another folder (--results)."
+        )
+    return record
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; exit code 1 if a gate is missed."""
     parser = program_parser("python -m perf.studies.padded", __doc__, example="--repeats 3")
@@ -149,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def action() -> int:
         path = arguments.results / f"seed_{arguments.seed}.json"
         if path.is_file():
-            record = file.read(path, PaddedRecord)
+            record = resumed(path, arguments.seconds)
         else:
             new = origin(command_line("padded", argv), now())
             record = PaddedRecord(**new, seed=arguments.seed, seconds=arguments.seconds, errors={}, points=())
@@ -160,10 +176,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(table(record))
         held = True
         for text, ratio, least in gates(record):
-            reached = ratio is not None and ratio.value >= least
-            held &= reached
-            shown = "not measured" if ratio is None else f"x {interval_text(ratio)}"
-            console.print(f"{text}: {shown}, gate {least}: {'held' if reached else 'missed'}", markup=False)
+            held &= ratio is None or ratio.value >= least
+            shown = "" if ratio is None else f"x {interval_text(ratio)}, "
+            console.print(f"{text}: {shown}gate {least}: {word(ratio, least)}", markup=False)
         for kind, error in record.errors.items():
             console.print(f"{kind}: {CHECKED} mixed requests answered as alone, within {error:.1e}", markup=False)
         return 0 if held else 1

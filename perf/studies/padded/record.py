@@ -76,6 +76,23 @@ def gates(record: PaddedRecord) -> list[tuple[str, Interval | None, float]]:
     ]
 
 
+def word(ratio: Interval | None, least: float) -> str:
+    """Whether a gate is held or missed; surely only if the whole interval says so."""
+    if ratio is None:
+        return "not measured"
+    held = ratio.value >= least
+    sure = ratio.bounded and (ratio.low >= least if held else ratio.high < least)
+    return ("held" if held else "missed") + ("" if sure else ", but not surely")
+
+
+def spread(record: PaddedRecord) -> float:
+    """By which share the fastest repeat of a route is above its slowest, of the route where that is most."""
+    rates: dict[tuple[str, str, str], list[float]] = {}
+    for point in record.points:
+        rates.setdefault((point.kind, point.mix, point.route), []).append(point.rows_per_s)
+    return max((max(each) / min(each) - 1 for each in rates.values()), default=0.0)
+
+
 def table(record: PaddedRecord) -> Table:
     """Medians and ratios for a terminal."""
     shown = Table("encoder", "lengths", "route", "rows/s", "x separate", "x client padding", "rows/execution")

@@ -31,7 +31,7 @@ def measure(
     """The trials of `rounds` rounds, stages `tuned` and `default`; raises `Mistake` if the study chose nothing."""
     if study.chosen is None:
         raise Mistake(f"the study of {study.model} chose no configuration, so there is nothing to measure again.")
-    traffic, order = Traffic.parse(study.load, rows=1), random.Random(1)
+    traffic, order = Traffic.of_record(study.load, rows=1), random.Random(1)
     sides = {"tuned": study.chosen, "default": study.default}
     trials = []
     config = read(study.model, None if study.config_name == DEFAULT else study.config_name)

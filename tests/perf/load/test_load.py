@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 from processes import wait_until
@@ -20,7 +19,6 @@ from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import __main__ as program
 from perf.load import run
 from perf.load.deployment import Deployment, running
-from perf.load.pool import Pool, Request
 from perf.load.variant import Overrides, read, variant
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
@@ -81,13 +79,6 @@ def test_an_override_of_a_parameter_that_does_not_exist_is_refused() -> None:
         Overrides(parameters={"speed": "1"}).apply(read(MODEL, None))
     with pytest.raises(Mistake, match="no fixed_ms and row_ms to scale"):
         Overrides(time_scale=2.0).apply(read("ranker", None))
-
-
-def test_a_pool_that_cannot_tell_its_answers_apart_says_so() -> None:
-    request = Request(inputs=(), outputs=(np.zeros(1, dtype=np.float32),))
-    assert Pool(requests=[request], tolerance=0.0, apart=0.1).tells_apart
-    assert not Pool(requests=[request], tolerance=0.1, apart=0.1).tells_apart
-    assert not Pool(requests=[request], tolerance=0.0, apart=0.0).tells_apart
 
 
 @pytest.mark.server

@@ -9,7 +9,8 @@ import pytest
 from processes import wait_until
 
 from perf.measure.sweep import main
-from perf.measure.sweep_run import Sweep, parse_range, parse_shape, run, window_ms
+from perf.measure.sweep_options import parse_range, parse_shape
+from perf.measure.sweep_run import Sweep, run, window_ms
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, Store, read
 from triton_batching.machine import cores
 from triton_batching.terminal import Mistake

@@ -12,6 +12,7 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml
 
+from perf.measure import service_profile
 from perf.records import file
 from perf.scale import day, make_trace, planned, progress
 from perf.scale.__main__ import main
@@ -132,6 +133,18 @@ def test_the_limit_and_a_target_that_is_not_the_capacitys_are_explained(record: 
     ]
     # With fewer replicas allowed than were used, the limit is named.
     assert "all that it may use" in [*findings(replace(record, most=tried.outcome.most_replicas))][-1]
+
+
+def test_service_times_of_a_mix_are_taken_only_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = folder / "records"
+    mixed = service_profile.write(replace(service_profile.load(RAMP), mix="mix 8:64 0123abcd"), records)
+    options = ["--deployment", "pictures", "--day", "diurnal", "--peak", "100", "--step-s", "60"]
+    call = [str(folder / "plan.toml"), *options, "--out", str(folder / "out")]
+    assert main([*call, "--records", str(records)]) == 2
+    assert "Records with --mix are taken only by name: --service-time FILE." in capsys.readouterr().err.replace(
+        "\n", " "
+    )
+    assert main([*call, "--service-time", str(mixed)]) == 0
 
 
 @pytest.mark.usefixtures("ranker")

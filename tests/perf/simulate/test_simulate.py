@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.ramp import Level
@@ -13,6 +14,7 @@ from perf.measure.service_line import Size
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.measurement import AnalyzerResult
+from perf.records.size_mix import SizeMix
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate import __main__ as program
@@ -115,6 +117,26 @@ def ramp(
 def predicted(load: str, *ramps: ServiceTimes, requests: int = 4000, instances: int = 1) -> Prediction:
     candidate = replace(Candidate(max_batch_size=8), instances=instances)
     return predict(candidate, CONFIG, Traffic.parse(load), Profile(ramps=ramps or (ramp(),)), SLA, requests=requests)
+
+
+def test_sizes_are_simulated_in_a_drawn_order_however_many_they_are(tmp_path: Path) -> None:
+    """Of a configuration that joins only requests of one size; a file of more lines is cut to some of them."""
+    config = text_format.Parse(
+        'name: "hand_made" max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]', ModelConfig()
+    )
+
+    def rows_per_execution(mix: SizeMix) -> float:
+        traffic = Traffic.parse("closed:16", mix=mix)
+        profile = Profile(ramps=(ramp(),))
+        return predict(Candidate(max_batch_size=8), config, traffic, profile, SLA, requests=4000).rows_per_execution
+
+    path, rng = tmp_path / "sizes", np.random.default_rng(1)
+    for count in (1000, 1001):
+        path.write_text("\n".join(map(str, rng.integers(1, 500, count))))
+        assert 1.0 <= rows_per_execution(SizeMix(text=f"file:{path}")) < 1.1
+    # Two sizes drawn one by one run in rows of two on average; in turn they would run alone, sorted in full batches.
+    for text in ("20,30", "20*100,30*100"):
+        assert 1.7 < rows_per_execution(SizeMix(text=text)) < 2.3
 
 
 def test_one_client_waits_for_one_execution_at_a_time() -> None:

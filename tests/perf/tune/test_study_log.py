@@ -8,11 +8,14 @@ from simulated_bench import Interrupted, SimulatedBench, accelerator, bench_of, 
 
 from perf.records.candidate import Candidate
 from perf.records.resource_use import Limits
+from perf.records.size_mix import SizeMix
 from perf.records.study import FINAL, HALVING, Study, Trial
 from perf.records.traffic import Traffic
+from perf.stats.latency_target import LatencyTarget
 from perf.tune.comparison import Comparison
 from perf.tune.search import Search
 from perf.tune.study_log import ROUNDS, StudyLog
+from perf.tune.tuning import Question
 
 CANDIDATE = Candidate(max_batch_size=8)
 ONE, OTHER = Candidate(max_batch_size=8, instances=2), Candidate(max_batch_size=16, instances=2)
@@ -150,3 +153,14 @@ class Replaying(SimulatedBench):
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         trial = super().measure(candidate, Traffic.parse("closed:4"), stage=stage, round=round, seconds=seconds)
         return replace(trial, load=str(traffic), load_sha256=traffic.sha256)
+
+
+def test_each_mix_has_a_study_of_its_own() -> None:
+    def name(mix: SizeMix | None) -> str:
+        traffic = Traffic.parse("closed:16", mix=mix)
+        return Question(model="m", target=LatencyTarget(latency_ms=50), traffic=traffic).record.name
+
+    names = [name(SizeMix(text=text)) for text in ("8:64", "8,64", ",".join(map(str, range(1, 200))))]
+    assert len({*names, name(None)}) == 4
+    assert name(None) == "m.closed-16.throughput.p99-50ms.json"
+    assert max(map(len, names)) < 60

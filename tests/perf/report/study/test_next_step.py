@@ -30,6 +30,23 @@ def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
     ) in section.sentences
 
 
+def test_the_offered_command_has_the_mix_of_the_study_and_quoted_paths() -> None:
+    tuning = both_pass(study("closed:16"))
+    wild = tuple(
+        replace(
+            trial,
+            throughput_rows_per_s=100.0 + 20 * (trial.round % 2) * (trial.candidate == CHOSEN),
+            load="closed:16 mix file:my sizes",
+        )
+        for trial in tuning.trials
+    )
+    command = (*tuning.command, "--mix=file:my sizes", "--repository=my models")
+    mixed = replace(tuning, load="closed:16 mix file:my sizes", trials=wild, command=command)
+    (offer,) = [text for text in verdict(evidence(mixed)).sentences if text.startswith("To be certain")]
+    assert " --load closed:16 " in offer
+    assert " --mix 'file:my sizes' --repository 'my models' " in offer
+
+
 def test_the_proposed_rounds_are_not_fewer_than_those_of_the_first_look() -> None:
     """Three rounds and one more are four in all, and perf.compare.versus begins with five by itself."""
     tuning = both_pass(study("closed:16"))
