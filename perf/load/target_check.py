@@ -1,6 +1,5 @@
 """The check of a run against a latency target, at its end or during it."""
 
-import math
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -11,7 +10,6 @@ from perf.load.timings import Timings
 from perf.load.window import in_window, latencies_us
 from perf.records.load_record import Sample
 from perf.stats.latency_target import Judgement, LatencyTarget, TrialCount, judge_trials
-from triton_batching.terminal import Mistake
 
 # Requests and seconds that a run has at least, and the seconds of one that ends with a pass before its time.
 LEAST, LEAST_S, LEAST_PASSED_S = 100, 1.0, 30.0
@@ -42,15 +40,11 @@ class TargetCheck:
     The verdict is that of `perf.stats.latency_target.judge_trials`. A run that may stop has the rule for any number of
     looks, at its end as well. No run ends before one second and 100 requests of it are decided: the first few do not
     show how late requests come together. No run ends with a pass before 30 seconds: a shorter window may lie between
-    two stalls, and nothing in it tells of them. Raises `Mistake` for an infinite target.
+    two stalls, and nothing in it tells of them.
     """
 
     target: LatencyTarget
     stops: bool = True
-
-    def __post_init__(self) -> None:
-        if math.isinf(self.target.latency_ms):
-            raise Mistake(f"target {self.target}: every run meets it. Give a finite latency, or no target.")
 
     def decided_ns(self, run: Ongoing) -> int:
         """Every request due before this moment has met or missed the target by now.

@@ -28,8 +28,11 @@ def series(
     """`statistic` of `new` over that of `old`; each side holds the values of one run, in their order.
 
     Percentile interval of the circular block bootstrap (Politis and Romano, 1992), which keeps the correlation within
-    blocks. The interval does not cover differences between runs.
+    blocks. The interval does not cover differences between runs. A run without values has none.
     """
+    count = min(len(new), len(old))
+    if not count:
+        return Interval(value=math.nan, low=0.0, high=math.inf, level=level, count=0, method="no interval")
     rng = np.random.default_rng(seed)
     sides = [np.asarray(side, dtype=np.float64) for side in (new, old)]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -37,7 +40,6 @@ def series(
         resamples = [np.log(_blocks(side, statistic, rng)) for side in sides]
         # Infinite over infinite is not a number; the interval is then unbounded.
         value, ratios = float(values[0] - values[1]), resamples[0] - resamples[1]
-    count = min(map(len, sides))
     return _interval(value, ratios, (1 - level) / 2, level, count, "percentile, blocks")
 
 

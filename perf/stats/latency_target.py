@@ -31,8 +31,10 @@ class LatencyTarget:
     percent: float = 99.0
 
     def __post_init__(self) -> None:
-        if not (self.latency_ms > 0 and 0 < self.percent < 100):
-            raise Mistake(f"target {self}: the latency must be a number above 0, the percentile between 0 and 100.")
+        if not (0 < self.latency_ms < math.inf and 0 < self.percent < 100):
+            raise Mistake(
+                f"target {self}: the latency must be a finite number above 0, the percentile between 0 and 100."
+            )
 
     @property
     def share(self) -> float:
@@ -123,12 +125,12 @@ def judge_trials(
 
     The design effect is estimated within each trial, because the last request of one and the first of the next are not
     neighbours. Its mean is weighted by requests, since the variances of the numbers of late requests add up. If the
-    trials differ from each other by more than that, the effect is how much they differ. Likeness over more than a tenth
-    of a trial is underestimated. The verdict is for conditions like those of these trials: what one trial in twenty
-    would meet is not known after three.
+    trials differ from each other by more than that, the effect is how much they differ, and what so few trials leave
+    open of it (`_effect`). Likeness over more than a tenth of a trial is underestimated. The verdict is for conditions
+    like those of these trials: what one trial in twenty would meet is not known after three.
     """
     requests, late = sum(trial.requests for trial in trials), sum(trial.late for trial in trials)
-    effect = max(_within(trials), _between(trials)) if requests else 1.0
+    effect = _effect([trial for trial in trials if trial.requests], confidence) if requests else 1.0
     rule = glance if looked else judge
     return Judgement(
         sla=target,
@@ -142,18 +144,33 @@ def judge_trials(
     )
 
 
+def _effect(trials: Sequence[TrialCount], confidence: float) -> float:
+    """The design effect of trials that have requests.
+
+    That of the differences between n trials has n - 1 degrees of freedom. So what it exceeds that within the trials by
+    is enlarged by the square of Student's t over the normal quantile (Satterthwaite, Biometrics Bulletin 2, 1946: the
+    part within has so many more that its own are left out). A trial tells at least as much as one request.
+    """
+    within, freedom = _within(trials), len(trials) - 1
+    excess = _between(trials) - within
+    if excess <= 0:
+        return within
+    wider = float(scipy.special.stdtrit(freedom, confidence) / scipy.special.ndtri(confidence))
+    most = sum(trial.requests for trial in trials) / len(trials)
+    return max(within, min(within + wider**2 * excess, most))
+
+
 def _within(trials: Sequence[TrialCount]) -> float:
     return sum(trial.requests * trial.design_effect for trial in trials) / sum(trial.requests for trial in trials)
 
 
 def _between(trials: Sequence[TrialCount]) -> float:
     """Pearson's chi-squared of the numbers of late requests over its degrees of freedom (McCullagh and Nelder, 4.5)."""
-    counted = [trial for trial in trials if trial.requests]
-    share = sum(trial.late for trial in counted) / sum(trial.requests for trial in counted)
-    if len(counted) < 2 or not 0 < share < 1:
+    share = sum(trial.late for trial in trials) / sum(trial.requests for trial in trials)
+    if len(trials) < 2 or not 0 < share < 1:
         return 1.0
-    squares = ((trial.late - trial.requests * share) ** 2 / trial.requests for trial in counted)
-    return sum(squares) / (share * (1 - share)) / (len(counted) - 1)
+    squares = ((trial.late - trial.requests * share) ** 2 / trial.requests for trial in trials)
+    return sum(squares) / (share * (1 - share)) / (len(trials) - 1)
 
 
 def judge(

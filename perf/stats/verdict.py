@@ -17,6 +17,8 @@ MARGIN = 0.03
 MOST_ROUNDS = 200
 # With fewer rounds hardly anything is certain: Student's t is 12.7 for two and 4.3 for three.
 LEAST_ROUNDS = 3
+# Rounds that are alike do not show what happens in this share of them or less. See `rounds_for_same`.
+RARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +55,8 @@ def verdict(
     """The verdict on a ratio B / A of a quantity.
 
     The same: the whole interval is within `margin` of 1 (an equivalence test; its two one-sided tests are at half of
-    the interval's error each: Schuirmann, J. Pharmacokinetics 15, 1987). Faster or slower: it excludes 1.
+    the interval's error each: Schuirmann, J. Pharmacokinetics 15, 1987), and it is of enough rounds, `rounds_for_same`.
+    Faster or slower: it excludes 1, and is not wholly within `margin`.
 
     `noise` is the ratio of A measured again to A. If A surely differs from itself, what makes it differ may act on B as
     well, and more rounds do not remove it: the interval is widened by that ratio.
@@ -63,16 +66,32 @@ def verdict(
             return Verdict(word=CANNOT_TELL, margin=margin)
         widened = verdict(interval.widened(noise.value), more_is_better=more_is_better, margin=margin)
         return replace(widened, more_rounds=None)
-    if interval.low >= 1 / (1 + margin) and interval.high <= 1 + margin:
-        return Verdict(word=SAME, margin=margin)
+    if fits(interval, margin=margin):
+        lacking = rounds_for_same(interval.level) - interval.count
+        return Verdict(word=CANNOT_TELL if lacking > 0 else SAME, margin=margin, more_rounds=max(lacking, 0) or None)
     if interval.excludes_one:
         return Verdict(word=FASTER if (interval.low > 1) == more_is_better else SLOWER, margin=margin)
     return Verdict(word=CANNOT_TELL, margin=margin, more_rounds=more_rounds(interval, margin=margin))
 
 
+def fits(interval: Interval, *, margin: float = MARGIN) -> bool:
+    """Whether the whole interval is within `margin` of 1; that is no proof that two are the same in every round."""
+    return interval.low >= 1 / (1 + margin) and interval.high <= 1 + margin
+
+
 def differs(interval: Interval, *, margin: float = MARGIN) -> bool:
     """Whether a ratio surely differs from 1, and not surely by less than `margin`."""
     return verdict(interval, more_is_better=True, margin=margin).word in (FASTER, SLOWER)
+
+
+def rounds_for_same(level: float = LEVEL) -> int:
+    """The least number of rounds that show that two are the same: one that differs is among them with `level`.
+
+    If B is slow in one round of five (`RARE`), half of the comparisons of three rounds see no slow one, and their
+    interval is as short as if there were none. Of 14 rounds there is one in 1 - 0.8^14 = 95.6 % of the cases. A
+    difference between means needs no such number, since the rounds that were measured show it.
+    """
+    return math.ceil(math.log(1 - level) / math.log(1 - RARE))
 
 
 def more_rounds(interval: Interval, *, margin: float = MARGIN) -> int | None:
@@ -83,7 +102,9 @@ def more_rounds(interval: Interval, *, margin: float = MARGIN) -> int | None:
     if not 0 < interval.value < math.inf:
         return None
     distance = abs(math.log(interval.value))
-    return rounds_until(interval, max(distance, math.log1p(margin) - distance))
+    differing, fitting = rounds_until(interval, distance), rounds_until(interval, math.log1p(margin) - distance)
+    same = fitting and max(fitting, rounds_for_same(interval.level) - interval.count)
+    return min(filter(None, (differing, same)), default=None)
 
 
 def rounds_until(interval: Interval, wanted: float) -> int | None:

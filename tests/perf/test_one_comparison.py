@@ -1,6 +1,7 @@
 """One study has one interval and one verdict, whichever tool is asked."""
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,8 @@ def compared(path: Path, out: Path) -> Mapping[str, Told]:
     for line in json.loads(out.read_text())["lines"]:
         ratio = line["ratio"]
         word = line["verdict"]
-        told[line["quantity"].split()[0]] = (ratio["low"], ratio["value"], ratio["high"], ratio["level"], word)
+        high = math.inf if ratio["high"] is None else ratio["high"]
+        told[line["quantity"].split()[0]] = (ratio["low"], ratio["value"], high, ratio["level"], word)
     return told
 
 

@@ -84,8 +84,8 @@ class Case:
         """What the tuner has."""
         is_open = Traffic.parse(self.load).open
         asked = Goal(objective=self.objective, target=TARGET, open=is_open, limits=self.limits)
-        final = self.choice.trials(self.load, (FINAL,) * 12)
-        return Comparison(goal=asked, final=final, current=self.current.trials(self.load, (AGAINST, *(NOISE,) * 11)))
+        final = self.choice.trials(self.load, (FINAL,) * 24)
+        return Comparison(goal=asked, final=final, current=self.current.trials(self.load, (AGAINST, *(NOISE,) * 23)))
 
     @property
     def study(self) -> Study:
@@ -157,8 +157,15 @@ CASES = {
     "the same": Case(
         word=KEEP,
         reason=f"{ONE} is the same within 3%",
+        choice=side(ONE, (100.1, 99.9, 100.0) * 8, (30.0,) * 24),
+        current=side(TWO, (100.0,) * 24, (30.0,) * 24),
+    ),
+    "the same in a few rounds": Case(
+        word=UNSURE,
+        reason=f"it is not certain that {ONE} is better",
         choice=side(ONE, (100.1, 99.9, 100.0), 30.0),
         current=side(TWO, 100.0, 30.0),
+        rounds=24,
     ),
     "not certain": Case(
         word=UNSURE,

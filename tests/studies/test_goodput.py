@@ -37,7 +37,7 @@ CONFIG = read_config("simulated_accelerator", None)
 REFERENCE = SimulatedDevice(fixed_s=0.005072, row_s=0.001053)
 SLO_S, REQUESTS = 0.025, 500
 # With five seeds greedy with half the cap is 0.968 (0.937 to 1.0004) of greedy, which cannot tell.
-SEEDS = {"poisson": 12, "gamma:4": 5}
+SEEDS = {"poisson": 14, "gamma:4": 5}
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=60), st.integers(1, 6))

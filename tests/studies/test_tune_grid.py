@@ -101,7 +101,10 @@ def test_the_ratio_is_the_geometric_mean_over_the_rounds() -> None:
 
 def test_a_choice_passes_if_it_surely_reaches_97_percent_of_the_best() -> None:
     near = judged((99.0, 99.1, 98.9, 99.0, 99.2), (100.0, 100.1, 99.9, 100.0, 100.0))
-    assert (near.passed, near.verdict.word) == (True, SAME)
+    assert (near.passed, near.verdict.word) == (True, CANNOT_TELL)
+    # It is measured alone if the grid has no better one.
+    alone = replace(near, points=tuple(near.of(judgement.TUNED)))
+    assert (alone.passed, alone.ratio.value, alone.verdict.word) == (True, 1.0, SAME)
     # The same mean ratio with noise: it may be lower.
     noisy = judged((90.0, 109.0, 95.0, 104.0, 97.0), (100.0, 100.1, 99.9, 100.0, 100.0))
     assert noisy.ratio.value > judgement.SHARE

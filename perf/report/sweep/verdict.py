@@ -4,7 +4,7 @@ from perf.report.sweep.summary import BASELINE, STEPS, WIDE, Comparison, Row, ra
 from perf.report.sweep.table import ends_of
 from perf.stats.interval import Interval
 from perf.stats.looks import anew
-from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, level_of_each, verdict
+from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER, Verdict, fits, level_of_each, verdict
 
 # What a configuration adds; others are named.
 LABELS = {"dynamic": "dynamic batching", "dynamic_2_instances": "a second instance"}
@@ -84,15 +84,17 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
     ratio, outcome = found
     first = reference.config_name == BASELINE
     where = f"{'the baseline' if first else reference.config_name} at concurrency {row.load.concurrency}"
-    ends = ends_of(ratio, " to ") or "one repeat has no interval"
+    ends = ends_of(ratio, " to ") or f"{'one repeat has' if ratio.count < 2 else 'equal repeats have'} no interval"
+    alike = _why_not(row, reference, comparison) if fits(ratio) else ""
     caution = _caution(row, reference)
     if outcome.word == CANNOT_TELL:
         more = outcome.more_rounds
         remedy = f": a new sweep with --repeats {ratio.count + more}" if more else ""
-        return f"{label} against {where}: {ratio.value:.2f} x ({ends}), {outcome.text('repeat')}{remedy}.{caution}"
+        seen = f" So far no difference above {outcome.margin:.0%}{alike}." if alike else ""
+        words = f"{outcome.text('repeat')}{remedy}"
+        return f"{label} against {where}: {ratio.value:.2f} x ({ends}), {words}.{seen}{caution}"
     if outcome.word == SAME:
-        why = _why_not(row, reference, comparison)
-        return f"{label}: {outcome} as {where} ({ratio.value:.2f} x, {ends}){why}.{caution}"
+        return f"{label}: {outcome} as {where} ({ratio.value:.2f} x, {ends}){alike}.{caution}"
     latency = ratio_of(row.p95_us_by_repeat, reference.p95_us_by_repeat, level=ratio.level)
     p95 = f", p95 {latency.value:.2f} x ({ends_of(latency, ' to ') or ends})" if latency else ""
     formed = outcome.word == FASTER and _formed(row, reference)
@@ -123,7 +125,7 @@ def _full(row: Row, comparison: Comparison) -> bool:
     if second is None or second is row:
         return False
     found = judged(second, row, comparison)
-    return found is not None and found[1].word in (SAME, SLOWER)
+    return found is not None and (fits(found[0]) or found[1].word == SLOWER)
 
 
 def _formed(row: Row, reference: Row) -> bool:

@@ -21,7 +21,7 @@ from perf.stats import rounds
 from perf.stats.interval import LEVEL, Interval
 from perf.stats.latency_target import LatencyTarget, TrialCount, judge_trials
 from perf.stats.looks import Looks
-from perf.stats.verdict import Verdict, verdict
+from perf.stats.verdict import SAME, Verdict, verdict
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench, points_of
 
@@ -66,15 +66,20 @@ class GridJudgement:
 
     @property
     def ratio(self) -> Interval:
-        """Throughput of the choice over that of the grid's best, round by round."""
-        tuned = [trial.throughput_rows_per_s for trial in self.of(TUNED)]
-        best = [trial.throughput_rows_per_s for trial in self.of(BEST)] or tuned
-        return rounds.paired(tuned, best, level=Looks(at=self.looks).level_at(len(tuned)) if self.looks else LEVEL)
+        """Throughput of the choice over that of the grid's best, round by round; exactly 1 if they are one."""
+        tuned, best = ([trial.throughput_rows_per_s for trial in self.of(stage)] for stage in (TUNED, BEST))
+        level = Looks(at=self.looks).level_at(len(tuned)) if self.looks else LEVEL
+        if not best:
+            return Interval(value=1.0, low=1.0, high=1.0, level=level, count=len(tuned), method="one configuration")
+        return rounds.paired(tuned, best, level=level)
 
     @property
     def verdict(self) -> Verdict:
         """The verdict on the ratio; as good as the grid's best is the same within 1 / `SHARE`."""
-        return verdict(self.ratio, more_is_better=True, margin=1 / SHARE - 1)
+        margin = 1 / SHARE - 1
+        if not self.of(BEST):
+            return Verdict(word=SAME, margin=margin)
+        return verdict(self.ratio, more_is_better=True, margin=margin)
 
     @property
     def finished(self) -> bool:

@@ -299,7 +299,7 @@ def ragged(model: str) -> str:
 
 def _gain_cell(ratio: Interval | None) -> str:
     """A ratio with its interval, 1 for a route over itself."""
-    return "" if ratio is None else "1" if ratio.low == ratio.high else interval_text(ratio)
+    return "" if ratio is None else "1" if ratio.value == 1 and not ratio.bounded else interval_text(ratio)
 
 
 def pictures_records(classifier: str) -> list[pictures_table.PicturesRecord]:

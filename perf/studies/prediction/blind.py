@@ -28,7 +28,7 @@ from perf.measure.service_time_run import bar
 from perf.measure.service_way import Way
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.study import LatencyTarget, Prediction
+from perf.records.study import Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.predict import LIMITS, predict
 from perf.simulate.uncertainty import LEVEL, Bounds, PredictedBounds, bounds
@@ -36,7 +36,7 @@ from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import blind_models
 from perf.studies.prediction.blind_bench import BlindBench, BlindCase, BlindPoint, client
 from perf.studies.prediction.blind_client import BlindClient, burden_us, together
-from perf.studies.prediction.points import round_folder
+from perf.studies.prediction.points import NO_TARGET, round_folder
 from perf.studies.prediction.service_rounds import one_ramp
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -100,7 +100,7 @@ def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
     profile = Profile(ramps=tuple(map(one_ramp, zip(*(each.ramps for each in profiles), strict=True))))
     clients = [client(round_folder(bench.folder, number), bench.model) for number in range(1, rounds + 1)]
     ways, longer = zip(*map(partial(_burdened, config), clients, profiles), strict=True)
-    way, target = together(ways), LatencyTarget(latency_ms=float("inf"))
+    way = together(ways)
     drift = stdev(map(math.log, longer)) if rounds > 1 else 0.0
     comparisons = []
     for case in cases:
@@ -110,7 +110,7 @@ def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
             points = _points(bench, case, load, rounds)
             traffic = Traffic.parse(load, rows=case.rows)
             predictions = [
-                predict(case.candidate, config, as_sent, profile, target, way=way)
+                predict(case.candidate, config, as_sent, profile, NO_TARGET, way=way)
                 for as_sent in dict.fromkeys(each_round)
             ]
             expected = fmean(prediction.throughput_rows_per_s for prediction in predictions)
@@ -136,9 +136,10 @@ def _burdened(config: ModelConfig, measured: BlindClient, profile: Profile) -> t
     """
     levels = (measured.levels[-1], measured.poisson)
     loads = (f"closed:{levels[0].concurrency}", f"poisson:{levels[1].measured.throughput_rows_per_s:g}")
-    plain, target = Candidate(max_batch_size=config.max_batch_size), LatencyTarget(latency_ms=float("inf"))
+    plain = Candidate(max_batch_size=config.max_batch_size)
     alike = [
-        predict(plain, config, Traffic.parse(load), profile, target, requests=4000, way=measured.way) for load in loads
+        predict(plain, config, Traffic.parse(load), profile, NO_TARGET, requests=4000, way=measured.way)
+        for load in loads
     ]
     closed_us, open_us = map(burden_us, levels, alike)
     return replace(measured.way, burden_us=closed_us, open_burden_us=open_us), alike[0].longer(levels[0].counted)

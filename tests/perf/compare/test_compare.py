@@ -71,7 +71,10 @@ def test_a_tenth_is_seen_through_a_hundredth_of_noise_in_both_directions(seed: i
 
 
 def test_configurations_that_are_steady_and_alike_are_the_same() -> None:
-    assert verdicts(measured(noisy(1, 0.002)), measured(noisy(2, 0.002), first_s=10))["throughput"] == SAME
+    old, new = ([rate for seed in range(first, first + 4) for rate in noisy(seed, 0.002)] for first in (1, 5))
+    assert verdicts(measured(old), measured(new, first_s=10))["throughput"] == SAME
+    # Five rounds do not show what happens in one of five.
+    assert verdicts(measured(old[:5]), measured(new[:5], first_s=10))["throughput"] == CANNOT_TELL
     assert verdicts(measured([1000.0]), measured([2000.0], first_s=10))["throughput"] == CANNOT_TELL
 
 
@@ -104,12 +107,12 @@ def test_the_noise_of_each_configuration_is_its_own() -> None:
     old, new = (
         [*measured(noisy(seed, 0.002), config="a"), *measured(noisy(seed + 1, 0.002), config="b")] for seed in (1, 5)
     )
-    again = [*measured(noisy(1, 0.002), config="a"), *measured(noisy(2, 0.002, 1.5), config="b")]
+    again = [*measured(noisy(1, 0.002), config="a"), *measured(noisy(9, 0.002, 1.5), config="b")]
     lines = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
     noises = {line.configs[0]: line.noise for line in lines if line.quantity == "throughput"}
     assert [noise and noise.value for noise in noises.values()] == pytest.approx([1.0, 1.5], abs=0.01)
     assert [str(line.verdict) for line in lines if line.quantity == "throughput"] == [
-        "the same within 3%",
+        "cannot tell, measure 14 more rounds",
         "cannot tell",
     ]
     with pytest.raises(RecordError, match="--noise has no run of the same as A"):

@@ -16,15 +16,15 @@ WINDOWS = 20
 def windows(
     means_ms: Sequence[float], *, requests: int = 100, failures: Sequence[int] = (), model: str = "m"
 ) -> list[Window]:
-    """A window for each mean time, with this many requests of the model."""
+    """A window for each mean time, with this many requests of the model; each a few nanoseconds longer."""
     lost = [*failures, *[0] * (len(means_ms) - len(failures))]
     return [
         Window(
             requests=requests,
             failures=failed,
-            models={model: Served(requests=requests, server_ns=round(mean * 1e6 * requests))},
+            models={model: Served(requests=requests, server_ns=round(mean * 1e6 * requests) + number)},
         )
-        for mean, failed in zip(means_ms, lost, strict=True)
+        for number, (mean, failed) in enumerate(zip(means_ms, lost, strict=True))
     ]
 
 
@@ -47,7 +47,9 @@ def noisy(seed: int, factor: float) -> list[Window]:
 
 STEADY = windows([20.0] * 10)
 CASES = [
-    ("the same", STEADY, STEADY, NOT_WORSE, "at the control: the same within 5%"),
+    ("the same", windows([20.0, 20.001] * 10), windows([20.0] * 20), NOT_WORSE, "at the control: the same within 5%"),
+    ("alike", windows([20.0, 20.001] * 5), STEADY, NOT_WORSE, "at the control: cannot tell, measure 4 more windows"),
+    ("equal", STEADY, STEADY, NOT_WORSE, "takes 1.000 (no interval) times as long"),
     ("faster", windows([10.0] * 10), STEADY, NOT_WORSE, "as at the control: faster"),
     ("slower within the tolerance", windows([20.8] * 10), STEADY, NOT_WORSE, "takes 1.040"),
     (
@@ -55,7 +57,7 @@ CASES = [
         windows([20.0, 21.5] * 5),
         windows([21.5, 20.0] * 5),
         NOT_WORSE,
-        "cannot tell, measure 2 more windows",
+        "cannot tell, measure 4 more windows",
     ),
     ("slower", windows([60.0] * 10), STEADY, WORSE, "takes 3.000"),
     ("no request", windows([0.0] * 10, requests=0), STEADY, CANNOT_TELL, "too few requests to compare, 0 and 1,000"),
@@ -63,10 +65,10 @@ CASES = [
     ("100 requests", windows([20.0] * 10, requests=10), STEADY, NOT_WORSE, "takes 1.000"),
     (
         "the load ends",
-        windows([20.0] * 10) + windows([0.0] * 4, requests=0),
-        windows([20.0] * 11) + windows([0.0] * 3, requests=0),
+        windows([20.0, 20.001] * 7) + windows([0.0] * 4, requests=0),
+        windows([20.0] * 15) + windows([0.0] * 3, requests=0),
         NOT_WORSE,
-        "the same within 5%; 4 of 14 windows are left out, without a request of one or both",
+        "the same within 5%; 4 of 18 windows are left out, without a request of one or both",
     ),
     ("four windows", STEADY[:4], STEADY[:4], CANNOT_TELL, "too few requests"),
     # The chance that all of k failures are on one of two equal sides is 1 / 2 ** k: 0.8 % of seven, 0.4 % of eight.

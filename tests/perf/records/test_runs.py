@@ -15,7 +15,7 @@ from perf.compare.of_study import of_study
 from perf.records import measurement, runs
 from perf.records.measurement import RecordError
 from perf.records.study import AGAINST, FINAL, HALVING, NOISE, Study
-from perf.stats.verdict import FASTER, SAME
+from perf.stats.verdict import CANNOT_TELL, FASTER
 
 GRID = Path(__file__).parents[3] / "perf" / "studies" / "results" / "grid"
 TUNED = GRID / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
@@ -100,7 +100,7 @@ def test_equal_records_are_not_told_apart(tmp_path: Path, capsys: pytest.Capture
     assert compare.main([str(TUNED), f"{TUNED.parent}/./{TUNED.name}", "--out", str(tmp_path / "compared.json")]) == 0
     assert "are the same records" in capsys.readouterr().out
     lines = lines_of(runs.read(str(TUNED)), runs.read(str(TUNED)))
-    assert {line.verdict.word for line in lines} == {SAME}
+    assert {line.verdict.word for line in lines} == {CANNOT_TELL}
 
 
 @pytest.mark.parametrize(

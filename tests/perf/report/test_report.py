@@ -21,7 +21,10 @@ def fill(folder: Path) -> Path:
     for repeat in (1, 2):
         for number in (2, 16):
             write(record(rate=91.5, concurrency=number, repeat=repeat), folder)
-            write(record("dynamic", rate=317.75, concurrency=number, repeat=repeat, batches={8: 90}), folder)
+            write(
+                record("dynamic", rate=317.75 + 1e-6 * repeat, concurrency=number, repeat=repeat, batches={8: 90}),
+                folder,
+            )
     write(record("dynamic", rate=400.25, concurrency=20, failed=1), folder)
     write(ceiling(rates=(500.0,)), folder)
     return folder
@@ -82,7 +85,7 @@ def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> Non
             str(size): str(count) for size, count in row.batches.items()
         }
         assert line["marks"] == "; ".join(row.marks)
-    assert float(lines[2]["to_baseline_value"]) == pytest.approx(317.75 / 91.5)
+    assert float(lines[2]["to_baseline_value"]) == pytest.approx(317.75 / 91.5, rel=1e-6)
     assert (lines[4]["to_baseline_value"], lines[0]["ceiling_batch_rows"]) == ("", "8")
     assert [(line["verdict"], line["more_repeats"]) for line in lines[2:]] == [("faster", "0")] * 2 + [("", "2")]
 

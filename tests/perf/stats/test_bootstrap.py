@@ -51,6 +51,14 @@ def test_a_ratio_too_large_for_a_float_is_infinite() -> None:
     assert bootstrap.series([1e308, 1.0] * 10, [1.0] * 20, median).high >= 1
 
 
+def test_a_run_without_values_has_no_interval() -> None:
+    some, none = [1.0] * 9, list[float]()
+    for new, old in ((none, some), (some, none), (none, none)):
+        interval = bootstrap.series(new, old, bootstrap.mean)
+        assert (math.isnan(interval.value), interval.low, interval.high) == (True, 0.0, math.inf)
+        assert (interval.count, interval.method) == (0, "no interval")
+
+
 def test_a_percentile_among_unanswered_requests_is_unbounded() -> None:
     answered = [*np.linspace(1, 2, 95).tolist(), *[math.inf] * 5]
     assert bootstrap.series(answered, answered, partial(percentile, percent=99)).excludes_one is False

@@ -119,9 +119,9 @@ def test_a_choice_that_does_not_carry_the_load_did_not_miss_the_target(tmp_path:
 
 
 def test_a_gain_is_faster_the_same_or_needs_more_rounds() -> None:
-    faster = compared([300, 303, 297], [100, 101, 99])
+    faster = compared([300, 303, 298], [100, 101, 99])
     assert (faster.gains[0].verdict.word, faster.better, faster.certain) == (FASTER, True, True)
-    same = compared([100.1, 99.9, 100], [100, 100.1, 99.9])
+    same = compared([100.1, 99.9, 100] * 8, [100, 100.1, 99.9] * 8)
     assert (same.gains[0].verdict.word, same.better, same.certain) == (SAME, False, True)
     # Two rounds of a true gain of 1.16 with some noise: it is not said that there is none.
     unsure = compared([112, 120], [100, 100])

@@ -120,14 +120,16 @@ def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Pa
     assert "significant" not in text
 
 
-def test_the_same_within_the_margin_keeps_the_current_configuration(tmp_path: Path) -> None:
+def test_six_rounds_alike_keep_the_current_configuration_and_offer_more_rounds(tmp_path: Path) -> None:
+    """They do not show what happens in one round of five."""
     text = printed(
         tmp_path,
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0 + 0.01 * number),
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
     )
-    assert re.search(r"^keep the current configuration, max 8, .*: max .* is the same within 3%", text)
-    assert "--rounds" not in text
+    assert re.search(r"^keep the current configuration, max 8, .*: it is not certain that max .* is better", text)
+    assert "cannot tell, measure 13 more rounds" in text
+    assert "the same command with --rounds 24" in text
 
 
 def test_an_overloaded_current_configuration_is_printed_in_words(tmp_path: Path) -> None:

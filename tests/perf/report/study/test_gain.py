@@ -77,7 +77,7 @@ def test_figures_are_of_trials_that_were_made_after_the_choice() -> None:
 
 
 def interval_of(low: float, value: float, high: float) -> Interval:
-    return Interval(value=value, low=low, high=high, level=0.95, count=4, method="m")
+    return Interval(value=value, low=low, high=high, level=0.95, count=14, method="m")
 
 
 def gain_of(interval: Interval, *, noise: Interval | None = None, higher: bool = True) -> Gain:
