@@ -65,7 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
     parser.add_argument("--seconds", type=number(above=0, most=86_400), help="how long to watch it (default 10)")
     parser.add_argument(
-        "--prove", action="store_true", help="load a copy with each of the best changes, and measure it (--concurrency)"
+        "--prove",
+        action="store_true",
+        help="load a copy with each of the best changes, and measure it (--concurrency or --live)",
     )
     parser.add_argument("--format", choices=["text", "json"], default="text")
     return parser

@@ -42,4 +42,4 @@ def array_at(address: int, shape: tuple[int, ...], dtype: DTypeLike, owner: Any)
         return np.empty(shape, dtype=dtype)
     memory = (ctypes.c_byte * (math.prod(shape) * np.dtype(dtype).itemsize)).from_address(address)
     memory.owner = owner  # type: ignore[attr-defined]  # the array keeps `memory`
-    return np.frombuffer(memory, dtype=dtype).reshape(shape)
+    return np.ndarray(shape, dtype=dtype, buffer=memoryview(memory))

@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc.aio as grpc
 from onnx import TensorProto, helper, numpy_helper
 from sleepers import PLAIN
-from tiny_models import save
+from tiny_models import parameters, save
 
 from serve.installation import DROP_IN
 from serve.launcher import Server, Settings, launch
@@ -59,14 +59,16 @@ class TritonPythonModel(backend.TritonPythonModel):
 ONE, BOTH = ["small"], ["small", "large"]
 
 
-def build(repository: Path, name: str, outputs: list[str], instances: int, backend: str = "onnxruntime") -> None:
+def build(
+    repository: Path, name: str, outputs: list[str], instances: int, more: str = "", backend: str = "onnxruntime"
+) -> None:
     """`small` is 3 x + 1, `large` is x many times over; a row has any length."""
     nodes = [
         helper.make_node("Mul", ["x", "three"], ["product"]),
         helper.make_node("Add", ["product", "one"], ["small"]),
         helper.make_node("Tile", ["x", "copies"], ["large"]),
     ]
-    constants = {
+    constants: dict[str, Array] = {
         "three": np.array(3, np.float32),
         "one": np.array(1, np.float32),
         "copies": np.array([1, COPIES], np.int64),
@@ -80,8 +82,8 @@ def build(repository: Path, name: str, outputs: list[str], instances: int, backe
     )
     declared = "".join(f'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n' for output in outputs)
     config = f'max_batch_size: 16\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{declared}'
-    # `save` adds one instance.
-    more = f"instance_group [ {{ count: {instances - 1} }} ]\n" if instances > 1 else ""
+    if instances > 1:  # `save` adds one
+        more += f"instance_group [ {{ count: {instances - 1} }} ]\n"
     save(repository, name, graph, f"{config}{more}dynamic_batching {{ }}", backend=backend)
     if backend == "python":
         (repository / name / "1" / "model.py").write_text(RECORDING)
@@ -92,9 +94,10 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("responses")
     build(repository, "one", ONE, 2)
     build(repository, "both", BOTH, 2)
-    build(repository, "recorded_one", ONE, 1, "python")
-    build(repository, "recorded_both", BOTH, 1, "python")
-    models = ("one", "both", "recorded_one", "recorded_both")
+    build(repository, "policy", ONE, 2, parameters(batch_policy="aimd", slo_ms="1000"))
+    build(repository, "recorded_one", ONE, 1, backend="python")
+    build(repository, "recorded_both", BOTH, 1, backend="python")
+    models = ("one", "both", "policy", "recorded_one", "recorded_both")
     with launch(Settings(models=models, repository=repository, arguments=PLAIN)) as server:
         yield server
 
@@ -120,7 +123,7 @@ async def one_client(url: str, number: int, found: Counter[str]) -> None:
     rng = np.random.default_rng(number)
     async with grpc.InferenceServerClient(url, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
         for _ in range(EACH):
-            model = ("one", "both")[int(rng.integers(2))]
+            model = ("one", "both", "policy")[int(rng.integers(3))]
             outputs = [ONE, ["large"], BOTH][int(rng.integers(3))] if model == "both" else ONE
             # Mostly one shape, so that responses are filled again, and others in between.
             shape = (1, 32) if rng.random() < 0.7 else (int(rng.integers(1, 4)), int(rng.choice([1, 8, 900])))
@@ -153,7 +156,10 @@ def read_slowly(url: str, x: Array, over: threading.Event) -> bytes:
 
 
 def test_thousands_of_answers_are_right_bit_by_bit(triton: Server) -> None:
-    """From two instances, with changing shapes and outputs; a client that reads late gets its own answer too."""
+    """From two instances, with changing shapes and outputs, and from a policy whose answers another thread sends.
+
+    A client that reads late gets its own answer too.
+    """
     found: Counter[str] = Counter()
 
     async def everyone() -> None:
