@@ -43,7 +43,8 @@ def _refuse_unused(arguments: argparse.Namespace) -> None:
     unused = {**of_mix, **(offline if live else {})} if source else {}
     if arguments.prove and (arguments.requests or quiet or not (live or arguments.concurrency)):
         raise Mistake(
-            "--prove: it sends a mix from clients. Give --concurrency 16 or --live too, no --requests or --format json."
+            "--prove: it sends a mix from clients. Give --concurrency 16 too, or --live, and neither --requests nor "
+            "--format json."
         )
     refuse_unused(
         (arguments.seconds is not None and arguments.live is None, "--seconds", "without --live"),

@@ -1,8 +1,10 @@
 """Cores that are idle while requests wait: when `perf.why` says so, on values and on a real server."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
+import re
 import threading
 from collections.abc import Iterator
 
@@ -18,9 +20,12 @@ from perf.simulate.batcher.rules import Rules
 from perf.why import cores as module
 from perf.why.__main__ import main
 from perf.why.cores import Cores, changes, sentence
+from perf.why.live import watch
+from perf.why.prove_live import prove_live
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from triton_batching import processes
+from triton_batching.terminal import terminal
 
 INPUT = 'input [ { name: "X" data_type: TYPE_INT32 dims: [ 4 ] } ]\n'
 GROUP = "instance_group [ { count: 1 kind: KIND_CPU } ]"
@@ -39,12 +44,12 @@ COUNTED = dataclasses.replace(
     batches_ns={4: 100 * 95_000_000},
 )
 IDLE = Cores(server=1.1, machine=2.1, usable=4)
+ALONE = Cores(server=0.1, machine=0.2, usable=2)
 
 
 @pytest.fixture(autouse=True)
-def four_cores(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "triton" not in request.fixturenames:
-        monkeypatch.setattr(processes, "cores", lambda: 4)
+def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "cores", lambda: 4)
 
 
 def proposed(config: str = ONE, counted: Counters = COUNTED, cores: Cores = IDLE) -> list[str]:
@@ -105,11 +110,8 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.server
-def test_a_server_whose_executions_sleep_is_told_and_the_advice_is_measured(
-    triton: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The server's own use is next to nothing; whether other programs leave the cores idle, the output says itself."""
+@contextlib.contextmanager
+def eight_clients(url: str) -> Iterator[None]:
     over = threading.Event()
 
     async def clients() -> None:
@@ -117,32 +119,48 @@ def test_a_server_whose_executions_sleep_is_told_and_the_advice_is_measured(
             while not over.is_set():
                 await connection.infer("sleeps", {"X": np.zeros((1, 4), np.int32)})
 
-        async with connect(triton.grpc_url) as connection:
+        async with connect(url) as connection:
             await asyncio.gather(*(client() for _ in range(8)))
 
     thread = threading.Thread(target=lambda: asyncio.run(clients()))
     thread.start()
-    words = ["sleeps", "--live", triton.http_url, "--seconds", "2", "--repository", str(triton.settings.repository)]
     try:
-        read_counters(triton.grpc_url, "sleeps", executions=1)
-        assert main([*words, "--format", "json"]) == 0
-        shown = json.loads(capsys.readouterr().out)
-        assert main([*words, "--prove"]) == 0
+        read_counters(url, "sleeps", executions=1)
+        yield
     finally:
         over.set()
         thread.join()
+
+
+@pytest.mark.server
+def test_a_server_whose_executions_sleep_is_told(triton: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """The server's own use is next to nothing; whether other programs leave the cores idle, the output says itself."""
+    with eight_clients(triton.grpc_url):
+        assert main(["sleeps", "--live", triton.http_url, "--seconds", "2", "--format", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
     cores, counted = shown["cores"], shown["counted"]
     assert 0 < cores["server"] < cores["machine"]
     busy_s = sum(counted[name].get("2", 0) for name in ("batches_input_ns", "batches_ns", "batches_output_ns")) / 1e9
     waits = counted["queue_ns"] >= (counted["compute_input_ns"] + counted["compute_infer_ns"]) / 2
     told = cores["idle"] >= 0.15 * cores["usable"] and busy_s >= 0.8 * 2 and waits
     assert cores["changes"] == (["instance_group [ { count: 2 } ]"] if told else [])
-    text = " ".join(capsys.readouterr().out.split())
-    if "Cores are idle" in text:
-        assert "on a server, 8 clients" in text
-        assert "instance_group [ { count: 2 } ] -" in text
-    else:
-        assert "none is tried" in text
+
+
+@pytest.mark.server
+def test_the_advice_is_measured_on_copies(triton: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    """As on a machine without other programs, for as long as the model executed."""
+    with eight_clients(triton.grpc_url):
+        watched = watch(triton.http_url, "sleeps", seconds=1, quiet=True)
+        seconds = watched.counted.busy_ns / 1e9
+        found = changes(watched.config, Rules.of(watched.config), watched.counted, ALONE, seconds)
+        told = dataclasses.replace(watched, cores=ALONE, fuller=found, seconds=seconds)
+        told.show(terminal())
+        prove_live(terminal(), told, triton.settings.repository / "sleeps")
+    printed = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "used 0.1 of 2 cores" in printed
+    assert "4 rounds in turns" in printed
+    assert re.search(r"instance_group \[ \{ count: 2 \} \] - \d\.\d\d \d", printed), printed
+    assert "does not load" not in printed
 
 
 @pytest.mark.server
