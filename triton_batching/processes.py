@@ -109,6 +109,16 @@ def is_connected(pid: int) -> bool:
     return any(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
 
 
+def listener(port: int) -> int | None:
+    """The process of this user (for root: of anyone) that listens on a TCP port; None without one."""
+    try:
+        connections = psutil.net_connections("tcp")
+    except psutil.Error:
+        return None
+    listening = (each for each in connections if each.status == psutil.CONN_LISTEN and each.pid is not None)
+    return next((each.pid for each in listening if each.laddr and each.laddr.port == port), None)
+
+
 def with_argument(text: str) -> Iterator[tuple[int, list[str]]]:
     """This user's processes that have `text` in an argument, with their command lines."""
     for process in psutil.process_iter():
@@ -131,6 +141,11 @@ def cpu_s(root: int) -> float:
             continue
         total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+def cores() -> int:
+    """The cores of this machine, whoever may use them."""
+    return psutil.cpu_count() or 1
 
 
 def machine_s() -> float:

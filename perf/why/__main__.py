@@ -68,8 +68,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--prove",
         action="store_true",
-        help="load a copy with each of the best changes, and measure it (--concurrency); perf_analyzer gives each "
-        "client a fixed sequence, so for a configuration that cannot mix lengths use load or versus",
+        help="load a copy with each of the best changes, and measure it (--concurrency or --live); perf_analyzer gives "
+        "each client a fixed sequence, so for a configuration that cannot mix lengths use load or versus",
     )
     parser.add_argument("--format", choices=["text", "json"], default="text")
     return parser

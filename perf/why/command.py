@@ -37,13 +37,15 @@ def run(arguments: argparse.Namespace) -> int:
 def _refuse_unused(arguments: argparse.Namespace) -> None:
     """Raise `Mistake` for an option that the source of the requests does not read."""
     quiet = arguments.format == "json"
-    source = "--live" if arguments.live is not None else "--requests" if arguments.requests else None
+    live = arguments.live is not None
+    source = "--live" if live else "--requests" if arguments.requests else None
     of_mix = {name: getattr(arguments, name) for name in ("count", "rows", "concurrency", "per_second")}
     offline = {name: getattr(arguments, name) for name in ("service_ms", "gpus", "config_name")}
-    unused = {**of_mix, **(offline if arguments.live is not None else {})} if source else {}
-    if arguments.prove and (source or not arguments.concurrency or quiet):
+    unused = {**of_mix, **(offline if live else {})} if source else {}
+    if arguments.prove and (arguments.requests or quiet or not (live or arguments.concurrency)):
         raise Mistake(
-            "--prove: it sends a mix from clients. Give --concurrency 16 too, no --live, --requests or --format json."
+            "--prove: it sends a mix from clients. Give --concurrency 16 too, or --live, and neither --requests nor "
+            "--format json."
         )
     refuse_unused(
         (arguments.seconds is not None and arguments.live is None, "--seconds", "without --live"),
@@ -80,12 +82,12 @@ def _offline(arguments: argparse.Namespace) -> int:
     console = terminal()
     show(console, diagnosis, f"{path}: {description}", service=duration)
     if arguments.prove:
-        from perf.why.prove import ProvedLoad, prove  # the launcher and the exporter, which the replay needs not
+        # The launcher and the exporter, which the replay needs not.
+        from perf.why.prove import ProvedLoad, gaining, prove
 
-        sent = ProvedLoad(
-            sizes=_sizes(arguments, config), clients=arguments.concurrency, rows=arguments.rows or DEFAULT_ROWS
-        )
-        prove(console, diagnosis, config, folder, sent)
+        sizes, rows = _sizes(arguments, config), arguments.rows or DEFAULT_ROWS
+        sent = ProvedLoad(sizes=sizes, clients=arguments.concurrency, rows=rows)
+        prove(console, gaining(diagnosis), diagnosis.now.rows_per_execution, config, folder, sent)
     return 0
 
 
@@ -141,4 +143,14 @@ def _sizes(arguments: argparse.Namespace, config: ModelConfig) -> Sequence[int]:
 
 def _live(arguments: argparse.Namespace) -> int:
     seconds = arguments.seconds or DEFAULT_SECONDS
-    return live.explain(arguments.live, arguments.model, seconds=seconds, as_json=arguments.format == "json")
+    watched = live.watch(arguments.live, arguments.model, seconds=seconds, quiet=arguments.format == "json")
+    if arguments.format == "json":
+        print(json.dumps(watched.as_dict(), indent=2))
+        return 0
+    console = terminal()
+    watched.show(console)
+    if arguments.prove:
+        from perf.why.prove_live import prove_live  # the launcher and the exporter, which the rest needs not
+
+        prove_live(console, watched, model_folder(arguments.model, arguments.repository))
+    return 0

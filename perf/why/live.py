@@ -1,8 +1,8 @@
 """Why batches do not form on a running server: its statistics over some seconds, and its traces if it writes them."""
 
-import json
 import sys
 import time
+from dataclasses import dataclass
 
 from rich.console import Console
 from rich.progress import track
@@ -10,26 +10,71 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import NO_BATCHES
 from perf.simulate.batcher.rules import Rules
+from perf.why.change import Change
 from perf.why.changes import LARGER, Diagnosis, diagnose
+from perf.why.cores import Cores, changes, sentence, watching
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
 from perf.why.service import counted as of_counted
 from perf.why.slowest import as_milliseconds, slowest, table_of
 from serve.management import api, loaded
 from serve.management.statistics import Counters
-from triton_batching.terminal import Mistake, terminal
+from triton_batching.terminal import Mistake
 
 STEP_S = 0.1
 
 
-def explain(address: str, model: str, *, seconds: float, as_json: bool) -> int:
-    """Watch `model` on the server at `address` (HTTP) and print why its batches are as they are; the exit code."""
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """What a model did on a server at `url` for some seconds.
+
+    `replayed` is the replay of its traced requests, None if there are none. `fuller` are the changes that could use
+    idle `cores`.
+    """
+
+    url: str
+    config: ModelConfig
+    seconds: float
+    counted: Counters
+    cores: Cores
+    traced: Recording
+    replayed: Diagnosis | None
+    fuller: list[Change]
+
+    def as_dict(self) -> dict[str, object]:
+        """The values for JSON."""
+        if self.replayed:
+            traced = {"replayed": len(self.traced.requests), "clients": self.traced.clients}
+            cause: dict[str, object] = {**traced, **as_dict(self.replayed)}
+        else:
+            cause = {"not_known": self.traced.missing, "hint": _hint(Rules.of(self.config), self.counted)}
+        slow = slowest(self.traced.spans)
+        shown = {"slowest": [as_milliseconds(trace) for trace in slow]} if slow else {}
+        cores = {**vars(self.cores), "idle": self.cores.idle, "changes": [change.text for change in self.fuller]}
+        return {"counted": _counted(self.counted), "cores": cores, **cause, **shown}
+
+    def show(self, console: Console) -> None:
+        """Print the whole answer."""
+        _show_counted(console, self.url, self.config.name, self.counted, self.seconds)
+        if self.replayed is None:
+            console.print(f"Which rule closed the batches is not known: {self.traced.missing}", markup=False)
+            console.print(_hint(Rules.of(self.config), self.counted), markup=False, style="bold")
+        else:
+            _show_replayed(console, self.replayed, self.traced, self.counted)
+        if self.fuller:
+            console.print(sentence(self.fuller, self.counted, self.cores), markup=False, style="bold")
+        if slow := slowest(self.traced.spans):
+            console.print(table_of(slow))
+
+
+def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
+    """Watch `model` on the server at `address` (HTTP); raises `Mistake` if it executes nothing."""
     url = api.base(address)
     config = loaded.config(url, model)
     rules = Rules.of(config)
-    with recording(url, model, batched=config.max_batch_size > 0) as traced:
+    with recording(url, model, batched=config.max_batch_size > 0) as traced, watching(url) as cores:
         before = Counters.read(url, model)
-        _wait(seconds, quiet=as_json)
+        _wait(seconds, quiet=quiet)
         counted = Counters.read(url, model) - before
     if not counted.executions:
         raise Mistake(
@@ -39,26 +84,16 @@ def explain(address: str, model: str, *, seconds: float, as_json: bool) -> int:
     if traced.spans and (counted.rows != counted.requests or rules.equal_shape):
         traced.requests.clear()
         traced.missing = f"OpenTelemetry's spans hold no rows and shapes, and the requests differ in them. {HOW}"
-    replayed = _replayed(config, rules, counted, traced) if traced.requests else None
-    slow = slowest(traced.spans)
-    if as_json:
-        if replayed:
-            cause = {"replayed": len(traced.requests), "clients": traced.clients, **as_dict(replayed)}
-        else:
-            cause = {"not_known": traced.missing, "hint": _hint(rules, counted)}
-        shown = {"slowest": [as_milliseconds(trace) for trace in slow]} if slow else {}
-        print(json.dumps({"counted": _counted(counted), **cause, **shown}, indent=2))
-        return 0
-    console = terminal()
-    _show_counted(console, url, model, counted, seconds)
-    if replayed is None:
-        console.print(f"Which rule closed the batches is not known: {traced.missing}", markup=False)
-        console.print(_hint(rules, counted), markup=False, style="bold")
-    else:
-        _show_replayed(console, replayed, traced, counted)
-    if slow:
-        console.print(table_of(slow))
-    return 0
+    return Watched(
+        url=url,
+        config=config,
+        seconds=seconds,
+        counted=counted,
+        cores=cores,
+        traced=traced,
+        replayed=_replayed(config, rules, counted, traced) if traced.requests else None,
+        fuller=changes(config, rules, counted, cores, seconds),
+    )
 
 
 def _wait(seconds: float, *, quiet: bool) -> None:

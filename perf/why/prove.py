@@ -23,7 +23,8 @@ from perf.records.measurement import AnalyzerLoad
 from perf.stats import rounds
 from perf.stats.interval import LEVEL
 from perf.stats.verdict import verdict
-from perf.why.changes import WORTH, Diagnosis, Effect
+from perf.why.change import Change
+from perf.why.changes import WORTH, Diagnosis
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.terminal import Failure, Mistake
@@ -34,16 +35,25 @@ ROUNDS, WINDOW_MS, MOST = 4, 400, 3
 
 @dataclass(kw_only=True)
 class Tried:
-    """A change under measurement; `refused` is why its copy did not load, empty if it did."""
+    """A change under measurement, None for the model as it is.
 
-    text: str
-    predicted: float
+    `predicted` are its rows per execution, None without a prediction. `refused` is why its copy did not load, empty if
+    it did.
+    """
+
+    change: Change | None
+    predicted: float | None = None
     server: Server | None = None
     refused: str = ""
     rates: list[float] = field(default_factory=list)
     rows: float = 0.0
     executions: float = 0.0
     latency_ms: list[float] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """What is changed."""
+        return self.change.text if self.change is not None else "(none)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,21 +65,30 @@ class ProvedLoad:
     rows: int
 
 
-def prove(console: Console, diagnosis: Diagnosis, config: ModelConfig, folder: Path, load: ProvedLoad) -> None:
-    """Print what the best changes did on a server, measured in turns with the model as it is; raises `Failure`."""
-    gaining = sorted(
+def gaining(diagnosis: Diagnosis) -> list[Tried]:
+    """The changes to the configuration that are expected to gain rows, the best first."""
+    effects = sorted(
         (each for each in diagnosis.effects if each.change.config is not None and diagnosis.gain(each) > WORTH),
         key=lambda each: (each is not diagnosis.best, -diagnosis.gain(each)),
-    )[:MOST]
-    if not gaining:
+    )
+    return [Tried(change=each.change, predicted=each.outcome.rows_per_execution) for each in effects]
+
+
+def prove(
+    console: Console, tried: Sequence[Tried], now: float | None, config: ModelConfig, folder: Path, load: ProvedLoad
+) -> None:
+    """Print what the first changes did on a server, measured in turns with the model as it is; raises `Failure`.
+
+    `now` is the number of rows per execution that is predicted without a change; None if none is.
+    """
+    if not tried:
         console.print("--prove: no single change to the configuration is expected to help, so none is tried.")
         return
-    tried = [Tried(text="(none)", predicted=diagnosis.now.rows_per_execution)]
-    tried += [Tried(text=each.change.text, predicted=each.outcome.rows_per_execution) for each in gaining]
+    tried = [Tried(change=None, predicted=now), *tried[:MOST]]
     with contextlib.ExitStack() as stack:
         with console.status("loading copies with each change"):
-            for one, effect in zip(tried, [None, *gaining], strict=True):
-                _load(stack, one, config, folder, effect)
+            for one in tried:
+                _load(stack, one, config, folder)
         if tried[0].refused:
             raise Failure(f"{config.name} as it is does not load, so no change can be compared: {tried[0].refused}")
         loaded, values = [one for one in tried if one.server is not None], _values(config, folder, load.sizes)
@@ -81,12 +100,12 @@ def prove(console: Console, diagnosis: Diagnosis, config: ModelConfig, folder: P
     console.print(_table(tried, load))
 
 
-def _load(stack: contextlib.ExitStack, one: Tried, config: ModelConfig, folder: Path, effect: Effect | None) -> None:
+def _load(stack: contextlib.ExitStack, one: Tried, config: ModelConfig, folder: Path) -> None:
     """Start a server with a copy of the model under one change."""
-    changed = config if effect is None else effect.change.config
+    changed = config if one.change is None else one.change.config
     assert changed is not None
     try:
-        if effect is not None and effect.change.pads:
+        if one.change is not None and one.change.pads:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="triton-batching-why-"))
             changed, folder = _padded(Path(scratch), changed, folder)
         repository = stack.enter_context(variant(changed, folder))
@@ -136,7 +155,7 @@ def _measure(one: Tried, name: str, load: ProvedLoad, values: Sequence[Mapping[s
     assert server is not None
     config = server.configs[name]
     target = Endpoint(model=name, config=config, http_url=server.http_url, grpc_url=server.grpc_url)
-    offered = AnalyzerLoad(concurrency=load.clients, request_rows=load.rows, window_ms=WINDOW_MS, data="mix")
+    offered = AnalyzerLoad(concurrency=load.clients, request_rows=load.rows, window_ms=WINDOW_MS)
     taken = {tensor.name for tensor in config.input}  # without masks that the backend makes
     rows = [{key: array for key, array in each.items() if key in taken} for each in values] if values else None
     before = Counters.read(server.grpc_url, name)
@@ -154,7 +173,8 @@ def _table(tried: Sequence[Tried], load: ProvedLoad) -> Table:
         title=f"on a server, {load.clients} clients, {ROUNDS} rounds in turns",
     )
     for one in tried:
-        table.add_row(one.text, f"{one.predicted:.2f}", *_cells(one, tried[0]))
+        predicted = "-" if one.predicted is None else f"{one.predicted:.2f}"
+        table.add_row(one.text, predicted, *_cells(one, tried[0]))
     return table
 
 

@@ -14,6 +14,7 @@ from serve.doctor.finding import Finding, Position
 from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Rule
 from serve.management import api, loaded
+from triton_batching import machine
 from triton_batching.terminal import Mistake
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -28,7 +29,8 @@ class LiveServer:
     `index` holds the entries of the repository index, `configs` the loaded configurations by model, `statistics` those
     of each model's versions. `log` is the text of the server's log, "" without one. `shared_memory` lists the files in
     /dev/shm, None for a server on another machine. `config_name` is the variant that the server was started with, None
-    if unknown.
+    if unknown. `cpu_s` are the CPU seconds of the server's processes since it started (None without psutil), `cores` is
+    the number of cores that may be used here; both are None for a server on another machine.
     """
 
     url: str
@@ -39,6 +41,8 @@ class LiveServer:
     log: str = ""
     shared_memory: tuple[Path, ...] | None = None
     config_name: str | None = None
+    cpu_s: float | None = None
+    cores: int | None = None
 
     @classmethod
     def read(cls, url: str, repository: Repository, *, log: Path | None = None, config_name: str | None = None) -> Self:
@@ -51,7 +55,8 @@ class LiveServer:
             statistics = api.call(address, "models/stats", timeout_s=TIMEOUT_S).get("model_stats", []) if ready else []
         except api.ServerError as error:
             raise Mistake(f"--live: {error}") from error
-        here = address.rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]")
+        host, _, port = address.rpartition(":")
+        here = host in ("localhost", "127.0.0.1", "[::1]")
         return cls(
             url=address,
             repository=repository,
@@ -61,6 +66,8 @@ class LiveServer:
             log=_read_log(log),
             config_name=config_name,
             shared_memory=tuple(sorted(SHARED_MEMORY.glob("*"))) if here and SHARED_MEMORY.is_dir() else None,
+            cpu_s=_cpu_s(port) if here else None,
+            cores=machine.cores() if here else None,
         )
 
     def at(self, model: str | None = None) -> Position:
@@ -103,6 +110,16 @@ def _read_log(path: Path | None) -> str:
             return file.read().decode(errors="replace")
     except OSError as error:
         raise Mistake(f"--log: {path} cannot be read ({error.strerror}). Name the server's log.") from error
+
+
+def _cpu_s(port: str) -> float | None:
+    """CPU seconds of the tritonserver that listens on a port of this machine, with its Python processes."""
+    try:
+        from triton_batching import processes  # psutil, which the doctor alone is installed without
+    except ImportError:
+        return None
+    pid = processes.listener(int(port)) if port.isdecimal() else None
+    return processes.cpu_s(pid) if pid is not None and processes.name(pid) == "tritonserver" else None
 
 
 def _cleaned(line: str) -> str:

@@ -35,7 +35,8 @@ class TritonPythonModel(backend.TritonPythonModel):
         config = json.loads(args["model_config"]) | {{{{"default_model_filename": ""}}}}
         super().initialize(args | {{{{"model_config": json.dumps(config)}}}})
         self.spent, self.executions = {{{{}}}}, []
-        self._read, self._maker = self.timed("read", self._read), self.timed("respond", self._maker)
+        self._read = self.timed("read", self._read)
+        self._responses.fill = self.timed("respond", self._responses.fill)
         for stage in ("gather", "run", "scatter"):
             setattr(self._executor, "_" + stage, self.timed(stage, getattr(self._executor, "_" + stage)))
 

@@ -3,45 +3,21 @@
 Triton's Python interface has them only as DLPack capsules, onnxruntime's only as `OrtValue`.
 """
 
-import ctypes
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnxruntime
+from dlpack import array_at, array_of
 from numpy.typing import NDArray
 
 ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16
 GRAPH_TYPE = "tensor(bfloat16)"
 
 
-class _DLTensor(ctypes.Structure):
-    """`DLTensor` of dlpack.h, the first field of a `DLManagedTensor`."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-
-
 def from_triton(tensor: Any) -> NDArray[np.uint16]:
     """The bits of a `pb_utils.Tensor`: a view that keeps the tensor's memory alive."""
-    capsule = tensor.to_dlpack()
-    header = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
-    shape = tuple(header.shape[: header.ndim])
-    return _at((header.data or 0) + header.byte_offset, shape, owner=capsule)
+    return array_of(tensor, np.uint16)
 
 
 def to_dlpack(bits: NDArray[np.uint16]) -> onnxruntime.OrtValue:
@@ -90,13 +66,4 @@ class Bfloat16Session:
 
 def _bits_of(value: onnxruntime.OrtValue) -> NDArray[np.uint16]:
     """The bits of a BF16 value: a view that keeps the value alive."""
-    return _at(value.data_ptr(), tuple(value.shape()), owner=value)
-
-
-def _at(address: int, shape: tuple[int, ...], owner: Any) -> NDArray[np.uint16]:
-    """An array of the memory at `address`; it keeps `owner` alive."""
-    if 0 in shape:
-        return np.empty(shape, dtype=np.uint16)
-    memory = (ctypes.c_uint16 * int(np.prod(shape))).from_address(address)
-    memory.owner = owner  # type: ignore[attr-defined]  # the array keeps `memory`
-    return np.ctypeslib.as_array(memory).reshape(shape)
+    return array_at(value.data_ptr(), tuple(value.shape()), np.uint16, owner=value)

@@ -17,12 +17,14 @@ from batch_policy import create
 from complete import complete, is_complete
 from executor import Answer, Executor, isolate
 from gather import Tensors
+from heap import keep_freed
 from padding import Padding, Run
 from parameters import backend_options, default_max_batch_size
 from policy_loop import PolicyLoop
 from policy_metrics import PolicyMetrics
 from policy_settings import PolicySettings
 from queue_limit import QueueLimit
+from responses import Responses
 from tensor_types import to_text
 
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
@@ -71,11 +73,12 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(error)) from error
         self._count = self._padding and _padding_count(args)
         self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
-        self._maker = _maker(config["output"])
+        self._responses = Responses(config, pb_utils, keep=not policy)
         self._loop: PolicyLoop | None = None
         if policy:
             metrics = PolicyMetrics.of(policy, args, pb_utils)
             self._loop = PolicyLoop(policy, create(policy), self._answers, args, pb_utils, metrics)
+        keep_freed()
         gc.collect()
         gc.freeze()  # else a full collection during a batch would walk all objects of onnxruntime and numpy
 
@@ -102,7 +105,7 @@ class TritonPythonModel:
                 self._count.add(runs)
             if runs is None or len(runs) == 1:
                 answers = self._run(read, runs[0]) if runs else self._executor.run(read)
-                return [*map(self._maker, answers)]
+                return self._responses.fill(answers)
         except Exception as error:
             if len(requests) == 1:
                 return [_failed(error)]
@@ -130,7 +133,7 @@ class TritonPythonModel:
         for run in runs:
             answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
             for index, answer in zip(run.members, answers, strict=True):
-                responses[index] = _failed(answer) if isinstance(answer, Exception) else self._maker(answer)
+                responses[index] = _failed(answer) if isinstance(answer, Exception) else self._responses.new(answer)
             if run.early and self._padding:
                 started = time.perf_counter()
                 for index in run.members:
@@ -189,22 +192,3 @@ def _reader(inputs: Sequence[Any], graph_inputs: Sequence[str]) -> Callable[[Any
 
 def _read_text(name: str, tensor: Any) -> Any:
     return to_text(name, tensor.as_numpy())
-
-
-def _maker(outputs: Sequence[Any]) -> Callable[[Answer], Any]:
-    """A function that makes a response from the outputs of a request."""
-    tensor, response = pb_utils.Tensor, pb_utils.InferenceResponse
-    names = [output["name"] for output in outputs]
-    if any(output["data_type"] == "TYPE_BF16" for output in outputs):
-        import bfloat16
-
-        is_bits = [output["data_type"] == "TYPE_BF16" for output in outputs]
-
-        def make(name: str, part: Any, bits: bool) -> Any:
-            return tensor.from_dlpack(name, bfloat16.to_dlpack(part)) if bits else tensor(name, part)
-
-        return lambda answer: response([*map(make, names, answer, is_bits)])
-    if len(names) == 1:
-        only = names[0]
-        return lambda answer: response([tensor(only, answer[0])])
-    return lambda answer: response([*map(tensor, names, answer)])

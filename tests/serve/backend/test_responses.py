@@ -1,0 +1,210 @@
+"""Responses that are filled again: no answer ever holds values of another request, and which ones are the same objects.
+
+Every request has values of its own, so a value of another request shows in the comparison bit by bit.
+"""
+
+import asyncio
+import json
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+import tritonclient.grpc.aio as grpc
+from onnx import TensorProto, helper, numpy_helper
+from sleepers import PLAIN
+from tiny_models import parameters, save
+
+from serve.installation import DROP_IN
+from serve.launcher import Server, Settings, launch
+
+pytestmark = pytest.mark.server
+Array = np.ndarray[Any, Any]
+CLIENTS, EACH = 48, 100
+COPIES = 40
+"""Of a row in the large output, most of which no place of a batch keeps."""
+RECORDING = f"""\
+import importlib.util
+import json
+import os
+import sys
+
+HOME = {str(DROP_IN / "onnxruntime")!r}
+sys.path.insert(0, HOME)
+spec = importlib.util.spec_from_file_location("backend", HOME + "/model.py")
+backend = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(backend)
+
+
+class TritonPythonModel(backend.TritonPythonModel):
+    def initialize(self, args):
+        self.file = os.path.join(args["model_repository"], "same.json")
+        config = json.loads(args["model_config"]) | {{"default_model_filename": ""}}
+        super().initialize(args | {{"model_config": json.dumps(config)}})
+        self.before, self.same = [], []
+
+    def execute(self, requests):
+        responses = super().execute(requests)
+        self.same.append([each is earlier for each, earlier in zip(responses, self.before)])
+        self.before = responses
+        with open(self.file, "w") as file:
+            json.dump(self.same, file)
+        return responses
+"""
+ONE, BOTH = ["small"], ["small", "large"]
+
+
+def build(
+    repository: Path, name: str, outputs: list[str], instances: int, more: str = "", backend: str = "onnxruntime"
+) -> None:
+    """`small` is 3 x + 1, `large` is x many times over; a row has any length."""
+    nodes = [
+        helper.make_node("Mul", ["x", "three"], ["product"]),
+        helper.make_node("Add", ["product", "one"], ["small"]),
+        helper.make_node("Tile", ["x", "copies"], ["large"]),
+    ]
+    constants: dict[str, Array] = {
+        "three": np.array(3, np.float32),
+        "one": np.array(1, np.float32),
+        "copies": np.array([1, COPIES], np.int64),
+    }
+    graph = helper.make_graph(
+        [node for node in nodes if node.output[0] == "product" or node.output[0] in outputs],
+        name,
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "values"])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows", None]) for output in outputs],
+        [numpy_helper.from_array(value, key) for key, value in constants.items()],
+    )
+    declared = "".join(f'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n' for output in outputs)
+    config = f'max_batch_size: 16\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{declared}'
+    if instances > 1:  # `save` adds one
+        more += f"instance_group [ {{ count: {instances - 1} }} ]\n"
+    save(repository, name, graph, f"{config}{more}dynamic_batching {{ }}", backend=backend)
+    if backend == "python":
+        (repository / name / "1" / "model.py").write_text(RECORDING)
+
+
+@pytest.fixture(scope="module")
+def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = tmp_path_factory.mktemp("responses")
+    build(repository, "one", ONE, 2)
+    build(repository, "both", BOTH, 2)
+    build(repository, "policy", ONE, 2, parameters(batch_policy="aimd", slo_ms="1000"))
+    build(repository, "recorded_one", ONE, 1, backend="python")
+    build(repository, "recorded_both", BOTH, 1, backend="python")
+    models = ("one", "both", "policy", "recorded_one", "recorded_both")
+    with launch(Settings(models=models, repository=repository, arguments=PLAIN)) as server:
+        yield server
+
+
+def expected(x: Array) -> dict[str, Array]:
+    return {"small": x * np.float32(3) + np.float32(1), "large": np.tile(x, (1, COPIES))}
+
+
+async def wrong(client: Any, model: str, x: Array, outputs: list[str]) -> str:
+    """What is wrong with the answer; "" if it has exactly these outputs, with the right bits."""
+    tensor = grpc.InferInput("x", list(x.shape), "FP32")
+    tensor.set_data_from_numpy(x)
+    answer = await client.infer(model, [tensor], outputs=[grpc.InferRequestedOutput(name) for name in outputs])
+    if sorted(output.name for output in answer.get_response().outputs) != sorted(outputs):
+        return f"{model}: other outputs than {outputs}"
+    right = expected(x)
+    return "".join(
+        f"{model}: wrong {name}; " for name in outputs if answer.as_numpy(name).tobytes() != right[name].tobytes()
+    )
+
+
+async def one_client(url: str, number: int, found: Counter[str]) -> None:
+    rng = np.random.default_rng(number)
+    async with grpc.InferenceServerClient(url, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
+        for _ in range(EACH):
+            model = ("one", "both", "policy")[int(rng.integers(3))]
+            outputs = [ONE, ["large"], BOTH][int(rng.integers(3))] if model == "both" else ONE
+            # Mostly one shape, so that responses are filled again, and others in between.
+            shape = (1, 32) if rng.random() < 0.7 else (int(rng.integers(1, 4)), int(rng.choice([1, 8, 900])))
+            found[await wrong(client, model, rng.normal(size=shape).astype(np.float32), outputs)] += 1
+
+
+def read_slowly(url: str, x: Array, over: threading.Event) -> bytes:
+    """The answer of model `both`, whose last bytes are read after `over`."""
+    address = urlsplit(f"//{url}")
+    head = json.dumps(
+        {
+            "inputs": [
+                {"name": "x", "shape": x.shape, "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
+            ],
+            "outputs": [{"name": "large", "parameters": {"binary_data": True}}],
+        }
+    ).encode()
+    with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=60) as connection:
+        connection.sendall(
+            b"POST /v2/models/both/infer HTTP/1.1\r\nHost: triton\r\nConnection: close\r\n"
+            + f"Inference-Header-Content-Length: {len(head)}\r\nContent-Length: {len(head) + x.nbytes}\r\n\r\n".encode()
+            + head
+            + x.tobytes()
+        )
+        received = connection.recv(4096)
+        over.wait(60)
+        while part := connection.recv(1 << 20):
+            received += part
+    return received[-COPIES * x.nbytes :]
+
+
+def test_thousands_of_answers_are_right_bit_by_bit(triton: Server) -> None:
+    """From two instances, with changing shapes and outputs, and from a policy whose answers another thread sends.
+
+    A client that reads late gets its own answer too.
+    """
+    found: Counter[str] = Counter()
+
+    async def everyone() -> None:
+        await asyncio.gather(*(one_client(triton.grpc_url, number, found) for number in range(CLIENTS)))
+
+    over, late = threading.Event(), np.arange(50_000, dtype=np.float32).reshape(1, -1)
+    answers: list[bytes] = []
+    reader = threading.Thread(target=lambda: answers.append(read_slowly(triton.http_url, late, over)))
+    reader.start()
+    try:
+        asyncio.run(asyncio.wait_for(everyone(), timeout=300))
+    finally:
+        over.set()
+        reader.join()
+    assert found == {"": CLIENTS * EACH}
+    assert answers == [np.tile(late, (1, COPIES)).tobytes()]
+
+
+async def in_turn(url: str, model: str, requests: list[Array], outputs: list[str]) -> list[str]:
+    async with grpc.InferenceServerClient(url) as client:
+        return [await wrong(client, model, x, outputs) for x in requests]
+
+
+def recorded(triton: Server, model: str, requests: list[Array], outputs: list[str]) -> list[bool]:
+    """Whether each of these requests, sent one after another, got the response object of the request before."""
+    assert not any(asyncio.run(in_turn(triton.grpc_url, model, requests, outputs)))
+    executions = json.loads((triton.settings.repository / model / "same.json").read_text())
+    return [same == [True] for same in executions[-len(requests) :]]
+
+
+def rows(count: int, values: int) -> list[Array]:
+    return list(np.random.default_rng(values).normal(size=(count, 1, values)).astype(np.float32))
+
+
+def test_a_response_is_kept_from_the_second_of_its_shape_on(triton: Server) -> None:
+    """The first two of a shape are new; one that is too large to keep is always new."""
+    requests = [*rows(5, 8), *rows(3, 9), *rows(3, 50_000), *rows(3, 8)]
+    same = recorded(triton, "recorded_one", requests, ONE)
+    assert same == [*[False] * 2, *[True] * 3, *[False] * 2, True, *[False] * 3, *[False] * 2, True]
+
+
+def test_several_outputs_get_new_responses(triton: Server) -> None:
+    """Triton takes outputs that a request does not ask for out of its response, and the next request may want them."""
+    model = "recorded_both"
+    assert not any(recorded(triton, model, rows(5, 8), BOTH))
+    assert not any(recorded(triton, model, rows(5, 8), ONE))
+    assert not any(recorded(triton, model, rows(5, 8), ["large"]))
+    assert not any(recorded(triton, model, rows(5, 8), BOTH))
