@@ -11,7 +11,8 @@ from typing import Any, cast
 from .endpoint import Endpoint
 from .http_answer import Answer, HttpError
 from .in_flight import InFlight
-from .rest import MOST_PIECES, Piece, Rest, deadline_of, drop, left_s, pieces_of
+from .line import MOST_PIECES, Piece, drop
+from .rest import Rest, deadline_of, left_s, pieces_of
 from .rest_wire import read
 from .steps import Step
 

@@ -1,222 +1,354 @@
-"""A connection to a KServe v2 server over gRPC: blocking, or for asyncio with many calls in flight together."""
+"""A connection to a KServe v2 server over gRPC, blocking; `async_connection.py` is the one for asyncio.
 
-import asyncio
+Each call in flight has a connection of HTTP/2 of its own, so no other thread has to wake up for an answer.
+"""
+
 import contextlib
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
 from functools import partial
 from typing import Any
 
-import grpc
-import grpc.aio
-import numpy as np
-from numpy.typing import NDArray
-
-from . import fork, wire
-from . import protocol as pb
-from .cancelling import BlockingCalls, Calls, survives
+from . import cancelling, grpc_wire, proxies
 from .endpoint import DEFAULT_URL, Endpoint, Options
-from .errors import (
-    AddressError,
-    ClientError,
-    ServerUnreachableError,
-    TimedOutError,
-    TlsError,
-    explained,
-    kind,
-    timed_out,
-)
-from .in_flight import InFlight
-from .steps import Step, deadline_after, run, run_async
+from .errors import AddressError, ClientError, ServerUnreachableError, TlsError, explained, timed_out
+from .http2 import Call, Http2, Http2Error
+from .line import Line
+from .rest import deadline_of, left_s
+from .steps import Step, deadline_after, seconds_until
 
-SERVICE = "/inference.GRPCInferenceService/"
-BACKOFF_MS = 100
-"""How often a client looks for a server that is gone; by default gRPC waits up to 120 s between attempts."""
+BACKOFF_S = 0.1
+"""The pause before the next attempt to connect."""
 
 RECONNECT_S = 0.5
 """How long a call waits for a server that is gone."""
 
-CONNECT_MS = 5000
-"""How long one attempt to connect may take. gRPC's default is its least backoff: with 100 ms a server 300 ms away, or
-on a busy machine, could not be reached."""
+CONNECT_S = 5.0
+"""How long one attempt to connect may take: a server may be 300 ms away, or on a busy machine."""
 
-KEEPALIVE_MS = 330_000
-"""How long a connection with calls in flight may be silent before gRPC sends a ping. Servers close the connection of a
+KEEPALIVE_S = 330.0
+"""How long a connection with calls in flight may be silent before a ping is sent. Servers close the connection of a
 client that sends them more often than every 300 s."""
 
-KEEPALIVE_TIMEOUT_MS = 20_000
+KEEPALIVE_TIMEOUT_S = 20.0
 """How long the answer to a ping, or the acknowledgement of sent bytes, may take before the host counts as gone."""
 
-OPTIONS: Options = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.initial_reconnect_backoff_ms", BACKOFF_MS),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_MS),
-    ("grpc.max_reconnect_backoff_ms", BACKOFF_MS),
-    ("grpc.keepalive_time_ms", KEEPALIVE_MS),
-    ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Without it the answer to a ping may take 60 s.
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    # Each client has a connection of its own, so that one does not wait for the bytes of another.
-    ("grpc.use_local_subchannel_pool", 1),
-]
-_METHODS = (
-    "ServerMetadata",
-    "ModelInfer",
-    "ModelConfig",
-    "ModelReady",
-    "SystemSharedMemoryStatus",
-    "SystemSharedMemoryRegister",
-    "SystemSharedMemoryUnregister",
-    "CudaSharedMemoryRegister",
-    "CudaSharedMemoryUnregister",
-)
-_NEVER_SENT = ("failed to connect", "errors resolving", "DNS resolution failed")
+ATTEMPTS = 5
+"""How often a request is sent that the server has certainly not run."""
+
+Refusal = OSError | Http2Error
 
 
-class _Channel:
-    """What both connections share: the order of attempts, and their errors.
+class Channel:
+    """What both connections share: the address, TLS, and what it means if there is no connection.
 
     Cancellations and deadlines are kept from the server until its answer to ServerMetadata shows that it survives them.
     """
 
-    _channel: Any
-    _detached: Any
-
     def __init__(self, url: str | Endpoint, reconnect_s: float) -> None:
         self.endpoint = Endpoint.of(url)
         self.endpoint.over("grpc")  # raises for an HTTP address
-        fork.check(self.endpoint.url)
-        self._cancels, self._reconnect_s = False, reconnect_s
+        self.url, self._reconnect_s = self.endpoint.url, reconnect_s
+        self.cancels = False
+        self._host = self.endpoint.host.strip("[]")
+        self._tls = self.endpoint.tls.context() if self.endpoint.tls else None
+        if self._tls:
+            self._tls.set_alpn_protocols(["h2"])
+        # The name that has to be in the certificate.
+        self._name = (self.endpoint.name or self.endpoint.host).strip("[]") if self._tls else None
+        self._openings: dict[str, bytes] = {}
 
-    def _open(self, library: Any) -> None:
-        """Make the channel with `grpc` or `grpc.aio`."""
-        endpoint, options = self.endpoint, OPTIONS + self.endpoint.proxy() + self.endpoint.authority()
-        if endpoint.tls:
-            credentials = grpc.ssl_channel_credentials(*endpoint.tls.contents())
-            self._channel = library.secure_channel(endpoint.target, credentials, options)
-        else:
-            self._channel = library.insecure_channel(endpoint.target, options)
-        self._calls = {
-            method: self._channel.unary_unary(SERVICE + method, None, getattr(pb, f"{method}Response").FromString)
-            for method in _METHODS
-        }
+    def _opening(self, step: Step, left: float | None) -> bytes:
+        """The head of a request; with its deadline if the server may know of that."""
+        opening = self._openings.get(step.method)
+        if opening is None:
+            opening = grpc_wire.opening(self.endpoint, step.method)
+            if "SharedMemory" not in step.method:  # these carry a secret that may change
+                self._openings[step.method] = opening
+        return opening if left is None or not self._may_cancel(step) else opening + grpc_wire.deadline(left)
 
-    def _attempts(self, step: Step, model: str) -> Generator[Callable[[], Any], Any, Any]:
-        """Call once; if no connection could be made, wait shortly for one and call again. Returns the answer.
+    def _may_cancel(self, step: Step) -> bool:
+        return self.cancels or step.method != "ModelInfer"
 
-        Yields functions to call, or to call and await. Raises a `ClientError`.
-        """
-        step = step._replace(deadline=step.deadline or deadline_after(step.timeout_s))
-        body, url = step.body(), self.endpoint.url
-        try:
-            try:
-                answer = yield partial(self._once, step, body)
-            except grpc.RpcError as error:
-                first = _explained(error, self.endpoint, model, step.timeout_s)
-                if not self._reconnect_s or not _never_sent(error) or isinstance(first, TlsError):
-                    raise first from error
-                left_s = step.left_s()
-                try:
-                    yield partial(self._ready, self._reconnect_s if left_s is None else min(left_s, self._reconnect_s))
-                except TimeoutError as timeout:
-                    raise first from timeout
-                answer = yield partial(self._once, step, body)
-        except TimeoutError as error:
-            raise timed_out(step.timeout_s, url, model) from error
-        except grpc.RpcError as error:
-            raise _explained(error, self.endpoint, model, step.timeout_s) from error
+    def _read(self, call: Call, step: Step, model: str) -> Any:
+        """The parsed answer; raises a `ClientError`."""
+        answer = grpc_wire.read(call, step.method, self.url, model)
         if step.method == "ServerMetadata":
-            self._cancels = survives(answer.version)
+            self.cancels = cancelling.survives(answer.version)
         return answer
 
-    def _once(self, step: Step, body: bytes) -> Any:
-        raise NotImplementedError
-
-    def _ready(self, seconds: float) -> Any:
-        raise NotImplementedError
+    def _refused(self, error: Refusal, model: str) -> ClientError:
+        """The error for a connection that could not be made."""
+        return refused(error, self.endpoint, model)
 
 
-class BlockingConnection(_Channel):
-    """A connection that several threads may use together; made at once, connected with the first call.
+class BlockingConnection(Channel):
+    """A connection that several threads may use together; made with the first call.
 
     A call waits `reconnect_s` for a server that is gone.
     """
 
     def __init__(self, url: str | Endpoint, *, reconnect_s: float = RECONNECT_S) -> None:
         super().__init__(url, reconnect_s)
-        self._open(grpc)
-        self._detached = BlockingCalls(self._channel)
+        self._idle: list[_Line] = []
+        self._busy: set[_Line] = set()
+        self._changed, self._closed = threading.Condition(), False
+        self.dropped = 0
 
     def call(self, step: Step, model: str) -> Any:
-        """Make one call of the protocol about `model`; returns the parsed answer, raises a `ClientError`."""
-        return run(self._attempts(step, model), lambda attempt: attempt())
+        """Make one call of the protocol about `model`; returns the parsed answer.
 
-    def _once(self, step: Step, body: bytes) -> Any:
-        call, metadata = self._calls[step.method], self.endpoint.metadata(step.method)
-        if self._cancels or step.method != "ModelInfer":
-            return call(body, step.left_s(), metadata)
-        return self._detached.call(call, body, step.left_s(), metadata)
-
-    def _ready(self, seconds: float) -> None:
-        """Wait for the channel; raises `TimeoutError`."""
-        ready = grpc.channel_ready_future(self._channel)
+        Raises a `ClientError`, and `ValueError` if the connection was closed.
+        """
+        deadline, pieces = deadline_of(step), grpc_wire.request(step)
         try:
-            ready.result(seconds)
-        except grpc.FutureTimeoutError as error:
-            raise TimeoutError from error
-        finally:
-            ready.cancel()  # otherwise it watches the channel for as long as that exists
+            if self.dropped >= cancelling.MAX_DROPPED:
+                self._wait_for_place(deadline)
+            for attempt in range(ATTEMPTS):
+                line = self._kept() or self._connect(deadline, model)
+                left = left_s(deadline)
+                call = Call(self._opening(step, left), pieces, _nothing)
+                self._make(line, call, deadline, may_cancel=self._may_cancel(step))
+                if not call.error:
+                    return self._read(call, step, model)
+                if not call.is_unknown or attempt == ATTEMPTS - 1:
+                    break
+        except TimeoutError as error:
+            raise timed_out(step.timeout_s, self.url, model) from error
+        raise grpc_wire.broken(call, self.url, model) from call.error
+
+    def _make(self, line: "_Line", call: Call, deadline: float | None, *, may_cancel: bool) -> None:
+        """Make one call on a connection; one that is left without an answer goes on, or is cancelled on the server."""
+        with self._changed:
+            self._busy.add(line)
+        try:
+            line.ask(call, deadline)
+        except BaseException:  # out of time, or Ctrl-C
+            if may_cancel or not call.stream:
+                line.cancel(call)
+                self._give_back(line)
+            else:
+                with self._changed:
+                    self.dropped += 1
+                threading.Thread(target=self._finish, args=(line, call), daemon=True).start()
+            raise
+        self._give_back(line)
+
+    def _finish(self, line: "_Line", call: Call) -> None:
+        """Read the answer to a call whose caller has left."""
+        line.ask(call, None, again=True)
+        with self._changed:
+            self.dropped -= 1
+            self._changed.notify_all()
+        self._give_back(line)
+
+    def _wait_for_place(self, deadline: float | None) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.dropped < cancelling.MAX_DROPPED, left_s(deadline)):
+                raise TimeoutError
+
+    def _kept(self) -> "_Line | None":
+        """An idle connection that the server has not closed."""
+        if self._closed:
+            raise ValueError("the connection was closed")
+        while True:
+            try:
+                line = self._idle.pop()
+            except IndexError:  # none is left; other threads may take connections out too
+                return None
+            if line.is_usable():
+                return line
+            line.close()
+
+    def _give_back(self, line: "_Line") -> None:
+        with self._changed:
+            self._busy.discard(line)
+            keeps = line.http2.takes and not self._closed
+            if keeps:
+                self._idle.append(line)
+        if not keeps:
+            line.close()
+
+    def _connect(self, deadline: float | None, model: str) -> "_Line":
+        """A new connection; tries for `reconnect_s` if no server is there."""
+        until, first = time.monotonic() + self._reconnect_s, None
+        while True:
+            try:
+                return self._connect_once(deadline)
+            except (OSError, Http2Error) as error:
+                if isinstance(error, TimeoutError):
+                    left_s(deadline)  # raises if it is the caller's
+                first = first or self._refused(error, model)
+                left = seconds_until(until if deadline is None else min(until, deadline))
+                if left < BACKOFF_S or isinstance(first, TlsError):
+                    raise first from error
+            time.sleep(BACKOFF_S)
+
+    def _connect_once(self, deadline: float | None) -> "_Line":
+        left = left_s(deadline)
+        seconds = CONNECT_S if left is None else min(CONNECT_S, left)
+        until = deadline_after(seconds)
+        if proxy := proxies.of(self.endpoint):
+            opened = proxies.connect(proxy, self.endpoint, seconds)
+        else:
+            opened = socket.create_connection((self._host, self.endpoint.port), seconds)
+        try:
+            prepare(opened)
+            if self._tls:  # if the certificate is refused, this closes the connection
+                opened = self._tls.wrap_socket(opened, server_hostname=self._name)
+            line = _Line(opened)
+            line.open(until)
+        except BaseException:
+            opened.close()
+            raise
+        return line
 
     def close(self) -> None:
         """End the connection; if the server would not survive that, only when the calls in flight are answered."""
-        (self._channel if self._cancels else self._detached).close()
+        with self._changed:
+            self._changed.wait_for(lambda: not self.dropped, cancelling.CLOSE_S)
+            self._closed = True
+            lines, self._idle = self._idle, []
+            busy = list(self._busy) if self.cancels else []
+        for line in lines:
+            line.close()
+        for line in busy:
+            line.end()
 
 
-class Connection(_Channel):
-    """A connection for asyncio. A call that goes on after its caller has left counts in `in_flight`."""
+class _Line(Line):
+    """A connection of HTTP/2, and the call that is on it."""
 
-    def __init__(
-        self, url: str | Endpoint, in_flight: InFlight | None = None, *, reconnect_s: float = RECONNECT_S
-    ) -> None:
-        super().__init__(url, reconnect_s)
-        self._open(grpc.aio)
-        fork.note(self._channel)
-        self._detached = Calls(self._channel, in_flight)
+    def __init__(self, connected: socket.socket) -> None:
+        self.http2 = Http2()
+        super().__init__(connected, self.http2, self.http2.out)
+        self._is_awaited = partial(getattr, self.http2, "is_ready")
+        self._pinged, self._is_whole = False, True
+        self._call: Call | None = None
 
-    async def call(self, step: Step, model: str) -> Any:
-        """Make one call of the protocol about `model`; returns the parsed answer, raises a `ClientError`.
+    def is_over(self) -> bool:
+        """Whether the answer has come, or the connection is open."""
+        return bool(self._is_awaited())
 
-        Cancelling the task cancels the call on the server if that survives it; otherwise its answer is dropped.
-        """
-        return await run_async(self._attempts(step, model), lambda attempt: attempt())
+    def open(self, deadline: float | None) -> None:
+        """Wait for the server's first word; raises `OSError` or `Http2Error`."""
+        self.run(deadline)
 
-    async def _once(self, step: Step, body: bytes) -> Any:
-        call, metadata = self._calls[step.method], self.endpoint.metadata(step.method)
-        if self._cancels or step.method != "ModelInfer":
-            return await call(body, timeout=step.left_s(), metadata=metadata)
-        return await self._detached.call(call, body, step.left_s(), metadata)
+    def is_usable(self) -> bool:
+        """Whether another call may begin; reads what came since the last one."""
+        try:
+            while self.is_readable() and self.http2.takes:
+                self._receive(0 if self._is_tls else socket.MSG_DONTWAIT)
+        except (OSError, Http2Error):
+            return False
+        return self.http2.takes
 
-    async def _ready(self, seconds: float) -> None:
-        """Wait for the channel; raises `TimeoutError`."""
-        await asyncio.wait_for(self._channel.channel_ready(), seconds)
+    def ask(self, call: Call, deadline: float | None, *, again: bool = False) -> None:
+        """Make one call, or wait for it again; raises `TimeoutError`, and sets the error of any other end."""
+        self._is_awaited = partial(getattr, call, "is_over")
+        try:
+            if not again:
+                self._call, self._is_whole = call, False
+                self.http2.ask(call)
+            self.run(deadline)
+        except TimeoutError:
+            raise
+        except (OSError, Http2Error) as error:
+            self.http2.ended(error)
+        if call.error and not self._is_whole:
+            call.is_unknown = True  # the server has not all of it
 
-    async def infer(
-        self, model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_s: float | None = None
-    ) -> dict[str, NDArray[np.generic]]:
-        """Send arrays by input name, unchecked; returns the outputs by name, raises a `ClientError`."""
-        head = wire.head(model, "", ((name, wire.datatype(array), array.shape) for name, array in inputs.items()))
-        step = Step("ModelInfer", head, [wire.contents(array) for array in inputs.values()], timeout_s)
-        return wire.answers(await self.call(step, model))
+    def cancel(self, call: Call) -> None:
+        """Cancel a call on the server."""
+        self.http2.reset(call)
+        self._is_awaited = partial(bool, True)
+        try:
+            self._send()
+        except OSError:
+            self.http2.takes = False
 
-    async def check(self, model: str) -> None:
-        """Raise `NotReadyError` unless `model` is ready, `ServerUnreachableError` if no server is there."""
-        request = pb.ModelReadyRequest(name=model).SerializeToString()
-        if not (await self.call(Step("ModelReady", request), model)).ready:
-            raise explained("UNAVAILABLE", "is not ready", self.endpoint.url, model)
+    def end(self) -> None:
+        """End the connection for the thread that waits on it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
-    async def close(self) -> None:
-        """End all calls and the connection; if the server would not survive that, when they are answered."""
-        await (self._channel if self._cancels else self._detached).close()
+    def _send(self) -> None:
+        super()._send()
+        while not self.unsent and self.http2.go_on():
+            super()._send()
+        if self._call and not (self.unsent or self._call.left):
+            self._is_whole = True
+
+    def _wait(self, deadline: float | None) -> bool:
+        """As in `Line`; a host that gives no sign of life counts as gone."""
+        if not (self._is_tls or self.unsent or self._pinged) and deadline is None:
+            return True  # receiving waits by itself, for `KEEPALIVE_S`
+        silent_s = KEEPALIVE_TIMEOUT_S if self._pinged else KEEPALIVE_S
+        events = self._events(silent_s if deadline is None else min(silent_s, seconds_until(deadline)))
+        if events:
+            self._pinged = self._pinged and not events & select.POLLIN
+            return bool(events & ~select.POLLOUT)
+        if deadline is not None and not seconds_until(deadline):
+            raise TimeoutError
+        self._doubt()
+        return False
+
+    def _receive(self, flags: int = 0) -> None:
+        try:
+            super()._receive(flags)
+        except BlockingIOError:
+            if not flags:
+                self._doubt()
+            raise
+
+    def _doubt(self) -> None:
+        """Ask a host that was silent for a sign of life; raises `ConnectionResetError` if that was done before."""
+        if self._pinged:
+            raise ConnectionResetError("the host gives no sign of life")
+        self.http2.ping()
+        self._pinged = True
+
+
+def prepare(opened: socket.socket) -> None:
+    """Set the options of a socket: no delay of small pieces, and limits for silence and for unacknowledged bytes."""
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1e3 * KEEPALIVE_TIMEOUT_S))
+    seconds, rest = divmod(KEEPALIVE_S, 1)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(seconds), int(1e6 * rest)))
+
+
+def refused(error: Refusal, endpoint: Endpoint, model: str) -> ClientError:
+    """The error for a connection that could not be made; nothing of a request was sent."""
+    closed = isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ConnectionResetError | BrokenPipeError)
+    text = str(error) or type(error).__name__
+    if isinstance(error, ConnectionRefusedError) and error.errno:
+        text = "connection refused"
+    elif isinstance(error, TimeoutError):
+        text = f"no connection within {CONNECT_S:g} s"
+    attributes: dict[str, Any] = {"status": "UNAVAILABLE", "text": text, "model": model, "url": endpoint.url}
+    if endpoint.tls and (closed or isinstance(error, ssl.SSLError)):
+        return TlsError(
+            f"{endpoint.url}: no TLS connection: {text}. "
+            + (
+                "The server closed it: it may ask for a client certificate that it trusts (tls=Tls(certificate=..., "
+                "key=...)), or not speak TLS."
+                if closed or "alert" in text.lower()
+                else "Give the certificate that signed the server's, as tls=Tls(ca=...), and the name that is in the "
+                "server's; for a server without TLS write grpc://."
+            ),
+            **attributes,
+        )
+    if closed or isinstance(error, Http2Error):
+        return ServerUnreachableError(
+            f"{endpoint.url}: what is there speaks no plain gRPC ({text}). If it speaks TLS, write grpcs://; if this "
+            "is the HTTP port, write http:// before it.",
+            **attributes,
+        )
+    return explained("UNAVAILABLE", text, endpoint.url, model, sent=False)
 
 
 def checked(url: str) -> str:
@@ -231,46 +363,5 @@ def channel_arguments(url: str) -> Options:
     return Endpoint.of(url).proxy()
 
 
-@contextlib.asynccontextmanager
-async def connect(url: str = DEFAULT_URL) -> AsyncIterator[Connection]:
-    """A connection to a gRPC address, closed at the end; nothing is sent yet. Raises `AddressError`."""
-    connection = Connection(url)
-    try:
-        yield connection
-    finally:
-        await connection.close()
-
-
-def _never_sent(error: grpc.RpcError) -> bool:
-    """Whether no connection could be made, so that the request cannot have reached a server."""
-    text = error.details() or ""
-    return error.code() is grpc.StatusCode.UNAVAILABLE and any(words in text for words in _NEVER_SENT)
-
-
-def _explained(error: grpc.RpcError, endpoint: Endpoint, model: str, timeout_s: float | None) -> ClientError:
-    status, text = error.code().name, error.details() or ""
-    if kind(status, text) is TimedOutError and status == "DEADLINE_EXCEEDED":
-        text = f"no answer within {timeout_s} s"
-    closed, sent = "Socket closed" in text, not _never_sent(error)
-    attributes: dict[str, Any] = {"status": status, "text": text, "model": model, "url": endpoint.url}
-    if not sent and endpoint.tls and (closed or "andshake" in text or "erification" in text):
-        return TlsError(
-            f"{endpoint.url}: no TLS connection: {text}. "
-            + (
-                "The server closed it: it may ask for a client certificate that it trusts (tls=Tls(certificate=..., "
-                "key=...)), or not speak TLS."
-                if closed
-                else "Give the certificate that signed the server's, as tls=Tls(ca=...), and the name that is in the "
-                "server's; for a server without TLS write grpc://."
-            ),
-            **attributes,
-        )
-    if not sent and closed:
-        return ServerUnreachableError(
-            f"{endpoint.url}: what is there closes plain gRPC connections ({text}). If it speaks TLS, write "
-            "grpcs://; if this is the HTTP port, give the gRPC port.",
-            **attributes,
-        )
-    if not sent and "onnection refused" in text:
-        text = "connection refused"
-    return explained(status, text, endpoint.url, model, sent=sent)
+def _nothing(_: Call) -> None:
+    """The thread that waits sees by itself that the call is over."""

@@ -151,7 +151,11 @@ class Endpoint:
 
     def proxy(self) -> Options:
         """gRPC's options that bypass the environment's proxy for a server on this machine."""
-        return [("grpc.enable_http_proxy", 0)] if self.host in HERE or self._secret() else []
+        return [] if self.may_use_proxy() else [("grpc.enable_http_proxy", 0)]
+
+    def may_use_proxy(self) -> bool:
+        """Whether the environment's proxy may be asked for this server: not for one on this machine."""
+        return not (self.host in HERE or self._secret())
 
     def authority(self) -> Options:
         """gRPC's options for an address of a name, by which the server is asked for, and its certificate checked."""

@@ -11,6 +11,8 @@ import numpy as np
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from numpy.typing import NDArray
 
+from .line import AnswerError
+
 TENSORS_BEGIN = "Inference-Header-Content-Length"
 """The header with the length of the JSON before the tensors."""
 
@@ -26,7 +28,7 @@ _START, _END = b"HTTP/1.", b"\r\n\r\n"
 _FINAL, _WITHOUT_BODY = 200, (204, 304)
 
 
-class HttpError(Exception):
+class HttpError(AnswerError):
     """What came is not an answer of HTTP/1.1, or not a whole one."""
 
 

@@ -4,7 +4,6 @@ HTTP cannot cancel: a request whose caller has left still runs to its end.
 """
 
 import contextlib
-import select
 import socket
 import ssl
 from collections.abc import Sequence
@@ -13,25 +12,15 @@ from typing import Any
 from .endpoint import Endpoint
 from .errors import TlsError, explained, timed_out
 from .http_answer import Answer, HttpError
+from .line import Line, Piece
 from .rest_wire import read
 from .steps import Step, deadline_after, seconds_until
-
-Piece = bytes | memoryview
 
 JOINED_BYTES = 64 << 10
 """With TLS, a request of at most this size is copied into one piece."""
 
-TLS_BYTES = 256 << 10
-"""The largest piece of a request that is encrypted at once."""
-
-MOST_PIECES = 512
-"""How many pieces one call of the system sends; it refuses more than 1024."""
-
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What reading from or writing to a connection that the server has closed raises."""
-
-_LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-"""What a socket raises that can send or receive nothing now."""
 
 
 class Rest:
@@ -128,101 +117,30 @@ class BlockingRestConnection(Rest):
                 self._idle.pop().close()
 
 
-class _Line:
-    """A socket, and the request that is on it."""
+class _Line(Line):
+    """A connection, and the request that is on it."""
 
     def __init__(self, connected: socket.socket) -> None:
-        self._socket, self._is_tls = connected, isinstance(connected, ssl.SSLSocket)
-        # Without TLS, each call of the system says itself whether it waits.
-        connected.setblocking(not self._is_tls)
-        self._poll = select.poll()
-        self._poll.register(connected, select.POLLIN)
-        self._unsent: list[Piece] = []
         self.answer = Answer()
+        super().__init__(connected, self.answer)
 
-    @property
-    def is_sent(self) -> bool:
-        """Whether the whole request was handed to the system."""
-        return not self._unsent
-
-    def is_readable(self) -> bool:
-        """Whether an idle connection has something to read: its end, since nothing was asked."""
-        return bool(self._poll.poll(0))
+    def is_over(self) -> bool:
+        """Whether the answer is complete."""
+        return self.answer.complete
 
     def ask(self, pieces: Sequence[Piece], deadline: float | None) -> None:
         """Send a request and receive its answer, which may come before all is sent.
 
         Raises `TimeoutError`, another `OSError`, or `HttpError`.
         """
-        self._unsent = list(pieces)
-        self._send()
-        while not self.answer.complete:
-            if self._wait(deadline):
-                try:
-                    self._receive()
-                except _LATER:
-                    continue
-            if self._unsent:
-                self._send()
-
-    def _wait(self, deadline: float | None) -> bool:
-        """Wait until something can be received, or sent; returns whether it is the first."""
-        if isinstance(self._socket, ssl.SSLSocket):
-            if self._socket.pending():
-                return True
-        elif not self._unsent and deadline is None:
-            return True  # receiving waits by itself
-        self._poll.modify(self._socket, select.POLLIN | select.POLLOUT if self._unsent else select.POLLIN)
-        events = self._poll.poll(None if deadline is None else 1e3 * seconds_until(deadline))
-        if not events:
-            raise TimeoutError
-        return bool(events[0][1] & ~select.POLLOUT)
-
-    def _send(self) -> None:
-        """Send as much as the system takes."""
-        try:
-            while self._unsent:
-                if self._is_tls:
-                    sent = self._socket.send(memoryview(self._unsent[0])[:TLS_BYTES])
-                else:
-                    sent = self._socket.sendmsg(self._unsent[:MOST_PIECES], (), socket.MSG_DONTWAIT)
-                drop(self._unsent, sent)
-        except _LATER:
-            return
-        except OSError:
-            # The server may have answered before it closed the connection.
-            with contextlib.suppress(OSError, HttpError):
-                while not self.answer.complete:
-                    self._receive(0 if self._is_tls else socket.MSG_DONTWAIT)
-            if not self.answer.complete:
-                raise
-
-    def _receive(self, flags: int = 0) -> None:
-        if count := self._socket.recv_into(self.answer.room(), 0, flags):
-            self.answer.received(count)
-        else:
-            self.answer.ended()
-
-    def close(self) -> None:
-        """Close the socket."""
-        self._socket.close()
+        self.unsent[:] = pieces
+        self.run(deadline)
 
 
 def pieces_of(step: Step, *, is_tls: bool) -> list[Piece]:
     """The pieces of a request. Small ones are one for TLS, which encrypts and sends each piece by itself."""
     pieces: list[Piece] = [step.message, *step.tensors]
     return [b"".join(pieces)] if is_tls and sum(map(len, pieces)) <= JOINED_BYTES else pieces
-
-
-def drop(pieces: list[Piece], count: int) -> None:
-    """Remove the first `count` bytes, which were sent."""
-    if count == sum(map(len, pieces)):
-        pieces.clear()
-        return
-    while pieces and count >= len(pieces[0]):
-        count -= len(pieces.pop(0))
-    if count:
-        pieces[0] = memoryview(pieces[0])[count:]
 
 
 def deadline_of(step: Step) -> float | None:

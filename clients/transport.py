@@ -92,7 +92,8 @@ def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight, *, waits: 
         from .async_rest import RestConnection
 
         return RestConnection(endpoint, in_flight)
-    from .connection import RECONNECT_S, Connection
+    from .async_connection import Connection
+    from .connection import RECONNECT_S
 
     return Connection(endpoint, in_flight, reconnect_s=RECONNECT_S if waits else 0)
 

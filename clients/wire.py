@@ -4,6 +4,7 @@ A request is concatenated from parts: protobuf merges the fields of messages tha
 names, shapes and dtypes is encoded once per shape, and the bytes of a tensor are copied once.
 """
 
+import functools
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,10 +109,16 @@ def _joined_texts(array: Array) -> bytes:
 
 def joined(message: bytes, tensors: Sequence[memoryview]) -> bytes:
     """A whole request: the message, and its tensors after it."""
-    parts: list[bytes | memoryview] = [message]
+    return b"".join(pieces(message, tensors))
+
+
+def pieces(message: bytes, tensors: Sequence[memoryview]) -> list[bytes | memoryview]:
+    """The pieces of a whole request, with the tensors in the caller's own memory."""
+    parts: list[bytes | memoryview] = []
     for tensor in tensors:
-        parts += (_RAW, _varint(len(tensor)), tensor)
-    return b"".join(parts)
+        parts += (message + _RAW + _varint(len(tensor)), tensor)
+        message = b""
+    return parts or [message]
 
 
 def _varint(value: int) -> bytes:
@@ -177,7 +184,21 @@ def answers(response: Any) -> dict[str, Array]:
     raws = response.raw_output_contents
     if len(raws) != len(response.outputs):
         raise ServerFailureError(f"an answer named {len(response.outputs)} outputs and brought {len(raws)} tensors.")
-    return {
-        output.name: tensor(raw, output.datatype, output.shape, whole=True)
-        for output, raw in zip(response.outputs, raws, strict=True)
-    }
+    outputs: dict[str, Array] = {}
+    for output, raw in zip(response.outputs, raws, strict=True):
+        shape = tuple(output.shape)
+        dtype, size = _plain(output.datatype, shape)
+        if dtype is not None and size == len(raw):
+            outputs[output.name] = np.ndarray(shape, dtype, raw).copy()
+        else:
+            outputs[output.name] = tensor(raw, output.datatype, shape, whole=True)
+    return outputs
+
+
+@functools.lru_cache(HEADS)
+def _plain(kind: str, shape: tuple[int, ...]) -> tuple[np.dtype[Any] | None, int]:
+    """The dtype and the bytes of a tensor; None for strings and for what does not exist."""
+    dtype = DTYPES.get(kind)
+    if dtype is None or dtype.hasobject or min(shape, default=0) < 0:
+        return None, 0
+    return dtype, math.prod(shape) * dtype.itemsize

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.connection import connect
+from clients.async_connection import connect
 from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest, model_digest
 from export.graph.samples import sample

@@ -19,7 +19,7 @@ import numpy as np
 from google.protobuf import text_format
 from rich.table import Table
 
-from clients.connection import Connection, connect
+from clients.async_connection import Connection, connect
 from export.repository import config_file, model_folder, read_config
 from perf.records import file
 from perf.studies.experiment import Origin, command_line, now, origin, progress_line

@@ -90,7 +90,7 @@ def test_callers_that_leave_do_not_end_the_server(client_server: Server, way: st
 
     asyncio.run(concurrently())
     assert tritonserver(client_server.pid) == before
-    assert counted["left"] > 500
+    assert counted["left"] > 100
     assert counted["answered"] > 100
 
 
@@ -173,7 +173,7 @@ def test_nothing_is_cancelled_on_the_wire(client_server: Server) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
     with relay(client_server.grpc_url) as relayed:
         cancel_late_and_close(relayed.url)
-        assert all_ended(relayed, 3)
+        assert all_ended(relayed, 4)  # the blocking call that was left keeps its own
         assert relayed.frames(RST_STREAM) == 0
         # The opening calls have deadlines only where the caller gave one.
         assert not any(b"grpc-timeout" in stream for stream in relayed.sent)
@@ -240,7 +240,7 @@ def test_a_process_waits_for_the_answers_that_it_dropped(
         f"    {before}\n"
         f"    try: model.predict(numpy.full((1, 1), 0.5, numpy.float32), timeout_s={timeout_s})\n"
         f"    except {error}: print('late')\n"
-        "print(len(model._connection._detached._with_deadline), 'left')"
+        "print(model._connection.dropped, 'left')"
     )
     with relay(client_server.grpc_url) as relayed:
         ended = subprocess.run(

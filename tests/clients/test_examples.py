@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from processes import wait_until
 
-from clients.connection import connect
+from clients.async_connection import connect
 from clients.errors import ServerUnreachableError
 from clients.examples import recognize
 from export.models import alphabet, word_image

@@ -25,7 +25,8 @@ from clients import (
     TransportError,
 )
 from clients import protocol as pb
-from clients.connection import BlockingConnection, Connection
+from clients.async_connection import Connection
+from clients.connection import BlockingConnection
 from clients.transport import Transport
 from serve.launcher import Server
 

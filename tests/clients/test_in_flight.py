@@ -9,7 +9,7 @@ import pytest
 from client_calls import address
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
-from clients.connection import Connection
+from clients.async_connection import Connection
 from clients.in_flight import InFlight
 from clients.steps import Step
 from clients.transport import Transport
@@ -67,17 +67,17 @@ def test_places_are_taken_in_turn_and_given_back() -> None:
 def test_requests_in_flight_never_exceed_the_bound(
     client_server: Server, monkeypatch: pytest.MonkeyPatch, coalesce: bool
 ) -> None:
-    once, counts, most = Connection._once, {"now": 0}, [0]
+    call, counts, most = Connection.call, {"now": 0}, [0]
 
-    async def counted(self: Connection, step: Step, request: bytes) -> Any:
+    async def counted(self: Connection, step: Step, model: str) -> Any:
         counts["now"] += 1
         most[0] = max(most[0], counts["now"])
         try:
-            return await once(self, step, request)
+            return await call(self, step, model)
         finally:
             counts["now"] -= 1
 
-    monkeypatch.setattr(Connection, "_once", counted)
+    monkeypatch.setattr(Connection, "call", counted)
 
     async def crowd() -> None:
         url = client_server.grpc_url

@@ -17,7 +17,6 @@ from server_processes import tritonserver
 from sleepers import PLAIN
 
 from clients import AsyncModel, Model, ServerUnreachableError
-from clients.connection import OPTIONS
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -58,8 +57,8 @@ def test_a_server_far_away_is_reached(client_server: Server) -> None:
 def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
     client_server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    quick = [(name, 500 if "keepalive" in name or "ping" in name else value) for name, value in OPTIONS]
-    monkeypatch.setattr("clients.connection.OPTIONS", quick)
+    monkeypatch.setattr("clients.connection.KEEPALIVE_S", 0.5)
+    monkeypatch.setattr("clients.connection.KEEPALIVE_TIMEOUT_S", 0.5)
 
     async def call(url: str) -> None:
         async with AsyncModel("slow", url=url, transport="grpc") as model:

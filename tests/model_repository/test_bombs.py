@@ -12,7 +12,7 @@ from picture_bombs import BOMBS, HARMLESS
 from PIL import Image
 from sleepers import PLAIN
 
-from clients.connection import connect
+from clients.async_connection import connect
 from clients.errors import InvalidInputError
 from clients.examples import read_page
 from export.__main__ import main as export

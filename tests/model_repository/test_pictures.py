@@ -17,7 +17,7 @@ from PIL import Image
 from sleepers import PLAIN
 from tiny_models import save
 
-from clients.connection import connect
+from clients.async_connection import connect
 from clients.errors import InvalidInputError, RequestFailedError
 from clients.examples import classify, read_page
 from export.__main__ import main as export

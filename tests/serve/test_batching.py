@@ -13,7 +13,7 @@ from processes import wait_until
 from sleepers import PLAIN
 from tiny_models import lookup
 
-from clients.connection import connect
+from clients.async_connection import connect
 from clients.errors import RequestFailedError
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, models, read_config, variants

@@ -14,7 +14,7 @@ from processes import descendants
 from sleepers import PLAIN
 from tiny_models import parameters, ragged_padded, save
 
-from clients.connection import connect
+from clients.async_connection import connect
 from clients.errors import RequestFailedError
 from serve.launcher import Settings, launch
 

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from clients.connection import connect
+from clients.async_connection import connect
 from clients.errors import RequestFailedError
 from export.__main__ import main as export
 from export.models import alphabet, word_image

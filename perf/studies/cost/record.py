@@ -1,7 +1,7 @@
 """The record of what a call costs, its ratios and its gates."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -11,48 +11,80 @@ from perf.stats.interval import Interval
 from perf.stats.rounds import paired
 from perf.studies.experiment import Origin
 
-RAW, HTTP, BLOCKING = "raw", "http", "Model http"
+RAW, HTTP, GRPC, SHARED, GRPCIO = "raw", "http", "grpc", "shared_memory", "grpcio alone"
 THEIRS = ("tritonclient http", "tritonclient grpc")
-KINDS = (RAW, HTTP, "grpc", *THEIRS, BLOCKING, "Model grpc")
-"""The clients: `raw` is the floor, then ours for asyncio, tritonclient's for asyncio, and ours that block."""
+TOGETHER = (RAW, HTTP, GRPC, SHARED, GRPCIO, *THEIRS)
+"""The clients for asyncio: the floors over HTTP/1.1 and of grpcio, without any serializer; ours; tritonclient's."""
 
-MOST_OVER_RAW, LEAST_UNDER_THEIRS, MOST_BLOCKING_US = 1.5, 3.5, 60.0
+MERGED = ("http, coalesced", "grpc, coalesced")
+"""Ours with `coalesce=True`, for requests of `MAIN` bytes."""
+
+ALONE_RAW, ALONE_HTTP, ALONE_GRPC = "raw, blocking", "Model http", "Model grpc"
+ALONE = (ALONE_RAW, ALONE_HTTP, ALONE_GRPC, "Model shared_memory", "tritonclient grpc, blocking")
+"""The clients that block, with one call in flight."""
+
+SIZES = (1 << 10, 12_800, 64 << 10, 256 << 10, 600 << 10)
+MAIN = 12_800
+"""The bytes of a request for which the gates are."""
+
+MOST_OVER_RAW, LEAST_UNDER_THEIRS, LEAST_UNDER_THEIRS_GRPC, MOST_BLOCKING_US = 1.5, 3.5, 1.5, 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostCell:
+    """Microseconds of CPU time of a call, one value for each round: in the client's own code, and in the system."""
+
+    client: str
+    request_bytes: int
+    callers: int
+    own_us: tuple[float, ...]
+    system_us: tuple[float, ...]
+
+    @property
+    def all_us(self) -> tuple[float, ...]:
+        """Both together."""
+        return tuple(own + system for own, system in zip(self.own_us, self.system_us, strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)
 class CostRecord(Origin):
-    """Microseconds of CPU time of a call by client, one value for each round; `callers` calls were in flight.
-
-    The clients that block have one call in flight.
-    """
+    """What a call costs each client at each size, measured in turns."""
 
     KIND: ClassVar[str] = "cost"
-    FORMAT: ClassVar[int] = 1
-    callers: int
-    request_bytes: int
-    cost_us: Mapping[str, tuple[float, ...]]
+    FORMAT: ClassVar[int] = 2
+    cells: tuple[CostCell, ...]
 
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""
         return file.write(self, folder / "cost.json")
 
 
-def over(cost_us: Mapping[str, Sequence[float]], kind: str, other: str) -> Interval:
-    """The cost of one client over that of another, from the ratio of each round."""
-    return paired(cost_us[kind], cost_us[other])
+def find(cells: Sequence[CostCell], client: str, size: int = MAIN) -> CostCell | None:
+    """The cell of one client; None if it was not measured."""
+    return next((cell for cell in cells if (cell.client, cell.request_bytes) == (client, size)), None)
 
 
-def missed(cost_us: Mapping[str, Sequence[float]]) -> list[str]:
+def over(cells: Sequence[CostCell], client: str, other: str, size: int = MAIN) -> Interval | None:
+    """The cost of one client over that of another, from the ratio of each round; None if one was not measured."""
+    first, second = find(cells, client, size), find(cells, other, size)
+    return paired(first.all_us, second.all_us) if first and second else None
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for a table."""
+    return f"{size / 1024:.0f} KB" if size % 1024 == 0 else f"{size / 1000:.1f} KB"
+
+
+def missed(cells: Sequence[CostCell]) -> list[str]:
     """The gates that the medians miss, in words."""
     words = []
-    if (ratio := over(cost_us, HTTP, RAW).value) > MOST_OVER_RAW:
-        words.append(f"AsyncModel over HTTP costs {ratio:.2f} of the floor, more than {MOST_OVER_RAW}")
-    theirs = {kind: over(cost_us, kind, HTTP).value for kind in THEIRS if kind in cost_us}
-    words += [
-        f"{kind} costs {ratio:.2f} of AsyncModel over HTTP, less than {LEAST_UNDER_THEIRS}"
-        for kind, ratio in theirs.items()
-        if ratio < LEAST_UNDER_THEIRS
-    ]
-    if (middle := statistics.median(cost_us[BLOCKING])) > MOST_BLOCKING_US:
+    if (ratio := over(cells, HTTP, RAW)) and ratio.value > MOST_OVER_RAW:
+        words.append(f"AsyncModel over HTTP costs {ratio.value:.2f} of the floor, more than {MOST_OVER_RAW}")
+    limits = [(HTTP, theirs, LEAST_UNDER_THEIRS) for theirs in THEIRS] + [(GRPC, THEIRS[1], LEAST_UNDER_THEIRS_GRPC)]
+    for ours, theirs, least in limits:
+        if (ratio := over(cells, theirs, ours)) and ratio.value < least:
+            words.append(f"{theirs} costs {ratio.value:.2f} of AsyncModel over {ours}, less than {least}")
+    blocking = find(cells, ALONE_HTTP)
+    if blocking and (middle := statistics.median(blocking.all_us)) > MOST_BLOCKING_US:
         words.append(f"Model over HTTP costs {middle:.0f} us, more than {MOST_BLOCKING_US:.0f}")
     return words

@@ -8,7 +8,7 @@ from perf.scale.rules import FIELD
 from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
 from perf.studies.cluster.faults import KILL_DOOR
-from perf.studies.cost.record import HTTP, RAW, over
+from perf.studies.cost.record import ALONE, GRPC, HTTP, MAIN, MERGED, RAW, THEIRS, TOGETHER, find, over, size_text
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
@@ -95,9 +95,12 @@ def _cluster() -> str:
 @experiment("cost --rounds 7", page="../../clients/README.md")
 def _cost() -> str:
     """What does a call cost its client in CPU time?"""
-    record = experiments.cost_record()
-    costs = ", ".join(f"{kind} {statistics.median(values):.0f} us" for kind, values in record.cost_us.items())
-    return f"{costs}; http / raw {interval_text(over(record.cost_us, HTTP, RAW))}"
+    cells = experiments.cost_record().cells
+    main = [cell for name in (*TOGETHER, *MERGED, *ALONE) if (cell := find(cells, name))]
+    parts = [f"{cell.client} {statistics.median(cell.all_us):.0f} us" for cell in main]
+    pairs = [(HTTP, RAW), (THEIRS[1], GRPC)]
+    parts += [f"{a} / {b} {interval_text(ratio)}" for a, b in pairs if (ratio := over(cells, a, b))]
+    return f"with {size_text(MAIN)}: {', '.join(parts)}"
 
 
 @experiment("goodput --live --seeds 5", page="goodput/README.md")

@@ -13,7 +13,7 @@ from sleepers import PLAIN, send, sleeper
 from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.connection import Connection, connect
+from clients.async_connection import Connection, connect
 from perf.simulate.batcher.request import MS, Request
 from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules

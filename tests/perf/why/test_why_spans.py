@@ -12,7 +12,7 @@ import pytest
 from sleepers import PLAIN, sleeper
 from streams import counted
 
-from clients.connection import Connection, connect
+from clients.async_connection import Connection, connect
 from perf.why.__main__ import main
 from serve.launcher import Server, Settings, launch
 from serve.management import traces

@@ -19,7 +19,7 @@ from sleepers import PLAIN
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
-from clients.connection import Connection, connect
+from clients.async_connection import Connection, connect
 from serve.launcher import Settings, launch
 
 Sizes = list[tuple[int, int]]
