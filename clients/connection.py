@@ -17,7 +17,7 @@ from . import cancelling, grpc_wire, proxies
 from .endpoint import DEFAULT_URL, Endpoint, Options
 from .errors import AddressError, ClientError, ServerUnreachableError, TlsError, explained, timed_out
 from .http2 import Call, Http2, Http2Error
-from .line import Line
+from .line import LATER, Line, OutOfTimeError
 from .rest import deadline_of, left_s
 from .steps import Step, deadline_after, seconds_until
 
@@ -96,6 +96,7 @@ class BlockingConnection(Channel):
         super().__init__(url, reconnect_s)
         self._idle: list[_Line] = []
         self._busy: set[_Line] = set()
+        self._torn: list[_Line] = []
         self._changed, self._closed = threading.Condition(), False
         self.dropped = 0
 
@@ -122,21 +123,37 @@ class BlockingConnection(Channel):
         raise grpc_wire.broken(call, self.url, model) from call.error
 
     def _make(self, line: "_Line", call: Call, deadline: float | None, *, may_cancel: bool) -> None:
-        """Make one call on a connection; one that is left without an answer goes on, or is cancelled on the server."""
+        """Make one call on a connection; one that is left without an answer goes on, or is cancelled on the server.
+
+        After Ctrl-C, which may come between bytes and their count, the connection is of no more use.
+        """
         with self._changed:
             self._busy.add(line)
         try:
             line.ask(call, deadline)
-        except BaseException:  # out of time, or Ctrl-C
+        except OutOfTimeError:
             if may_cancel or not call.stream:
                 line.cancel(call)
                 self._give_back(line)
             else:
+                line.http2.keep(call)
                 with self._changed:
                     self.dropped += 1
                 threading.Thread(target=self._finish, args=(line, call), daemon=True).start()
             raise
+        except BaseException:
+            self._tear(line, at_once=may_cancel)
+            raise
         self._give_back(line)
+
+    def _tear(self, line: "_Line", *, at_once: bool) -> None:
+        """Give up a connection, now or with this one if the server would not survive that."""
+        with self._changed:
+            self._busy.discard(line)
+            if not at_once:
+                self._torn.append(line)
+        if at_once:
+            line.close()
 
     def _finish(self, line: "_Line", call: Call) -> None:
         """Read the answer to a call whose caller has left."""
@@ -212,7 +229,7 @@ class BlockingConnection(Channel):
         with self._changed:
             self._changed.wait_for(lambda: not self.dropped, cancelling.CLOSE_S)
             self._closed = True
-            lines, self._idle = self._idle, []
+            lines, self._idle, self._torn = [*self._idle, *self._torn], [], []
             busy = list(self._busy) if self.cancels else []
         for line in lines:
             line.close()
@@ -243,19 +260,21 @@ class _Line(Line):
         try:
             while self.is_readable() and self.http2.takes:
                 self._receive(0 if self._is_tls else socket.MSG_DONTWAIT)
+        except LATER:
+            pass
         except (OSError, Http2Error):
             return False
         return self.http2.takes
 
     def ask(self, call: Call, deadline: float | None, *, again: bool = False) -> None:
-        """Make one call, or wait for it again; raises `TimeoutError`, and sets the error of any other end."""
+        """Make one call, or wait for it again; raises `OutOfTimeError`, and sets the error of any other end."""
         self._is_awaited = partial(getattr, call, "is_over")
         try:
             if not again:
                 self._call, self._is_whole = call, False
                 self.http2.ask(call)
             self.run(deadline)
-        except TimeoutError:
+        except OutOfTimeError:
             raise
         except (OSError, Http2Error) as error:
             self.http2.ended(error)
@@ -293,7 +312,7 @@ class _Line(Line):
             self._pinged = self._pinged and not events & select.POLLIN
             return bool(events & ~select.POLLOUT)
         if deadline is not None and not seconds_until(deadline):
-            raise TimeoutError
+            raise OutOfTimeError
         self._doubt()
         return False
 
