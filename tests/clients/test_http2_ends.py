@@ -17,7 +17,16 @@ from h2.settings import SettingCodes
 from h2_server import H2Server, Peer, double, h2_server
 from processes import wait_until
 
-from clients import AsyncModel, ClientError, Model, ServerUnreachableError, TimedOutError, async_connection, connection
+from clients import (
+    AsyncModel,
+    ClientError,
+    Model,
+    ServerUnreachableError,
+    TimedOutError,
+    async_connection,
+    connection,
+    idle,
+)
 from clients import protocol as pb
 from clients.http2 import ACK, GOAWAY, LARGEST, PING, SETTINGS, Http2, frame
 
@@ -246,3 +255,20 @@ def test_no_byte_overtakes_one_that_asyncio_keeps() -> None:
             return is_full
 
     assert asyncio.run(fill())
+
+
+def test_an_idle_connection_listens_to_its_server(server: H2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that stops waits for connections that do not."""
+    monkeypatch.setattr(idle, "LOOK_S", 0.05)
+    heard: list[str] = []
+    with Model("m", url=server.url, transport="grpc", timeout_s=LIMIT_S) as model:
+        (peer,) = server.peers
+        monkeypatch.setattr(peer, "handle", lambda event: heard.append(type(event).__name__))
+        with peer.lock:
+            peer.h2.ping(b"anybody?")
+            peer.flush()
+        assert wait_until(lambda: "PingAckReceived" in heard, seconds=LIMIT_S)
+        peer.client.sendall(frame(GOAWAY, 0, 0, LARGEST.to_bytes(4) + bytes(4)))
+        assert wait_until(lambda: peer.client.fileno() == -1, seconds=LIMIT_S)
+        np.testing.assert_array_equal(model.predict(ROWS[:9]), 2 * ROWS[:9])
+    assert len(server.peers) == 2
