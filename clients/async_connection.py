@@ -248,8 +248,9 @@ class _Line(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio once connected, with TLS after its handshake."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=0)  # a byte that it keeps must not be overtaken
         self._is_tls = transport.get_extra_info("ssl_object") is not None
+        # A byte that asyncio keeps must not be overtaken; with TLS it counts from the limit on, without from above it.
+        self._transport.set_write_buffer_limits(high=1 if self._is_tls else 0, low=0)
         opened: socket.socket = transport.get_extra_info("socket")
         self._file = opened.fileno()
         prepare(opened)

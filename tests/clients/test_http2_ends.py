@@ -5,12 +5,15 @@ import contextlib
 import os
 import signal
 import socket
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import certificates
 import numpy as np
 import pytest
 from h2.settings import SettingCodes
@@ -23,6 +26,7 @@ from clients import (
     Model,
     ServerUnreachableError,
     TimedOutError,
+    Tls,
     async_connection,
     connection,
     idle,
@@ -41,20 +45,20 @@ def server() -> Iterator[H2Server]:
         yield running
 
 
-def blocking(url: str, array: Any = ROWS, **options: Any) -> Any:
+def blocking(url: str, array: Any = ROWS, tls: Tls | None = None, **options: Any) -> Any:
     """The answer, or the error, of a `Model`."""
     try:
-        with Model("m", url=url, transport="grpc", timeout_s=LIMIT_S) as model:
+        with Model("m", url=url, transport="grpc", timeout_s=LIMIT_S, tls=tls) as model:
             return model.predict(array, **options)
     except ClientError as error:
         return error
 
 
-def awaiting(url: str, array: Any = ROWS, **options: Any) -> Any:
+def awaiting(url: str, array: Any = ROWS, tls: Tls | None = None, **options: Any) -> Any:
     """The same of an `AsyncModel`."""
 
     async def call() -> Any:
-        async with AsyncModel("m", url=url, transport="grpc", timeout_s=LIMIT_S) as model:
+        async with AsyncModel("m", url=url, transport="grpc", timeout_s=LIMIT_S, tls=tls) as model:
             return await model.predict(array, **options)
 
     try:
@@ -65,6 +69,19 @@ def awaiting(url: str, array: Any = ROWS, **options: Any) -> Any:
 
 BOTH = pytest.mark.parametrize("call", [blocking, awaiting])
 Calling = Callable[..., Any]
+
+
+@BOTH
+@pytest.mark.parametrize("window", [70_000, 4 << 20])
+def test_requests_of_every_size_over_tls(server: H2Server, call: Calling, window: int, tmp_path: Path) -> None:
+    certificates.make(tmp_path)
+    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    server.tls.set_alpn_protocols(["h2"])
+    server.settings = {SettingCodes.INITIAL_WINDOW_SIZE: window}
+    for count in (1, 20_000, 300_000):
+        rows = np.arange(count, dtype=np.float32)[:, None]
+        np.testing.assert_array_equal(call(server.url, rows, Tls(ca=tmp_path / "ca.pem")), 2 * rows)
 
 
 @BOTH
