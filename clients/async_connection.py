@@ -28,6 +28,10 @@ PIECE_BYTES = 64 << 10
 """The largest piece that asyncio is given; of one that the system does not take, it keeps a copy."""
 
 
+READ_S = 1.0
+"""How long answers are read from a connection on which nothing can be sent any more."""
+
+
 class Connection(Channel):
     """A connection for asyncio, which belongs to the event loop that it is first used in.
 
@@ -85,7 +89,9 @@ class Connection(Channel):
             line.http2.reset(call)
             line.plan()
             line.check_idle()
-        elif self._in_flight:
+            return
+        line.http2.keep(call)
+        if self._in_flight:
             self._in_flight.stay()
             call.after = self._in_flight.leave
 
@@ -242,8 +248,9 @@ class _Line(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio once connected, with TLS after its handshake."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=1, low=0)
         self._is_tls = transport.get_extra_info("ssl_object") is not None
+        # A byte that asyncio keeps must not be overtaken; with TLS it counts from the limit on, without from above it.
+        self._transport.set_write_buffer_limits(high=1 if self._is_tls else 0, low=0)
         opened: socket.socket = transport.get_extra_info("socket")
         self._file = opened.fileno()
         prepare(opened)
@@ -310,9 +317,11 @@ class _Line(asyncio.BufferedProtocol):
         try:
             while not (self._is_full or self._transport.is_closing()) and (out or self.http2.go_on()):
                 self._send_some(out)
-        except OSError as error:
-            self._end(error)
-            self.abort()
+        except OSError:
+            # The server may have answered before it closed the connection; reading finds its end.
+            self.http2.takes = False
+            out.clear()
+            self.loop.call_later(READ_S, self.abort)
 
     def _send_some(self, out: list[Piece]) -> None:
         if not self._is_tls:
@@ -328,7 +337,7 @@ class _Line(asyncio.BufferedProtocol):
             if size + len(piece) > PIECE_BYTES:
                 break
             size, count = size + len(piece), count + 1
-        piece = b"".join(out[:count]) if count else memoryview(out[0])[:PIECE_BYTES]
+        piece = b"".join(out[:count]) if count else bytes(memoryview(out[0])[:PIECE_BYTES])
         drop(out, len(piece))
         self._transport.write(piece)
 

@@ -17,7 +17,8 @@ from . import cancelling, grpc_wire, proxies
 from .endpoint import DEFAULT_URL, Endpoint, Options
 from .errors import AddressError, ClientError, ServerUnreachableError, TlsError, explained, timed_out
 from .http2 import Call, Http2
-from .line import AnswerError, Line
+from .idle import Idle
+from .line import LATER, AnswerError, Line, OutOfTimeError
 from .rest import deadline_of, left_s
 from .steps import Step, deadline_after, seconds_until
 
@@ -36,6 +37,9 @@ client that sends them more often than every 300 s."""
 
 KEEPALIVE_TIMEOUT_S = 20.0
 """How long the answer to a ping, or the acknowledgement of sent bytes, may take before the host counts as gone."""
+
+MOST_TORN = 64
+"""How many connections on which a call was interrupted are kept for a server that does not survive cancellations."""
 
 ATTEMPTS = 5
 """How often a request is sent that the server has certainly not run."""
@@ -94,8 +98,9 @@ class BlockingConnection(Channel):
 
     def __init__(self, url: str | Endpoint, *, reconnect_s: float = RECONNECT_S) -> None:
         super().__init__(url, reconnect_s)
-        self._idle: list[_Line] = []
+        self._idle = Idle[_Line]()
         self._busy: set[_Line] = set()
+        self._torn: list[_Line] = []
         self._changed, self._closed = threading.Condition(), False
         self.dropped = 0
 
@@ -122,21 +127,38 @@ class BlockingConnection(Channel):
         raise grpc_wire.broken(call, self.url, model) from call.error
 
     def _make(self, line: "_Line", call: Call, deadline: float | None, *, may_cancel: bool) -> None:
-        """Make one call on a connection; one that is left without an answer goes on, or is cancelled on the server."""
+        """Make one call on a connection; one that is left without an answer goes on, or is cancelled on the server.
+
+        After Ctrl-C, which may come between bytes and their count, the connection is of no more use.
+        """
         with self._changed:
             self._busy.add(line)
         try:
             line.ask(call, deadline)
-        except BaseException:  # out of time, or Ctrl-C
+        except OutOfTimeError:
             if may_cancel or not call.stream:
                 line.cancel(call)
                 self._give_back(line)
             else:
+                line.http2.keep(call)
                 with self._changed:
                     self.dropped += 1
                 threading.Thread(target=self._finish, args=(line, call), daemon=True).start()
             raise
+        except BaseException:
+            self._tear(line, at_once=may_cancel)
+            raise
         self._give_back(line)
+
+    def _tear(self, line: "_Line", *, at_once: bool) -> None:
+        """Give up a connection, or keep it until its call has surely ended, if the server would not survive that."""
+        with self._changed:
+            self._busy.discard(line)
+            self._torn.append(line)
+            count = len(self._torn) if at_once else max(0, len(self._torn) - MOST_TORN)
+            over, self._torn = self._torn[:count], self._torn[count:]
+        for each in over:
+            each.close()
 
     def _finish(self, line: "_Line", call: Call) -> None:
         """Read the answer to a call whose caller has left."""
@@ -155,21 +177,18 @@ class BlockingConnection(Channel):
         """An idle connection that the server has not closed."""
         if self._closed:
             raise ValueError("the connection was closed")
-        while True:
-            try:
-                line = self._idle.pop()
-            except IndexError:  # none is left; other threads may take connections out too
-                return None
+        while line := self._idle.take():
             if line.is_usable():
                 return line
             line.close()
+        return None
 
     def _give_back(self, line: "_Line") -> None:
         with self._changed:
             self._busy.discard(line)
             keeps = line.http2.takes and not self._closed
             if keeps:
-                self._idle.append(line)
+                self._idle.put(line)
         if not keeps:
             line.close()
 
@@ -212,9 +231,10 @@ class BlockingConnection(Channel):
         with self._changed:
             self._changed.wait_for(lambda: not self.dropped, cancelling.CLOSE_S)
             self._closed = True
-            lines, self._idle = self._idle, []
+            torn, self._torn = self._torn, []
             busy = list(self._busy) if self.cancels else []
-        for line in lines:
+        self._idle.close()
+        for line in torn:
             line.close()
         for line in busy:
             line.end()
@@ -239,28 +259,40 @@ class _Line(Line):
         self.run(deadline)
 
     def is_usable(self) -> bool:
-        """Whether another call may begin; reads what came since the last one."""
+        """Whether another call may begin; reads what came since the last one, and answers it."""
         try:
             while self.is_readable() and self.http2.takes:
                 self._receive(0 if self._is_tls else socket.MSG_DONTWAIT)
+            if self.unsent:
+                self._send()
+        except LATER:
+            pass
         except (OSError, AnswerError):
             return False
         return self.http2.takes
 
     def ask(self, call: Call, deadline: float | None, *, again: bool = False) -> None:
-        """Make one call, or wait for it again; raises `TimeoutError`, and sets the error of any other end."""
+        """Make one call, or wait for it again; raises `OutOfTimeError`, and sets the error of any other end."""
         self._is_awaited = partial(getattr, call, "is_over")
         try:
             if not again:
                 self._call, self._is_whole = call, False
                 self.http2.ask(call)
             self.run(deadline)
-        except TimeoutError:
+        except OutOfTimeError:
             raise
         except (OSError, AnswerError) as error:
             self.http2.ended(error)
         if call.error and not self._is_whole:
             call.is_unknown = True  # the server has not all of it
+
+    def fileno(self) -> int:
+        """The descriptor of the socket, -1 once it is closed."""
+        return self._socket.fileno()
+
+    def has_more(self) -> bool:
+        """Whether there is something to send."""
+        return bool(self.unsent)
 
     def cancel(self, call: Call) -> None:
         """Cancel a call on the server."""
@@ -293,7 +325,7 @@ class _Line(Line):
             self._pinged = self._pinged and not events & select.POLLIN
             return bool(events & ~select.POLLOUT)
         if deadline is not None and not seconds_until(deadline):
-            raise TimeoutError
+            raise OutOfTimeError
         self._doubt()
         return False
 

@@ -22,6 +22,8 @@ CODES = (
 )
 """The names of gRPC's status codes, from 0 on."""
 
+_NAMES = {f"{code}": name for code, name in enumerate(CODES)}
+
 # The status of an answer that is not gRPC's, from the code of HTTP.
 _OF_HTTP = {
     "400": "INTERNAL",
@@ -112,12 +114,12 @@ def _parser(method: str) -> Any:
 
 
 def _refused(head: dict[str, str], status: str | None, url: str, model: str) -> ClientError:
-    if status is None or not status.isdigit() or int(status) >= len(CODES):
+    if (name := _NAMES.get(status or "")) is None:
         code = head.get(":status", "")
         if code == "200":
             return explained("UNKNOWN", f"an answer with the status {status}", url, model)
         return explained(_OF_HTTP.get(code, "UNKNOWN"), f"Received http2 header with status: {code}", url, model)
-    return explained(CODES[int(status)], unquote(head.get("grpc-message", "")), url, model)
+    return explained(name, unquote(head.get("grpc-message", "")), url, model)
 
 
 def broken(call: Call, url: str, model: str) -> ClientError:

@@ -14,7 +14,7 @@ from .line import AnswerError, Piece
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 FRAME_HEAD = 9
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
+DATA, HEADERS, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, *range(3, 10)
 END_STREAM = ACK = 1
 END_HEADERS, PADDED, PRIORITY = 4, 8, 32
 NO_ERROR, REFUSED, CANCEL = 0, 7, 8
@@ -36,7 +36,10 @@ LARGEST = (1 << 31) - 1
 MOST_PIECES = 256
 """About how many pieces wait to be sent; those of larger requests follow."""
 
-_FIRST_WINDOW, _FIRST_FRAME = 65_535, 16_384
+_FIRST_WINDOW, _FIRST_FRAME, _LAST_FRAME = 65_535, 16_384, (1 << 24) - 1
+_SIZES = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
+_OF_CONNECTION, _OF_STREAM = (SETTINGS, PING, GOAWAY), (DATA, HEADERS, RST_STREAM)
+_RANGES = {_WINDOW: (0, LARGEST), _FRAME_BYTES: (_FIRST_FRAME, _LAST_FRAME)}
 _HEAD = struct.Struct(">IBI")  # length and type, flags, stream
 _NUMBER = struct.Struct(">I")
 _SETTING = struct.Struct(">HI")
@@ -99,6 +102,11 @@ def _text(text: str) -> bytes:
     return bytes(size) + content
 
 
+def _readable(text: str | bytes) -> str:
+    """A text of a head; one with other bytes than UTF-8 must not end the calls of others."""
+    return text if isinstance(text, str) else text.decode(errors="replace")
+
+
 class Http2:
     """The state of one connection: `out` is what has to be sent, `room` where to receive to.
 
@@ -119,12 +127,15 @@ class Http2:
         self._window = self._first_window = _FIRST_WINDOW
         self._frame, self._taken = _FIRST_FRAME, 0
         self._decoder, self._known = Decoder(HEAD_BYTES), dict[bytes, dict[str, str]]()
-        self._block, self._block_flags = b"", 0
+        self._block, self._block_flags, self._block_stream = b"", 0, 0
         self._inside: Call | None = None  # the one in the middle of whose message the bytes are
         self._inside_flags = self._missing = 0
 
     def ask(self, call: Call) -> None:
-        """Send a request as soon as the server has room for it."""
+        """Send a request as soon as the server has room for it; on a connection that takes none, it ends at once."""
+        if not self.takes:
+            self._end_unseen(call)
+            return
         size, most = call.left, min(self._window, self._first_window, self._frame)
         if self._waiting or not 0 < size <= most or not self._has_stream():
             self._waiting.append(call)
@@ -140,9 +151,15 @@ class Http2:
 
     def reset(self, call: Call) -> None:
         """Cancel a call on the server; its answer is not read."""
+        self.keep(call)
         self._forget(call)
         if self.calls.pop(call.stream, None):
             self.out.append(frame(RST_STREAM, 0, call.stream, _NUMBER.pack(CANCEL)))
+
+    def keep(self, call: Call) -> None:
+        """Copy what is not sent yet, since the caller leaves and may change its arrays."""
+        self.out[:] = map(bytes, self.out)
+        call.pieces = [*map(bytes, call.pieces)]
 
     def all(self) -> list[Call]:
         """The calls that have not ended."""
@@ -166,6 +183,8 @@ class Http2:
                 self._send_some(call, min(room, self._frame, call.left))
             if not call.left:
                 self._waiting.remove(call)
+        if not self.takes:
+            self._end_unopened()
         return len(self.out) > before
 
     def _send_some(self, call: Call, size: int) -> None:
@@ -213,6 +232,7 @@ class Http2:
         end, begin, buffer = self._have + count, 0, self._buffer
         while end - begin >= FRAME_HEAD:
             mixed, flags, stream = _HEAD.unpack_from(buffer, begin)
+            stream &= LARGEST  # the first bit is to be ignored
             kind, begins, after = mixed & 255, begin + FRAME_HEAD, begin + FRAME_HEAD + (mixed >> 8)
             if not self.is_ready and (kind != SETTINGS or stream):
                 raise Http2Error(f"not an answer of HTTP/2: {bytes(buffer[: min(end, 40)])!r}")
@@ -228,7 +248,7 @@ class Http2:
                     call.body.add(self._view[begins:after])
             elif not (kind == HEADERS and self._knew(flags, stream, begins, after)):
                 try:
-                    self._frame_came(kind, flags, stream & LARGEST, begins, after)
+                    self._frame_came(kind, flags, stream, begins, after)
                 except (struct.error, HPACKError, IndexError, UnicodeDecodeError) as error:
                     raise Http2Error(f"not an answer of HTTP/2: {error}") from error
             begin = after
@@ -274,8 +294,7 @@ class Http2:
             self._end(call, error)
 
     def _frame_came(self, kind: int, flags: int, stream: int, begin: int, end: int) -> None:
-        if self._block_flags and kind != CONTINUATION:
-            raise Http2Error("a head that is not continued")
+        self._check(kind, stream, end - begin)
         if kind == DATA:
             self._data(flags, stream, begin, end)
         elif kind in (HEADERS, CONTINUATION):
@@ -293,28 +312,47 @@ class Http2:
         elif kind == GOAWAY:
             self._leave(_NUMBER.unpack_from(self._buffer, begin)[0] & LARGEST)
 
+    def _check(self, kind: int, stream: int, size: int) -> None:
+        """Raise `Http2Error` for a frame that may not come now, not on this stream, or not with this size."""
+        if (stream if kind == CONTINUATION else 0) != self._block_stream or kind == PUSH_PROMISE:
+            raise Http2Error(f"a frame of kind {kind} where none may be")
+        if (kind in _OF_CONNECTION and stream) or (kind in _OF_STREAM and not stream):
+            raise Http2Error(f"a frame of kind {kind} on stream {stream}")
+        if (
+            size != _SIZES.get(kind, size)
+            or (kind == SETTINGS and size % _SETTING.size)
+            or (kind == GOAWAY and size < 8)
+        ):
+            raise Http2Error(f"a frame of kind {kind} with {size} bytes")
+
+    def _content(self, flags: int, begin: int, end: int) -> tuple[int, int]:
+        """Where a frame's content is, without padding and priority."""
+        padding = self._buffer[begin] if flags & PADDED else 0
+        begin += (1 if flags & PADDED else 0) + (5 if flags & PRIORITY else 0)
+        if begin > end - padding:
+            raise Http2Error("a frame of more padding than bytes")
+        return begin, end - padding
+
     def _data(self, flags: int, stream: int, begin: int, end: int) -> None:
         self._taken += end - begin
         call = self.calls.get(stream)
-        if flags & PADDED:
-            begin, end = begin + 1, end - self._buffer[begin]
+        begin, end = self._content(flags & PADDED, begin, end)
         if call and end > begin:
             call.body.add(self._view[begin:end])
         if call and flags & END_STREAM:
             self._answered(call)
 
     def _head(self, kind: int, flags: int, stream: int, begin: int, end: int) -> None:
-        if kind == HEADERS and flags & (PADDED | PRIORITY):
-            padding = self._buffer[begin] if flags & PADDED else 0
-            begin += (1 if flags & PADDED else 0) + (5 if flags & PRIORITY else 0)
-            end -= padding
+        if kind == HEADERS:
+            begin, end = self._content(flags, begin, end)
+            self._block_flags, self._block_stream = flags & END_STREAM | 2, stream
         self._block += bytes(self._view[begin:end])
-        self._block_flags |= flags & END_STREAM | 2
         if len(self._block) > HEAD_BYTES:
             raise Http2Error(f"the head of an answer has more than {HEAD_BYTES} bytes")
         if not flags & END_HEADERS:
             return
-        block, is_end, self._block, self._block_flags = self._block, self._block_flags & END_STREAM, b"", 0
+        block, is_end = self._block, self._block_flags & END_STREAM
+        self._block, self._block_flags, self._block_stream = b"", 0, 0
         fields = self._fields(block)
         if call := self.calls.get(stream):
             call.head = {**call.head, **fields}
@@ -338,7 +376,7 @@ class Http2:
         """The fields of a head; one of references alone leaves the table as it is, so it means the same next time."""
         if (fields := self._known.get(block)) is not None:
             return fields
-        fields = {str(name): str(value) for name, value in self._decoder.decode(block)}
+        fields = {_readable(name): _readable(value) for name, value in self._decoder.decode(block, raw=True)}
         if not block or min(block) < 128 or len(self._known) >= MOST_HEADS:
             self._known.clear()
         else:
@@ -356,6 +394,9 @@ class Http2:
     def _set(self, begin: int, end: int) -> None:
         for place in range(begin, end, _SETTING.size):
             name, value = _SETTING.unpack_from(self._buffer, place)
+            least, most = _RANGES.get(name, (0, value))
+            if not least <= value <= most:
+                raise Http2Error(f"a value of {value} for setting {name}")
             if name == _MOST_STREAMS:
                 self._most_streams = value
             elif name == _FRAME_BYTES:
@@ -373,16 +414,27 @@ class Http2:
             self._forget(call)
             call.is_unknown = code == REFUSED
             self._end(call, ResetError(code))
+            self.go_on()
 
     def _leave(self, last: int) -> None:
         """Begin no more calls, and end those that the server will not look at."""
         self.takes = False
-        unseen = [call for stream, call in self.calls.items() if stream > last]
-        for call in [*unseen, *(call for call in self._waiting if not call.stream)]:
-            self.calls.pop(call.stream, None)
+        for call in [call for stream, call in self.calls.items() if stream > last]:
+            del self.calls[call.stream]
             self._forget(call)
-            call.is_unknown = True
-            self._end(call, ConnectionResetError("the server closes the connection"))
+            self._end_unseen(call)
+        self._end_unopened()
+
+    def _end_unopened(self) -> None:
+        """End the calls of which nothing was sent."""
+        for call in [call for call in self._waiting if not call.stream]:
+            self._waiting.remove(call)
+            self._end_unseen(call)
+
+    def _end_unseen(self, call: Call) -> None:
+        """End a call that the server has certainly not run."""
+        call.is_unknown = True
+        self._end(call, ConnectionResetError("the server closes the connection"))
 
     def _answered(self, call: Call) -> None:
         del self.calls[call.stream]

@@ -17,6 +17,10 @@ MOST_PIECES = 512
 """How many pieces one call of the system sends; it refuses more than 1024."""
 
 
+class OutOfTimeError(TimeoutError):
+    """The caller's time is over, which the operating system's own `TimeoutError` does not say."""
+
+
 class AnswerError(Exception):
     """What came is not an answer of the protocol, or not a whole one."""
 
@@ -65,9 +69,16 @@ class Line:
         return bool(self._poll.poll(0))
 
     def run(self, deadline: float | None) -> None:
-        """Send and receive until `is_over`; raises `TimeoutError`, another `OSError`, or what the reader raises."""
+        """Send and receive until `is_over`; raises `OutOfTimeError`, an `OSError`, or what the reader raises.
+
+        What has come by the deadline is looked at once, but a server that goes on sending gains no time.
+        """
         self._send()
+        is_late = False
         while not self.is_over():
+            if is_late:
+                raise OutOfTimeError
+            is_late = deadline is not None and not seconds_until(deadline)
             if self._wait(deadline):
                 try:
                     self._receive()
@@ -82,7 +93,7 @@ class Line:
             return True  # receiving waits by itself
         events = self._events(None if deadline is None else seconds_until(deadline))
         if not events:
-            raise TimeoutError
+            raise OutOfTimeError
         return bool(events & ~select.POLLOUT)
 
     def _events(self, seconds: float | None) -> int:

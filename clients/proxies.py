@@ -14,9 +14,9 @@ _ANSWER_BYTES = 16 << 10
 
 
 def of(endpoint: Endpoint) -> str | None:
-    """The address of the proxy to use for a server, None for none."""
+    """The address of the proxy to use for a server, None for none; gRPC uses no proxy that wants TLS itself."""
     found = next((value for name in NAMES if (value := os.environ.get(name))), None)
-    if found is None or not endpoint.may_use_proxy():
+    if found is None or not endpoint.may_use_proxy() or "://" in found.removeprefix("http://"):
         return None
     without = next((value for name in ("no_grpc_proxy", "no_proxy") if (value := os.environ.get(name))), "")
     return None if _is_among(endpoint.host, without) else found
@@ -31,7 +31,11 @@ def _is_among(host: str, without: str) -> bool:
 def connect(proxy: str, endpoint: Endpoint, seconds: float | None) -> socket.socket:
     """A socket to the server, through the proxy; raises `OSError`."""
     address = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-    opened = socket.create_connection((address.hostname or "", address.port or 80), seconds)
+    try:
+        where = (address.hostname or "", address.port or 80)
+    except ValueError as error:
+        raise ConnectionRefusedError(f"the environment names a proxy that is no address: {error}") from error
+    opened = socket.create_connection(where, seconds)
     try:
         target = f"{endpoint.host}:{endpoint.port}"
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]

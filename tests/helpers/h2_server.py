@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -116,12 +117,15 @@ class H2Server:
         self.settings: dict[SettingCodes | int, int] = {}
         self.version, self.infers, self.holds_windows = "2.51.0", 0, False
         self.peers: list[Peer] = []
+        self.tls: ssl.SSLContext | None = None
         self.url = ""
 
     def accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
+                if self.tls:
+                    client = self.tls.wrap_socket(client, server_side=True)
                 h2 = H2Connection(H2Configuration(client_side=False, header_encoding=None))
                 h2.local_settings.update(self.settings)
                 h2.local_settings.acknowledge()
