@@ -75,11 +75,7 @@ def from_program(path: Path) -> Source:
 
 
 def from_factory(text: str, *, open_axes: bool = False) -> Source:
-    """Call `module:function` and export what it returns; raises `Mistake`.
-
-    The batch is open if torch can trace one. With `open_axes` it must be, and so must all axes that the module does not
-    fix.
-    """
+    """Call `module:function` and export what it returns, with all axes open that can be; raises `Mistake`."""
     module, inputs, tensors, outputs = _call_factory(text)
     module.eval()
     # Two rows, because the exporter fixes the batch axis to 1 for an example of one row.
@@ -97,8 +93,6 @@ def from_factory(text: str, *, open_axes: bool = False) -> Source:
             shapes = tuple(_shapes(tensor, open_axes) for tensor in two_rows)
             model = _graph(module, two_rows, inputs, outputs, shapes, text)
         except Mistake:
-            if open_axes:
-                raise
             # The trace fixes the batch. The graph may still be rewritten, and the proof then decides.
             model = _graph(module, tuple(tensors), inputs, outputs, None, text)
     examples = _named(inputs, tensors)
@@ -182,9 +176,7 @@ def _graph(
                 verbose=False,
             )
         except Exception as error:
-            raise Mistake(
-                f"{text}: torch cannot export it to ONNX ({first_line(error.__cause__ or error)})."
-            ) from error
+            raise Mistake(f"{text}: torch cannot export it to ONNX ({first_line(error)}).") from error
         return load(path)
 
 

@@ -200,15 +200,3 @@ def steps() -> tuple[nn.Module, dict[str, Tensor]]:
             return out
 
     return Widths().eval(), {"image": torch.randn(2, 1, 32, 20), "widths": torch.tensor([20, 8])}
-
-
-class Halves(nn.Module):
-    """Fixes its batch: it takes two rows, no more and no fewer."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.view(2, -1).cumsum(1)
-
-
-def halves() -> tuple[nn.Module, dict[str, Tensor]]:
-    """A module that torch exports with fixed axes only."""
-    return Halves(), {"x": torch.randn(2, 12)}
