@@ -44,7 +44,7 @@ def test_each_output_has_a_tolerance_of_its_own_and_finite_values_decide_it(size
         'max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } ]', ModelConfig()
     )
     filled = pool.fill(config, ask, requests=4, rows=1, seed=1, sizes=sizes)
-    boxes, scores = filled.requests[0].outputs
+    boxes, scores = (output.astype(np.float32) for output in filled.requests[0].outputs)
     assert right((boxes, scores), (boxes, scores), filled.tolerances)
     assert right((boxes + np.float32(0.02), scores), (boxes, scores), filled.tolerances)
     for wrong in ((boxes + 1, scores), (boxes, scores + np.float32(0.01)), (np.nan_to_num(boxes), scores), (boxes,)):

@@ -15,7 +15,7 @@ from sleepers import PLAIN, sleeper
 from streams import counted as read_counters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.connection import connect
+from clients.async_connection import connect
 from perf.simulate.batcher.rules import Rules
 from perf.why import cores as module
 from perf.why.__main__ import main

@@ -13,7 +13,7 @@ from sleepers import PLAIN
 from streams import counted
 from tiny_models import onnx_model
 
-from clients.connection import connect
+from clients.async_connection import connect
 from serve import stubs
 from serve.launcher import Settings, launch
 
