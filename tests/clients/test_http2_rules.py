@@ -95,7 +95,7 @@ def test_frames_that_break_the_rules(content: bytes) -> None:
     with pytest.raises(Http2Error):
         feed(client, content)
     assert not call.is_over
-    assert not call.body
+    assert not call.body.content()
 
 
 @pytest.mark.parametrize(
