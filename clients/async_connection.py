@@ -18,9 +18,9 @@ from . import protocol as pb
 from .connection import BACKOFF_S, CONNECT_S, RECONNECT_S, Channel, prepare
 from .endpoint import DEFAULT_URL, Endpoint
 from .errors import ClientError, TlsError, explained, timed_out
-from .http2 import Call, Http2, Http2Error
+from .http2 import Call, Http2
 from .in_flight import InFlight
-from .line import MOST_PIECES, Piece, drop
+from .line import MOST_PIECES, AnswerError, Piece, drop
 from .rest import deadline_of, left_s
 from .steps import Step
 
@@ -120,7 +120,7 @@ class Connection(Channel):
         while True:
             try:
                 return await self._connect_once()
-            except (OSError, Http2Error) as error:
+            except (OSError, AnswerError) as error:
                 first = first or self._refused(error, model)
                 if until - loop.time() < BACKOFF_S or isinstance(first, TlsError):
                     raise first from error
@@ -267,7 +267,7 @@ class _Line(asyncio.BufferedProtocol):
         self._heard, self._pinged = self.loop.time(), False
         try:
             self.http2.received(count)
-        except Http2Error as error:
+        except AnswerError as error:
             self._end(error)
             self.abort()
             return

@@ -16,9 +16,9 @@ from typing import Any
 from . import cancelling, grpc_wire, proxies
 from .endpoint import DEFAULT_URL, Endpoint, Options
 from .errors import AddressError, ClientError, ServerUnreachableError, TlsError, explained, timed_out
-from .http2 import Call, Http2, Http2Error
+from .http2 import Call, Http2
 from .idle import Idle
-from .line import LATER, Line, OutOfTimeError
+from .line import LATER, AnswerError, Line, OutOfTimeError
 from .rest import deadline_of, left_s
 from .steps import Step, deadline_after, seconds_until
 
@@ -44,7 +44,7 @@ MOST_TORN = 64
 ATTEMPTS = 5
 """How often a request is sent that the server has certainly not run."""
 
-Refusal = OSError | Http2Error
+Refusal = OSError | AnswerError
 
 
 class Channel:
@@ -198,7 +198,7 @@ class BlockingConnection(Channel):
         while True:
             try:
                 return self._connect_once(deadline)
-            except (OSError, Http2Error) as error:
+            except (OSError, AnswerError) as error:
                 if isinstance(error, TimeoutError):
                     left_s(deadline)  # raises if it is the caller's
                 first = first or self._refused(error, model)
@@ -255,7 +255,7 @@ class _Line(Line):
         return bool(self._is_awaited())
 
     def open(self, deadline: float | None) -> None:
-        """Wait for the server's first word; raises `OSError` or `Http2Error`."""
+        """Wait for the server's first word; raises `OSError` or `AnswerError`."""
         self.run(deadline)
 
     def is_usable(self) -> bool:
@@ -267,7 +267,7 @@ class _Line(Line):
                 self._send()
         except LATER:
             pass
-        except (OSError, Http2Error):
+        except (OSError, AnswerError):
             return False
         return self.http2.takes
 
@@ -281,7 +281,7 @@ class _Line(Line):
             self.run(deadline)
         except OutOfTimeError:
             raise
-        except (OSError, Http2Error) as error:
+        except (OSError, AnswerError) as error:
             self.http2.ended(error)
         if call.error and not self._is_whole:
             call.is_unknown = True  # the server has not all of it
@@ -374,7 +374,7 @@ def refused(error: Refusal, endpoint: Endpoint, model: str) -> ClientError:
             ),
             **attributes,
         )
-    if closed or isinstance(error, Http2Error):
+    if closed or isinstance(error, AnswerError):
         return ServerUnreachableError(
             f"{endpoint.url}: what is there speaks no plain gRPC ({text}). If it speaks TLS, write grpcs://; if this "
             "is the HTTP port, write http:// before it.",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .rest_wire import Requests
     from .shared_memory import SharedMemory
 
-LIGHT_BYTES = 1 << 16
+LIGHT_BYTES = 1 << 18
 """With "auto", tensors of fewer bytes than this, in and out together, travel in the message (see the README)."""
 
 

@@ -1,7 +1,6 @@
 """The bytes of a call over gRPC and of its answer, on a stream of HTTP/2."""
 
 import functools
-import struct
 from typing import Any
 from urllib.parse import unquote
 
@@ -9,6 +8,7 @@ from . import protocol as pb
 from . import wire
 from .endpoint import Endpoint
 from .errors import ClientError, InvalidInputError, ServerFailureError, explained
+from .grpc_body import LARGE_BYTES, PREFIX
 from .http2 import CANCEL, LARGEST, REFUSED, Call, ResetError, field
 from .line import Piece
 from .steps import Step
@@ -37,7 +37,6 @@ _OF_RESET = {REFUSED: "UNAVAILABLE", CANCEL: "CANCELLED", 11: "RESOURCE_EXHAUSTE
 JOINED_BYTES = 32 << 10
 """A request of at most this size is copied into one piece."""
 
-_PREFIX = struct.Struct(">BI")  # compressed or not, bytes of the message
 _LONGEST_US = 99_999_999
 
 
@@ -72,7 +71,7 @@ def request(step: Step) -> list[Piece]:
         raise InvalidInputError(
             f"a request of {size} bytes, and gRPC carries {LARGEST}. Send fewer rows in one.", text="larger than max"
         )
-    prefix = _PREFIX.pack(0, size)
+    prefix = PREFIX.pack(0, size)
     if size <= JOINED_BYTES:
         return [b"".join((prefix, *pieces))]
     return [prefix, *pieces]
@@ -83,12 +82,14 @@ def read(call: Call, method: str, url: str, model: str) -> Any:
     head = call.head
     if (status := head.get("grpc-status")) != "0":
         raise _refused(head, status, url, model)
-    body = call.body[0] if len(call.body) == 1 else b"".join(call.body)
+    body = call.body.content()
     try:
-        compressed, size = _PREFIX.unpack_from(body)
-        if compressed or size != len(body) - _PREFIX.size:
+        compressed, size = PREFIX.unpack_from(body)
+        if compressed or size != len(body) - PREFIX.size:
             raise ValueError(f"{len(body)} bytes for a message of {size}")
-        return _parser(method)(memoryview(body)[_PREFIX.size :])
+        content = memoryview(body)[PREFIX.size :]
+        is_large = size >= LARGE_BYTES and method == "ModelInfer"
+        return (is_large and wire.parted(content)) or _parser(method)(content)
     except Exception as error:  # protobuf raises errors of its own
         raise ServerFailureError(
             f"{url}: what answered for '{model}' is not what Triton sends ({type(error).__name__}: {error}). Look at "

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from hpack import Decoder, HPACKError
 
+from .grpc_body import Body
 from .line import AnswerError, Piece
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -60,7 +61,7 @@ class Call:
     """One request, and what has come of its answer.
 
     `is_over` is set when the answer has ended, or when `error` says why none comes. `is_unknown` is whether the server
-    has certainly not run the request. `head` holds the fields of the answer, `body` the bytes of its message.
+    has certainly not run the request. `head` holds the fields of the answer, `body` its message.
     """
 
     __slots__ = (
@@ -73,7 +74,7 @@ class Call:
         self.left = sum(map(len, pieces))
         self.stream = self.window = 0
         self.head: dict[str, str] = {}
-        self.body: list[bytes] = []
+        self.body = Body()
         self.is_over = self.is_unknown = False
         self.error: Exception | None = None
 
@@ -127,6 +128,8 @@ class Http2:
         self._frame, self._taken = _FIRST_FRAME, 0
         self._decoder, self._known = Decoder(HEAD_BYTES), dict[bytes, dict[str, str]]()
         self._block, self._block_flags, self._block_stream = b"", 0, 0
+        self._inside: Call | None = None  # the one in the middle of whose message the bytes are
+        self._inside_flags = self._missing = 0
 
     def ask(self, call: Call) -> None:
         """Send a request as soon as the server has room for it; on a connection that takes none, it ends at once."""
@@ -217,10 +220,15 @@ class Http2:
 
     def room(self) -> memoryview:
         """Where the next bytes go; never empty."""
+        if self._inside:
+            return self._inside.body.room(self._missing)
         return self._view[self._have :]
 
     def received(self, count: int) -> None:
         """Take `count` bytes that were written to the beginning of `room`; raises `Http2Error`."""
+        if self._inside:
+            self._more(self._inside, count)
+            return
         end, begin, buffer = self._have + count, 0, self._buffer
         while end - begin >= FRAME_HEAD:
             mixed, flags, stream = _HEAD.unpack_from(buffer, begin)
@@ -231,11 +239,13 @@ class Http2:
             if mixed >> 8 > FRAME_BYTES:
                 raise Http2Error(f"a frame of {mixed >> 8} bytes, and {FRAME_BYTES} were announced")
             if after > end:
+                if kind == DATA and self._enters(flags, stream, begins, end, after):
+                    begin = end
                 break
             if kind == DATA and not flags and not self._block_flags:
                 self._taken += after - begins
                 if call := self.calls.get(stream):
-                    call.body.append(bytes(self._view[begins:after]))
+                    call.body.add(self._view[begins:after])
             elif not (kind == HEADERS and self._knew(flags, stream, begins, after)):
                 try:
                     self._frame_came(kind, flags, stream, begins, after)
@@ -248,6 +258,26 @@ class Http2:
         self._have = end - begin
         if begin and self._have:
             buffer[: self._have] = buffer[begin:end]
+
+    def _enters(self, flags: int, stream: int, begin: int, end: int, after: int) -> bool:
+        """Take the begin of a frame of a large message, whose end is received where it stays; False for others."""
+        call = self.calls.get(stream)
+        if not call or flags & PADDED or self._block_flags or not call.body.begins_large(self._view[begin:end]):
+            return False
+        call.body.add(self._view[begin:end])
+        self._taken += after - begin
+        self._inside, self._inside_flags, self._missing = call, flags, after - end
+        call.body.room(self._missing)  # raises if there are too many
+        return True
+
+    def _more(self, call: Call, count: int) -> None:
+        """Take bytes of the message of a call."""
+        call.body.came(count)
+        self._missing -= count
+        if not self._missing:
+            self._inside = None
+            if self._inside_flags & END_STREAM and call.stream in self.calls:
+                self._answered(call)
 
     def ended(self, error: Exception | None = None) -> None:
         """Take the end of the connection, which ends all calls with `error`; raises it if the opening is awaited."""
@@ -308,7 +338,7 @@ class Http2:
         call = self.calls.get(stream)
         begin, end = self._content(flags & PADDED, begin, end)
         if call and end > begin:
-            call.body.append(bytes(self._view[begin:end]))
+            call.body.add(self._view[begin:end])
         if call and flags & END_STREAM:
             self._answered(call)
 

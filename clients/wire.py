@@ -8,7 +8,7 @@ import functools
 import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -41,6 +41,7 @@ HEADS = 256
 
 # Field 7, raw_input_contents, of wire type 2: the bytes follow their length.
 _RAW = bytes([7 << 3 | 2])
+_RAW_OUTPUT = 6
 
 
 def head(model: str, version: str, shapes: Iterable[tuple[str, str, tuple[int, ...]]]) -> bytes:
@@ -176,20 +177,51 @@ def _texts(content: bytes | memoryview, count: int) -> tuple[Array, int]:
     return texts, begin
 
 
+class Parted(NamedTuple):
+    """A ModelInferResponse whose tensors are where they came."""
+
+    outputs: Any
+    raw_output_contents: list[memoryview]
+
+
+def parted(content: memoryview) -> Parted | None:
+    """The parts of a serialised ModelInferResponse; None for one with fields of other kinds."""
+    head, tensors, begin = bytearray(), list[memoryview](), 0
+    while begin < len(content):
+        tag, place, size, shift = content[begin], begin + 1, 0, 0
+        if tag & 7 != 2 or tag > 127:
+            return None
+        while True:
+            byte = content[place]
+            place, size, shift = place + 1, size | (byte & 127) << shift, shift + 7
+            if byte < 128:
+                break
+        end = place + size
+        if end > len(content):
+            raise ValueError(f"a field of {size} bytes")
+        if tag >> 3 == _RAW_OUTPUT:
+            tensors.append(content[place:end])
+        else:
+            head += content[begin:end]
+        begin = end
+    return Parted(pb.ModelInferResponse.FromString(bytes(head)).outputs, tensors)
+
+
 def answers(response: Any) -> dict[str, Array]:
-    """The outputs of a ModelInferResponse by name, in the server's order.
+    """The outputs of a ModelInferResponse by name, in the server's order; views of one that is `Parted`, else copies.
 
     Raises `ServerFailureError` if outputs and tensors do not match.
     """
     raws = response.raw_output_contents
     if len(raws) != len(response.outputs):
         raise ServerFailureError(f"an answer named {len(response.outputs)} outputs and brought {len(raws)} tensors.")
-    outputs: dict[str, Array] = {}
+    outputs, is_own = dict[str, Array](), isinstance(response, Parted)
     for output, raw in zip(response.outputs, raws, strict=True):
         shape = tuple(output.shape)
         dtype, size = _plain(output.datatype, shape)
         if dtype is not None and size == len(raw):
-            outputs[output.name] = np.ndarray(shape, dtype, raw).copy()
+            array: Array = np.ndarray(shape, dtype, raw)
+            outputs[output.name] = array if is_own and array.flags.aligned else array.copy()
         else:
             outputs[output.name] = tensor(raw, output.datatype, shape, whole=True)
     return outputs

@@ -26,8 +26,11 @@ from clients import (
     ServerFailureError,
     ServerUnreachableError,
     TimedOutError,
+    grpc_wire,
 )
-from clients.http2 import Call, Http2, Http2Error, field
+from clients.grpc_body import LARGE_BYTES
+from clients.http2 import Call, Http2, field
+from clients.line import AnswerError
 
 LIMIT_S = 10
 SIZES = (1, 7, 3_000, 4_096, 20_000, 300_000)
@@ -288,11 +291,39 @@ def test_answers_in_any_pieces(bodies: list[bytes], frame: int, padding: int | N
     transcript = Transcript(bodies, frame, padding=padding)
     feed(transcript.client, transcript.content, places)
     assert transcript.ended == transcript.calls
-    assert [b"".join(call.body) for call in transcript.calls] == bodies
+    assert [call.body.content() for call in transcript.calls] == bodies
     assert all(call.head["grpc-status"] == "0" and call.error is None for call in transcript.calls)
     assert all(
         call.head["x-long"] == "a" * (len(body) % 700) for call, body in zip(transcript.calls, bodies, strict=True)
     )
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.integers(LARGE_BYTES - 10, 2 * LARGE_BYTES), min_size=1, max_size=3),
+    st.integers(500, 16_384),
+    st.none() | st.integers(0, 9),
+    st.lists(st.integers(0, 400_000), max_size=12),
+)
+def test_large_answers_in_any_pieces(sizes: list[int], frame: int, padding: int | None, places: list[int]) -> None:
+    bodies = [b"\0" + size.to_bytes(4) + np.random.default_rng(size).bytes(size) for size in sizes]
+    transcript = Transcript(bodies, frame - 1 - (padding or 0), padding=padding)
+    feed(transcript.client, transcript.content, places)
+    assert transcript.ended == transcript.calls
+    assert [bytes(call.body.content()) for call in transcript.calls] == bodies
+
+
+@pytest.mark.parametrize("sent", [LARGE_BYTES + 4, LARGE_BYTES + 6, LARGE_BYTES + 9_000])
+def test_a_large_answer_of_another_size_than_it_announced(sent: int) -> None:
+    body = b"\0" + LARGE_BYTES.to_bytes(4) + bytes(sent - 5)
+    transcript = Transcript([body], 9_000, padding=None)
+    if sent < LARGE_BYTES + 5:
+        feed(transcript.client, transcript.content, [])
+        with pytest.raises(ServerFailureError, match="bytes for a message of"):
+            grpc_wire.read(transcript.calls[0], "ModelInfer", "u", "m")
+    else:
+        with pytest.raises(AnswerError, match="more bytes than it announced"):
+            feed(transcript.client, transcript.content, [])
 
 
 @settings(deadline=None, max_examples=300)
@@ -306,6 +337,6 @@ def test_broken_bytes_end_in_one_kind_of_error(
         content[place % len(content)] = value
     try:
         feed(transcript.client, bytes(content), places)
-    except Http2Error as error:
+    except AnswerError as error:
         transcript.client.ended(error)
     assert len(transcript.ended) == len({id(call) for call in transcript.ended})

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 
 from clients import InvalidInputError, wire
+from clients import protocol as pb
+from clients.grpc_body import PREFIX, Body
 from clients.terms import Terms
 
 
@@ -64,3 +66,33 @@ def test_arrays_come_back_as_arrays_of_their_own() -> None:
     np.testing.assert_array_equal(answer, array)
     answer[:] = 0
     assert bytes(wire.contents(np.zeros((0, 3), np.float32))) == b""
+
+
+def test_a_large_answer_is_read_in_place() -> None:
+    """The last tensor is a view of the message, if that is aligned; tensors before it are copies if they are not."""
+    arrays = {"a": np.arange(70_001, dtype=np.uint8), "b": np.arange(20_001, dtype=np.float32)[None]}
+    response = pb.ModelInferResponse(model_name="m", id="7", parameters={"p": pb.InferParameter(bool_param=True)})
+    for name, array in arrays.items():
+        response.outputs.add(name=name, datatype=wire.datatype(array), shape=array.shape)
+        response.raw_output_contents.append(array.tobytes())
+    content = response.SerializeToString()
+    body = Body()
+    framed = PREFIX.pack(0, len(content)) + content
+    for piece in (framed[:50_000], framed[50_000:]):
+        body.add(memoryview(piece))
+    whole = body.content()
+    parts = wire.parted(memoryview(whole)[PREFIX.size :])
+    assert parts
+    answers = wire.answers(parts)
+    assert list(answers) == ["a", "b"]
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(answers[name], array)
+        assert answers[name].flags.writeable
+        assert answers[name].flags.aligned
+    assert np.shares_memory(answers["b"], np.frombuffer(whole, np.uint8))
+
+
+def test_fields_of_other_kinds_and_cut_messages() -> None:
+    assert wire.parted(memoryview(b"\x08\x01")) is None
+    with pytest.raises(ValueError, match="a field of 9 bytes"):
+        wire.parted(memoryview(b"\x0a\x09abc"))

@@ -1,8 +1,8 @@
 """What a transport costs: shared memory, gRPC and HTTP from the same processes to the same models, in turns.
 
-The models compute nothing: `row` takes 1 KB and gives 8 values back, `sheet` 64 KB, `tile` 256 KB, `picture` 1x3x224x224
-FP32; `map` takes 4 values and gives 4 MB back. Every worker is a process with a client per transport, one request in
-flight.
+The models compute nothing: `row` takes 1 KB and gives 8 values back, `sheet` 64 KB, `tile` 256 KB, `picture`
+1x3x224x224 FP32; `map` takes 4 values and gives 4 MB back. Every worker is a process with a client per transport, one
+request in flight.
 """
 
 import argparse
