@@ -163,7 +163,7 @@ def test_a_text_that_is_not_utf_8_is_still_an_answer() -> None:
 def test_bytes_of_a_caller_who_has_left_do_not_change(leave: Callable[[Http2, Call], None]) -> None:
     client = opened()
     array = np.zeros(100_000, np.uint8)
-    call = asked(client, memoryview(array))
+    call = asked(client, array.data)
     assert call.left == 100_000 - 65_535
     leave(client, call)
     array[:] = 1
@@ -198,4 +198,4 @@ def test_heads_that_are_remembered_mean_what_they_meant(answers: list[Any]) -> N
         call = asked(client)
         block = encoder.encode([(name, value, secret) for name, value, secret in fields])
         feed(client, frame(HEADERS, END_HEADERS | END_STREAM, call.stream, block))
-        assert call.head == dict(decoder.decode(block))
+        assert call.head == {str(name): str(value) for name, value in decoder.decode(block)}
