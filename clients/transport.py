@@ -14,13 +14,15 @@
     with Model("ranker", transport=Recording("localhost:8001")) as model: ...
 
 A client calls ModelConfig once and then ModelInfer for each request; the messages are those of tritonclient's
-`service_pb2`. Through a transport of your own, tensors always travel in the message.
+`service_pb2`, or `wire.Parted` for a large answer of our own connections. Through a transport of your own, tensors
+always travel in the message.
 """
 
 import inspect
 from typing import Any, Literal, Protocol
 
 from . import protocol as pb
+from . import wire
 from .endpoint import Endpoint
 from .errors import TransportError
 from .in_flight import InFlight
@@ -148,7 +150,7 @@ class AsyncCustom:
 
 def _message(answer: Any, transport: object, step: Step, model: str, url: str) -> Any:
     """The answer if it is the response message of the step's method; raises `TransportError` otherwise."""
-    if isinstance(answer, getattr(pb, f"{step.method}Response")):
+    if isinstance(answer, getattr(pb, f"{step.method}Response") | wire.Parted):
         return answer
     if inspect.iscoroutine(answer):
         answer.close()

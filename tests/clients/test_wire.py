@@ -70,7 +70,7 @@ def test_arrays_come_back_as_arrays_of_their_own() -> None:
 
 def test_a_large_answer_is_read_in_place() -> None:
     """The last tensor is a view of the message, if that is aligned; tensors before it are copies if they are not."""
-    arrays = {"a": np.arange(70_001, dtype=np.uint8), "b": np.arange(20_001, dtype=np.float32)[None]}
+    arrays: dict[str, Any] = {"a": np.arange(70_001, dtype=np.uint8), "b": np.arange(20_001, dtype=np.float32)[None]}
     response = pb.ModelInferResponse(model_name="m", id="7", parameters={"p": pb.InferParameter(bool_param=True)})
     for name, array in arrays.items():
         response.outputs.add(name=name, datatype=wire.datatype(array), shape=array.shape)
