@@ -38,9 +38,6 @@ client that sends them more often than every 300 s."""
 KEEPALIVE_TIMEOUT_S = 20.0
 """How long the answer to a ping, or the acknowledgement of sent bytes, may take before the host counts as gone."""
 
-MOST_TORN = 64
-"""How many connections on which a call was interrupted are kept for a server that does not survive cancellations."""
-
 ATTEMPTS = 5
 """How often a request is sent that the server has certainly not run."""
 
@@ -100,7 +97,6 @@ class BlockingConnection(Channel):
         super().__init__(url, reconnect_s)
         self._idle = Idle[_Line]()
         self._busy: set[_Line] = set()
-        self._torn: list[_Line] = []
         self._changed, self._closed = threading.Condition(), False
         self.dropped = 0
 
@@ -136,29 +132,25 @@ class BlockingConnection(Channel):
         try:
             line.ask(call, deadline)
         except OutOfTimeError:
-            if may_cancel or not call.stream:
-                line.cancel(call)
-                self._give_back(line)
-            else:
-                line.http2.keep(call)
-                with self._changed:
-                    self.dropped += 1
-                threading.Thread(target=self._finish, args=(line, call), daemon=True).start()
+            self._leave(line, call, may_cancel=may_cancel or not call.stream)
             raise
         except BaseException:
-            self._tear(line, at_once=may_cancel)
+            line.http2.takes = False
+            self._leave(line, call, may_cancel=may_cancel or bool(line.unsent or call.left))
             raise
         self._give_back(line)
 
-    def _tear(self, line: "_Line", *, at_once: bool) -> None:
-        """Give up a connection, or keep it until its call has surely ended, if the server would not survive that."""
+    def _leave(self, line: "_Line", call: Call, *, may_cancel: bool) -> None:
+        """Cancel a call on the server, or read its answer in a thread."""
+        if may_cancel:
+            if line.http2.takes:
+                line.cancel(call)
+            self._give_back(line)
+            return
+        line.http2.keep(call)
         with self._changed:
-            self._busy.discard(line)
-            self._torn.append(line)
-            count = len(self._torn) if at_once else max(0, len(self._torn) - MOST_TORN)
-            over, self._torn = self._torn[:count], self._torn[count:]
-        for each in over:
-            each.close()
+            self.dropped += 1
+        threading.Thread(target=self._finish, args=(line, call), daemon=True).start()
 
     def _finish(self, line: "_Line", call: Call) -> None:
         """Read the answer to a call whose caller has left."""
@@ -231,11 +223,8 @@ class BlockingConnection(Channel):
         with self._changed:
             self._changed.wait_for(lambda: not self.dropped, cancelling.CLOSE_S)
             self._closed = True
-            torn, self._torn = self._torn, []
             busy = list(self._busy) if self.cancels else []
         self._idle.close()
-        for line in torn:
-            line.close()
         for line in busy:
             line.end()
 

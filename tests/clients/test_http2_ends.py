@@ -28,6 +28,7 @@ from clients import (
     TimedOutError,
     Tls,
     async_connection,
+    cancelling,
     connection,
     idle,
 )
@@ -163,6 +164,7 @@ def test_after_ctrl_c_a_connection_is_not_used_again(
 ) -> None:
     """It may come between bytes that were received, or sent, and their count."""
     server.version = version
+    monkeypatch.setattr(cancelling, "CLOSE_S", 0.1)  # an answer whose bytes were not counted never ends
     with Model("m", url=server.url, transport="grpc", timeout_s=LIMIT_S) as model:
         np.testing.assert_array_equal(model.predict(ROWS[:9]), 2 * ROWS[:9])
         with monkeypatch.context() as patched:
