@@ -125,7 +125,7 @@ def test_a_connection_that_the_server_ends_is_replaced(server: H2Server, way: Wa
             if not peer.is_leaving:
                 peer.is_leaving = True
                 peer.client.sendall(goaway(stream - 2))
-            peer.server.infers -= 1  # it says that it did not look at this one
+            peer.server.count(-1)  # it says that it did not look at this one
         else:
             double(peer, stream, body)
 

@@ -91,7 +91,7 @@ class Peer:
         elif method == "ModelConfig":
             self.answer(stream, pb.ModelConfigResponse(config=CONFIG).SerializeToString())
         else:
-            self.server.infers += 1
+            self.server.count(1)
             self.server.on_infer(self, stream, body)
 
 
@@ -116,9 +116,15 @@ class H2Server:
         self.on_data: Callable[[Peer, int], None] | None = None
         self.settings: dict[SettingCodes | int, int] = {}
         self.version, self.infers, self.holds_windows = "2.51.0", 0, False
+        self._counting = threading.Lock()
         self.peers: list[Peer] = []
         self.tls: ssl.SSLContext | None = None
         self.url = ""
+
+    def count(self, more: int) -> None:
+        """Change the number of requests; connections have threads of their own."""
+        with self._counting:
+            self.infers += more
 
     def accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):

@@ -288,7 +288,7 @@ def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     [
         (["--load", "trace:/nosuch"], "/nosuch: not a trace of arrivals"),
         (["--load", "gamma:30:1e300"], "--load gamma:30:1e300: not a load."),
-        (["--load", "closed:4", "--p99-ms", "nan"], "the latency must be a number above 0"),
+        (["--load", "closed:4", "--p99-ms", "nan"], "the latency must be a finite number above 0"),
         (["--load", "closed:4", "--delay-ms", "2,nan"], "--delay-ms nan: a delay is 0 to 3600000 milliseconds."),
         (["--load", "closed:4", "--delay-ms", "1e300"], "--delay-ms 1e+300: a delay is 0 to 3600000 milliseconds."),
         (["--load", "closed:4", "--seed", "-1"], "--seed -1: must be 0 or more."),
