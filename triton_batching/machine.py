@@ -62,7 +62,7 @@ def cores() -> int:
 
 @functools.cache
 def cpu_flags() -> frozenset[str]:
-    """The features of this machine's CPU as Linux names them, such as `avx2` and `avx512f`; empty if it does not say."""
+    """The features of the CPU as Linux names them, such as `avx2` and `avx512f`; empty if it does not say."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
             return frozenset(line.split(":", 1)[1].split())

@@ -17,10 +17,10 @@ from triton_batching.terminal import Mistake
     ("arguments", "says"),
     [
         ([], "takes inputs of different size (X)"),
-        (["--mix", "a"], "--mix a: not a list of sizes"),
+        (["--mix", "a"], "--mix a: not a mix of sizes"),
         (["--mix", "20", "--rows", "17"], "--rows 17"),
         (["--mix", "20", "--service-ms", "fast"], "--service-ms fast"),
-        (["--mix", ""], "--mix : not a list of sizes"),
+        (["--mix", ""], "--mix : not a mix of sizes"),
         (["--mix", "20", "--service-ms", ""], "--service-ms : not a service time"),
         (["--live", ""], "no Triton server answers there"),
         (["--config-name", "none"], "tritonserver would silently load config.pbtxt"),
