@@ -7,7 +7,7 @@ from simulated_bench import CONFIG, SimulatedBench, accelerator
 
 from perf.records import file
 from perf.records.candidate import Candidate
-from perf.records.study import Study
+from perf.records.study import Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats.interval import LEVEL
 from perf.stats.latency_target import LatencyTarget
@@ -121,13 +121,23 @@ def test_a_choice_passes_if_it_surely_reaches_97_percent_of_the_best() -> None:
     assert not late.passed
 
 
+class SlowingBench(SimulatedBench):
+    """Each trial is a little slower than the one before: a measured rate is never twice the same."""
+
+    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
+        trial = super().measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
+        return replace(
+            trial, throughput_rows_per_s=trial.throughput_rows_per_s * (1 - 1e-6 * len(self.measured) ** 0.5)
+        )
+
+
 def test_a_judgement_ends_at_the_first_look_at_which_it_is_certain(tmp_path: Path) -> None:
     study = replace(Study.read(JUDGED_STUDY), profiles=())
     grid = file.read(RESULTS / "simulated_accelerator.closed-32.json", Grid)
-    certain = judgement.judge(study, grid, tmp_path, bench(), progress=lambda _: None)
-    # The simulated bench has no noise.
+    slowing = SlowingBench(service=accelerator, target=LatencyTarget(latency_ms=100))
+    certain = judgement.judge(study, grid, tmp_path, slowing, progress=lambda _: None)
     assert len(certain.of(judgement.TUNED)) == judgement.LOOKS[0]
-    assert certain.verdict.certain
+    assert certain.finished
     assert certain.wall_s == study.steps[-1].at_s
     again = bench()
     assert judgement.judge(study, grid, tmp_path, again, progress=lambda _: None) == certain
