@@ -7,6 +7,8 @@ file:SIZES    the sizes in a file, for example those of yesterday's requests, wh
 Each size takes the place of every -1 in the dims of a request's inputs.
 """
 
+from __future__ import annotations
+
 import argparse
 import functools
 import hashlib
@@ -14,10 +16,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-from tritonclient.grpc.model_config_pb2 import ModelConfig
+from typing import TYPE_CHECKING
 
 from triton_batching.terminal import Mistake
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 # What a user may give, and how many sizes of it a load sends and has on record.
 MOST_SIZES, MOST_SIZE, MOST_SENT = 1_000_000, 1_000_000, 256

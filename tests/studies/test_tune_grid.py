@@ -136,7 +136,8 @@ def test_a_judgement_ends_at_the_first_look_at_which_it_is_certain(tmp_path: Pat
     grid = file.read(RESULTS / "simulated_accelerator.closed-32.json", Grid)
     slowing = SlowingBench(service=accelerator, target=LatencyTarget(latency_ms=100))
     certain = judgement.judge(study, grid, tmp_path, slowing, progress=lambda _: None)
-    assert len(certain.of(judgement.TUNED)) == judgement.LOOKS[0]
+    # The choice is the grid's best, and "the same" takes more rounds than the looks before the last have.
+    assert len(certain.of(judgement.TUNED)) == judgement.LOOKS[-1]
     assert certain.finished
     assert certain.wall_s == study.steps[-1].at_s
     again = bench()
