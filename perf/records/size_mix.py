@@ -79,7 +79,7 @@ class SizeMix:
         """The sizes that a load sends: all of them, or `MOST_SENT` that are evenly spaced among them by size."""
         return self.sizes if len(self.sizes) <= MOST_SENT else _spread(self.sizes, MOST_SENT)
 
-    def check(self, config: ModelConfig) -> "SizeMix":
+    def check(self, config: ModelConfig) -> SizeMix:
         """Return itself; raises `MixError` for a text that is no mix, and a model whose requests all have one size."""
         if self.sizes and not any(-1 in tensor.dims for tensor in config.input):
             raise MixError(
@@ -89,7 +89,7 @@ class SizeMix:
         return self
 
 
-def add_option(parser: "argparse.ArgumentParser | argparse._ArgumentGroup", more: str = "") -> None:
+def add_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup, more: str = "") -> None:
     """Add `--mix`, the text of a `SizeMix`, with `more` at the end of its help."""
     parser.add_argument(
         "--mix",
