@@ -42,12 +42,12 @@ ALLOWED: list[Callable[[random.Random], bytes]] = [
 
 
 def between(draw: random.Random, content: bytes) -> bytes:
-    """Frames that a server may send, between others."""
+    """Frames that a server may send, after others, since its first has to be its settings."""
     mixed, at = bytearray(), 0
     while at < len(content):
-        mixed += b"".join(draw.choice(ALLOWED)(draw) for _ in range(draw.choice([0, 0, 1, 3])))
         end = at + 9 + int.from_bytes(content[at : at + 3])
         mixed += content[at:end]
+        mixed += b"".join(draw.choice(ALLOWED)(draw) for _ in range(draw.choice([0, 0, 1, 3])))
         at = end
     return bytes(mixed)
 
