@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,13 @@ class Deploying:
         command += ["--config-name", config_name, "--canary", f"{SHARE:.0%}", "--seconds", "12"]
         self.process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Its canary does not end before the end of the block, however slow the machine is."""
+        self.process.send_signal(signal.SIGSTOP)
+        yield
+        self.process.send_signal(signal.SIGCONT)
+
     def ended(self) -> tuple[int, str]:
         """Wait for its end; its exit code and what it printed."""
         printed, _ = self.process.communicate(timeout=2 * SECONDS)
@@ -87,21 +95,23 @@ def test_slow_canary_gets_its_share_and_goes_back(cluster: Cluster, load: Load, 
     before = {each.name for each in cluster.ready()}
     deploying = Deploying(cluster, "slow", tmp_path)
     cluster.wait_for(lambda _: len(pair(cluster)) == 2 and min(requests(cluster).values()) > 0)
-    first = requests(cluster)
-    load.wait_for(300)
-    counts = {name: count - first[name] for name, count in requests(cluster).items()}
-    for role in ("canary", "control"):
-        assert counts[role] / sum(counts.values()) == pytest.approx(SHARE, abs=0.04), counts
-    assert '"role": "canary"' in cluster.do("status", "--json")
-    for arguments, words in (
-        (("update", MODEL), "a canary with slow runs. Wait for its end, or end it"),
-        (("drain", pair(cluster)["control"].name), "is the control of accelerator. It leaves when the canary ends."),
-    ):
-        done = cluster.tell(*arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert words in done.stderr
-    second = Deploying(cluster, "good", tmp_path / "second")
-    assert second.ended() == (2, f"{RUNS}\n")
+    with deploying.held():
+        first = requests(cluster)
+        load.wait_for(300)
+        counts = {name: count - first[name] for name, count in requests(cluster).items()}
+        for role in ("canary", "control"):
+            assert counts[role] / sum(counts.values()) == pytest.approx(SHARE, abs=0.04), counts
+        assert '"role": "canary"' in cluster.do("status", "--json")
+        control = pair(cluster)["control"].name
+        for arguments, words in (
+            (("update", MODEL), "a canary with slow runs. Wait for its end, or end it"),
+            (("drain", control), "is the control of accelerator. It leaves when the canary ends."),
+        ):
+            done = cluster.tell(*arguments)
+            assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+            assert words in done.stderr
+        second = Deploying(cluster, "good", tmp_path / "second")
+        assert second.ended() == (2, f"{RUNS}\n")
     code, printed = deploying.ended()
     assert code == 1
     assert "slow.pbtxt: worse: a request of simulated_accelerator takes" in printed
