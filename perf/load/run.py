@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clients import Model
 from clients.errors import RejectedError
 from export.repository import batch_policy
-from perf.load import door, pool
+from perf.load import door, pool, usage
 from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
 from perf.load.deployment import Deployment, Running
@@ -24,13 +24,10 @@ from perf.load.window import in_window, sample, summary
 from perf.load.worker import Job
 from perf.records.load_record import CpuTime, LoadResult
 from perf.records.offered_load import Load
-from perf.records.resource_use import ResourceUse
 from perf.records.size_mix import SizeMix
-from serve.management import gpu_use, traces
-from serve.management.gpu_use import GpuUse
+from serve.management import traces
 from serve.management.statistics import Counters
 from triton_batching import processes
-from triton_batching.machine import cores
 from triton_batching.terminal import Mistake
 
 # Different requests per client of a closed loop, and per closed and open loop at least. A client of a closed loop never
@@ -84,11 +81,11 @@ def run(
     if server.server is not None and server.trace_file is not None:
         traces.start(server.server.http_url, server.trace_rate)
     jobs = _jobs(deployment, load, server, prepared)
-    with crew(jobs) as members, _sampled(server) as gpu:
+    with crew(jobs) as members, usage.sampled(server) as gpu:
         members.await_ready(lambda text: progress(text, 0.0))
         memory = processes.memory_bytes([member.process.pid or 0 for member in members.members])
         window = _measure(deployment, load, server, members, progress, check)
-        used = _used(server, window, gpu)
+        used = usage.used(server, window.busy, window.first_ns, window.last_ns, gpu)
         reported = members.timings
         errors, lost = dict(members.errors), members.lost
     traced_requests = []
@@ -199,7 +196,7 @@ def _measure(
     counting = load.requests is not None
     first = start if counting else start + int(load.warm_up_s * 1e9)
     last = start + int(1e18) if counting else first + int(load.duration_s * 1e9)
-    before, busy = Counters.read(server.url, deployment.model), _cpu_time(server, members)
+    before, busy = Counters.read(server.url, deployment.model), usage.cpu_time(server, members)
 
     def warming(_: Crew) -> bool:
         progress("warming up", 0.0)
@@ -221,7 +218,7 @@ def _measure(
     try:
         if not counting:
             members.listen(first, warming)
-            before, busy = Counters.read(server.url, deployment.model), _cpu_time(server, members)
+            before, busy = Counters.read(server.url, deployment.model), usage.cpu_time(server, members)
         members.listen(last, over)
         early = sure()
     except KeyboardInterrupt:
@@ -230,7 +227,7 @@ def _measure(
         last = time.monotonic_ns()
     if early and check is not None:
         last = min(last, check.decided_ns(members))
-    busy = _cpu_time(server, members) - busy
+    busy = usage.cpu_time(server, members) - busy
     after = Counters.read(server.url, deployment.model)
     if not (partial or early or counting or members.ended):
         # The load goes on after the window, so that its last requests meet the same load as the others.
@@ -269,33 +266,3 @@ def _settled(server: Running, model: str, before: Counters, sent: int) -> Counte
         if counted.requests + counted.failed_requests >= sent or time.monotonic() > deadline:
             return after
         time.sleep(0.02)
-
-
-def _sampled(server: Running) -> contextlib.AbstractContextManager[GpuUse]:
-    """Samples of the GPUs of a server that was started here."""
-    return contextlib.nullcontext(GpuUse()) if server.server is None else gpu_use.sampled(server.server.metrics_url)
-
-
-def _used(server: Running, window: Window, gpu: GpuUse) -> ResourceUse:
-    """What the server used; the memory is read after the window, because the kernel holds the processes up for it."""
-    if server.server is None:
-        return ResourceUse()
-    seconds = window.busy.server_s
-    gpu.sample()  # one at least, even if each reading takes as long as the window
-    return ResourceUse(
-        gpu_busy=gpu.between(window.first_ns, window.last_ns).busy,
-        gpu_memory_mib=gpu.between(window.first_ns, time.monotonic_ns()).peak_mib,
-        server_cores=None if seconds is None or not window.busy.wall_s else seconds / window.busy.wall_s,
-        server_memory_mib=processes.memory_bytes(processes.tree(server.server.pid)) / 2**20 or None,
-    )
-
-
-def _cpu_time(server: Running, members: Crew) -> CpuTime:
-    """CPU seconds and time so far, to be subtracted."""
-    return CpuTime(
-        clients_s=members.cpu_s,
-        server_s=None if server.server is None else processes.cpu_s(server.server.pid),
-        machine_s=processes.machine_s(),
-        wall_s=time.monotonic(),
-        cores=cores(),
-    )
