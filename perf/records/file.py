@@ -32,6 +32,8 @@ from triton_batching.terminal import Mistake
 REMEDY = "Remove it and measure again."
 # Fields whose numbers may be infinite, as a latency of a request without an answer is. JSON has null for it.
 INFINITE = frozenset({"latencies_us", "latencies_ms", "percentiles_ms", "p99_interval"})
+# The fields of an `Interval`, which has no upper end where there is too little to tell.
+INTERVAL = frozenset({"value", "low", "high", "level"})
 # How msgspec ends a message that names a place.
 PLACE = re.compile(r"(?P<problem>.*?)(?: - at (?P<place>.*))?", re.DOTALL)
 # What decoding raises for bytes that are no JSON, are not UTF-8, or are nested too deeply.
@@ -240,9 +242,10 @@ def _content(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def _replaced(content: Any, old: float | None, new: float | None, inside: bool = False) -> Any:
-    """The content with `new` in place of `old` in the fields of `INFINITE`."""
+    """The content with `new` in place of `old` in the fields of `INFINITE`, and at the upper ends of intervals."""
     if isinstance(content, dict):
-        return {name: _replaced(value, old, new, inside or name in INFINITE) for name, value in content.items()}
+        infinite = INFINITE | {"high"} if content.keys() >= INTERVAL else INFINITE
+        return {name: _replaced(value, old, new, inside or name in infinite) for name, value in content.items()}
     if isinstance(content, list | tuple):
         return [_replaced(value, old, new, inside) for value in content]
     return new if inside and content == old else content

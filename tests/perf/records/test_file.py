@@ -21,6 +21,8 @@ from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
 from perf.records.study import Study
 from perf.report import __main__ as report
+from perf.stats import rounds
+from perf.stats.interval import Interval
 from perf.stats.latency_target import LatencyTarget
 from perf.studies.archive import RESULTS, unpack
 from tests.perf.records.test_measurement import MACHINE, RECORD
@@ -35,6 +37,7 @@ class Probe:
     latencies_us: tuple[float, ...]
     trace: Path | None = None
     sizes: tuple[dict[int, float], ...] = ()
+    ratio: Interval | None = None
 
 
 KEY = TrialKey(
@@ -53,7 +56,13 @@ KEY = TrialKey(
 )
 # It can be decoded, but not be walked through.
 DEEP = b'{"kind": "probe", "format": 1, "rows": ' + b"[" * 700 + b"]" * 700 + b"}"
-PROBE = Probe(rows=1, latencies_us=(1.0, math.inf), trace=Path("/a"), sizes=({8: 1.5},))
+PROBE = Probe(
+    rows=1,
+    latencies_us=(1.0, math.inf),
+    trace=Path("/a"),
+    sizes=({8: 1.5},),
+    ratio=rounds.paired([2.0, 3.0], [1.0, 1.5]),
+)
 
 
 def test_a_value_reads_back_equal(tmp_path: Path) -> None:
