@@ -138,7 +138,7 @@ def test_the_limit_and_a_target_that_is_not_the_capacitys_are_explained(record: 
 def test_service_times_of_a_mix_are_taken_only_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = folder / "records"
     mixed = service_profile.write(replace(service_profile.load(RAMP), mix="mix 8:64 0123abcd"), records)
-    options = ["--deployment", "pictures", "--day", "diurnal", "--peak", "100", "--step-s", "60"]
+    options = ["--trace", str(folder / "day.csv"), "--step-s", "60"]
     call = [str(folder / "plan.toml"), *options, "--out", str(folder / "out")]
     assert main([*call, "--records", str(records)]) == 2
     assert "Records with --mix are taken only by name: --service-time FILE." in capsys.readouterr().err.replace(
