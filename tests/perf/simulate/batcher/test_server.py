@@ -130,12 +130,12 @@ CASES = {
     ),
     "late_requests_are_rejected": Case(
         config=FIXED
-        + "max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 200000 } }",
+        + "max_batch_size: 8 dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000000 } }",
         requests=requests(24),
         sizes={8: 1},
         rules={ClosingRule.MAX_BATCH_SIZE},
         refused=16,
-        execution_ms=700,
+        execution_ms=2000,
     ),
     "late_requests_are_delayed": Case(
         config=FIXED
@@ -166,10 +166,10 @@ CASES = {
     ),
     "a_busy_instance_lets_the_batch_grow": Case(
         config=FIXED + "max_batch_size: 64 dynamic_batching { }",
-        requests=requests(30, late={25: 100, 26: 150, 27: 200, 28: 700, 29: 800, 30: 850}),
+        requests=requests(30, late={25: 300, 26: 450, 27: 600, 28: 2100, 29: 2400, 30: 2550}),
         sizes={24: 1, 3: 2},
         rules={ClosingRule.NOTHING_WAITED},
-        execution_ms=500,
+        execution_ms=1500,
     ),
     "no_dynamic_batching": Case(
         config=FIXED + "max_batch_size: 16",
