@@ -1,7 +1,8 @@
 """The way of a request to and from its execution, and what each request costs the server beside its rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
@@ -76,6 +77,11 @@ class Way:
         way, requests = self.of(rows, open_loop=open_loop), {size / rows: count for size, count in batches.items()}
         total = sum(count * (n * way.lone_us + way.behind_us * n * (n - 1) / 2) for n, count in requests.items())
         return total / max(1.0, sum(n * count for n, count in requests.items()))
+
+    def stretched(self, factor: float) -> "Way":
+        """The same of a client on a machine that takes `factor` times as long for everything."""
+        known: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: us * factor for name, us in known.items() if us is not None})
 
     def longer(self, more_us: float) -> "Way":
         """The same with `more_us` more for each request, and never below 0."""

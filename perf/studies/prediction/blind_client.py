@@ -17,6 +17,7 @@ from perf.records.candidate import Candidate
 from perf.records.file import convert
 from perf.records.measurement import AnalyzerResult
 from perf.records.study import Prediction
+from perf.records.traffic import Traffic
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import lean_client
 from perf.studies.prediction.lean_client import DRAIN_S
@@ -25,7 +26,7 @@ from triton_batching.terminal import Failure
 
 # Seconds of each load that measures the way, the most clients of it, and the share of their throughput that the open
 # loop sends. The rarer requests are, the later sleeping threads take them: cases have 0.2 to 0.7 of the throughput.
-SECONDS, MOST_CLIENTS, SHARE = 2.0, 12, 0.45
+SECONDS, MOST_CLIENTS, SHARE = 2.0, 24, 0.45
 # More requests per second keep a core busy by themselves, as the lean client is written in Python.
 MOST_PER_S = 600.0
 # Seconds of a load before its window.
@@ -47,20 +48,51 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientLoad:
+    """A load of the lean client on so many instances that batch without a delay, and what was measured."""
+
+    instances: int
+    load: str
+    level: Level
+
+    @property
+    def traffic(self) -> Traffic:
+        """The load for a simulation."""
+        return Traffic.parse(self.load, rows=self.level.rows)
+
+
+def _arrivals(instances: int, level: Level) -> ClientLoad:
+    return ClientLoad(instances=instances, load=f"poisson:{level.measured.throughput_rows_per_s:g}", level=level)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlindClient(Origin):
     """The lean client against one model, in one round: its levels as those of a ramp, and Poisson arrivals.
 
     Requests have one row, those of `wide` several. In `gathered` every batch waits for all clients, so that the queue
-    shows how their requests follow one another.
+    shows how their requests follow one another. `doubled` and `doubled_poisson` are the largest closed loop and Poisson
+    arrivals on two instances.
     """
 
     KIND: ClassVar[str] = "blind client"
-    FORMAT: ClassVar[int] = 3
+    FORMAT: ClassVar[int] = 4
     model: str
     levels: tuple[Level, ...]
     wide: tuple[Level, ...]
     poisson: Level
     gathered: Level
+    doubled: Level
+    doubled_poisson: Level
+
+    @property
+    def loads(self) -> tuple[ClientLoad, ...]:
+        """All loads on a server that batches without a delay."""
+        closed = [
+            ClientLoad(instances=instances, load=f"closed:{level.concurrency}", level=level)
+            for instances, levels in ((1, (*self.levels, *self.wide)), (2, (self.doubled,)))
+            for level in levels
+        ]
+        return (*closed, _arrivals(1, self.poisson), _arrivals(2, self.doubled_poisson))
 
     @property
     def way(self) -> Way:
@@ -125,22 +157,31 @@ def gathering(config: ModelConfig) -> Candidate:
     return Candidate(max_batch_size=min(MOST_CLIENTS, config.max_batch_size), delay_us=GATHER_US)
 
 
-def calibrated(server: Running, gathers: Running, command: Sequence[str]) -> BlindClient:
-    """Measure the client's way on a server that batches without a delay, and on one of `gathering`."""
+def calibrated(server: Running, gathers: Running, doubled: Running, command: Sequence[str]) -> BlindClient:
+    """Measure the client's way on a server that batches without a delay, one of `gathering`, and one of two instances.
+
+    The third shows, as the first does, how well a simulation of this client's loads holds.
+    """
     most, started = server.config.max_batch_size, now()
     rows = max(2, most // 4)
-    levels = [_level(server, 1, 1), _level(server, 1, min(MOST_CLIENTS, 2 * most))]
+    # As many clients as cases have, and a number between: how far answers delay each other is not a straight line.
+    levels = [_level(server, 1, clients) for clients in (1, MOST_CLIENTS // 3, MOST_CLIENTS)]
     wide = [_level(server, rows, 1), _level(server, rows, min(MOST_CLIENTS, 2 * (most // rows) + 1))]
-    rate = min(MOST_PER_S, SHARE * levels[1].measured.throughput_rows_per_s)
-    poisson = _made(*send(server, f"poisson:{rate:g}", rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
+    rate = min(MOST_PER_S, SHARE * levels[-1].measured.throughput_rows_per_s)
     return BlindClient(
         model=server.config.name,
         levels=tuple(levels),
         wide=tuple(wide),
-        poisson=poisson,
+        poisson=_poisson(server, rate),
         gathered=_level(gathers, 1, gathers.config.max_batch_size),
+        doubled=_level(doubled, 1, MOST_CLIENTS),
+        doubled_poisson=_poisson(doubled, rate),
         **origin(command, started),
     )
+
+
+def _poisson(server: Running, rate_per_s: float) -> Level:
+    return _made(*send(server, f"poisson:{rate_per_s:g}", rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
 
 
 def _level(server: Running, rows: int, clients: int) -> Level:
@@ -155,5 +196,7 @@ def _made(answered: Answered, counted: Counters, rows: int, clients: int) -> Lev
         throughput_rows_per_s=answered.answered_per_s * rows,
         requests=answered.requests,
         mean_us=1e3 * answered.mean_ms,
+        p50_us=1e3 * answered.percentiles_ms[50],
+        p95_us=1e3 * answered.percentiles_ms[95],
     )
     return Level(concurrency=clients, seconds=answered.seconds, measured=measured, counted=counted, rows=rows)
