@@ -8,7 +8,7 @@ import numpy as np
 
 from perf.measure.ramp import Level
 from perf.measure.service_burden import Burden
-from perf.measure.service_line import FittedLine
+from perf.measure.service_line import FittedLine, Rise
 
 # A level with fewer answers before a request's own, on average, is one of lone requests.
 TOGETHER = 0.25
@@ -139,9 +139,7 @@ class RequestCosts:
     gap_us: float = 0.0
 
 
-def request_costs(
-    wide: Sequence[Level], burden: Burden, output: FittedLine, gap: FittedLine, instances: int
-) -> RequestCosts:
+def request_costs(wide: Sequence[Level], burden: Burden, output: FittedLine, gap: Rise, instances: int) -> RequestCosts:
     """The costs of a request: the differences between executions of the same rows in many requests and in few.
 
     `wide` are levels in which all instances are at work and requests wait. Each size weighs by its executions and by

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import ClassVar
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.deployment import Running
@@ -20,7 +21,7 @@ from perf.records.study import Prediction
 from perf.records.traffic import Traffic
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import lean_client
-from perf.studies.prediction.lean_client import DRAIN_S
+from perf.studies.prediction.lean_client import DRAIN_S, arrivals_s
 from serve.management.statistics import Counters
 from triton_batching.terminal import Failure
 
@@ -57,12 +58,11 @@ class ClientLoad:
 
     @property
     def traffic(self) -> Traffic:
-        """The load for a simulation."""
-        return Traffic.parse(self.load, rows=self.level.rows)
-
-
-def _arrivals(instances: int, level: Level) -> ClientLoad:
-    return ClientLoad(instances=instances, load=f"poisson:{level.measured.throughput_rows_per_s:g}", level=level)
+        """The load for a simulation; Poisson arrivals at the times at which they were due."""
+        traffic, rng = Traffic.parse(self.load, rows=self.level.rows), np.random.default_rng(0)
+        if not traffic.open:
+            return traffic
+        return replace(traffic, times_s=tuple(arrivals_s(traffic.rate_per_s, self.level.seconds, rng)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,11 @@ class BlindClient(Origin):
             for instances, levels in ((1, (*self.levels, *self.wide)), (2, (self.doubled,)))
             for level in levels
         ]
-        return (*closed, _arrivals(1, self.poisson), _arrivals(2, self.doubled_poisson))
+        opened = [
+            ClientLoad(instances=instances, load=_poisson_load(self.levels), level=level)
+            for instances, level in ((1, self.poisson), (2, self.doubled_poisson))
+        ]
+        return (*closed, *opened)
 
     @property
     def way(self) -> Way:
@@ -167,21 +171,24 @@ def calibrated(server: Running, gathers: Running, doubled: Running, command: Seq
     # As many clients as cases have, and a number between: how far answers delay each other is not a straight line.
     levels = [_level(server, 1, clients) for clients in (1, MOST_CLIENTS // 3, MOST_CLIENTS)]
     wide = [_level(server, rows, 1), _level(server, rows, min(MOST_CLIENTS, 2 * (most // rows) + 1))]
-    rate = min(MOST_PER_S, SHARE * levels[-1].measured.throughput_rows_per_s)
     return BlindClient(
         model=server.config.name,
         levels=tuple(levels),
         wide=tuple(wide),
-        poisson=_poisson(server, rate),
+        poisson=_poisson(server, levels),
         gathered=_level(gathers, 1, gathers.config.max_batch_size),
         doubled=_level(doubled, 1, MOST_CLIENTS),
-        doubled_poisson=_poisson(doubled, rate),
+        doubled_poisson=_poisson(doubled, levels),
         **origin(command, started),
     )
 
 
-def _poisson(server: Running, rate_per_s: float) -> Level:
-    return _made(*send(server, f"poisson:{rate_per_s:g}", rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
+def _poisson(server: Running, levels: Sequence[Level]) -> Level:
+    return _made(*send(server, _poisson_load(levels), rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
+
+
+def _poisson_load(levels: Sequence[Level]) -> str:
+    return f"poisson:{min(MOST_PER_S, SHARE * levels[-1].measured.throughput_rows_per_s):g}"
 
 
 def _level(server: Running, rows: int, clients: int) -> Level:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.service_profile import Profile
@@ -62,15 +63,16 @@ class ClientRound:
     def _matched(self, way: Way) -> Way:
         """The way with which the simulated answers take as long as the measured ones.
 
-        The mean that was measured holds the time that answers wait for each other in the client, across batches; the
-        simulation adds that, so it is taken off.
+        What was measured holds the time that answers wait for each other in the client, across batches; the simulation
+        adds that, so it is taken off. Of the open loop the median is matched, as a stall of the machine is in the mean.
         """
         for _ in range(STEPS):
             wanted_us, simulated_us = self._closed.level.answered_us, self._simulated(self._closed, way).way_us
             behind = (wanted_us - way.lone_us) / max(1.0, simulated_us - way.lone_us)
             least_us = APART * (way.apart_us or 0.0)
             way = replace(way, each_us=max(least_us, way.each_us * max(0.0, behind)))
-            more_us = self._open.level.answered_us - self._simulated(self._open, way).way_us
+            median_us = float(np.median(self._simulated(self._open, way).latencies_us))
+            more_us = (self._open.level.measured.p50_us or median_us) - median_us
             way = replace(way, open_lone_us=max(0.0, (way.open_lone_us or 0.0) + more_us))
         return way
 
@@ -115,7 +117,12 @@ class BlindPredictor:
         return around.widened(self.widening[sent[0].open])
 
     def _bounds(
-        self, candidate: Candidate, sent: Sequence[Traffic], seconds: float, throughput_rows_per_s: float
+        self,
+        candidate: Candidate,
+        sent: Sequence[Traffic],
+        seconds: float,
+        throughput_rows_per_s: float,
+        warm_up_s: float = WARM_UP_S,
     ) -> PredictedBounds:
         return bounds(
             candidate,
@@ -127,7 +134,7 @@ class BlindPredictor:
             way=self.way,
             ways=[each.way for each in self.rounds],
             sent=tuple(dict.fromkeys(sent)),
-            window=_window(sent[0], seconds),
+            window=_window(sent[0], seconds, warm_up_s),
             drift=self.drift,
         )
 
@@ -152,15 +159,15 @@ class BlindPredictor:
         rate = level.measured.throughput_rows_per_s
         known = {50: level.measured.p50_us, 95: level.measured.p95_us}
         return Measured(
-            bounds=self._bounds(_plain(self.config, load.instances), [load.traffic], level.seconds, rate),
+            bounds=self._bounds(_plain(self.config, load.instances), [load.traffic], level.seconds, rate, 0.0),
             throughput_rows_per_s=rate,
             percentiles_ms={percent: us / 1e3 for percent, us in known.items() if us is not None},
         )
 
 
-def _window(traffic: Traffic, seconds: float) -> Window | None:
+def _window(traffic: Traffic, seconds: float, warm_up_s: float = WARM_UP_S) -> Window | None:
     """The window of the lean client, if the times of its requests are known."""
-    return Window(begin_s=WARM_UP_S, end_s=WARM_UP_S + seconds) if traffic.times_s else None
+    return Window(begin_s=warm_up_s, end_s=warm_up_s + seconds) if traffic.times_s else None
 
 
 def _plain(config: ModelConfig, instances: int) -> Candidate:
