@@ -35,6 +35,9 @@ class Way:
 
     `burden_us` is how much more each request lengthens the executions that run when it comes than a request of the ramp
     does: a client on the model's machine takes its cores. `open_burden_us` is that of an open loop; None: the same.
+
+    `quiet_each_us` is `each_us` of a batch during whose answers nothing runs, as the next one waits for all of them: then
+    the client has the cores for itself. None: the same.
     """
 
     lone_us: float
@@ -47,11 +50,20 @@ class Way:
     burden_us: float = 0.0
     open_burden_us: float | None = None
     apart_us: float | None = None
+    quiet_each_us: float | None = None
 
     @property
     def common_us(self) -> float:
         """How much each further answer delays all answers of its batch."""
-        return 0.0 if self.apart_us is None else max(0.0, self.each_us / APART - self.apart_us) / 2
+        return self._common_us(self.each_us)
+
+    @property
+    def quiet_common_us(self) -> float:
+        """The same while nothing runs."""
+        return self._common_us(self.each_us if self.quiet_each_us is None else self.quiet_each_us)
+
+    def _common_us(self, each_us: float) -> float:
+        return 0.0 if self.apart_us is None else max(0.0, each_us / APART - self.apart_us) / 2
 
     @property
     def behind_us(self) -> float:
@@ -70,6 +82,7 @@ class Way:
             turnaround_us=self.turnaround_us + more * self.row_turnaround_us,
             burden_us=burden_us,
             apart_us=None if self.apart_us is None else self.apart_us + more * self.row_each_us,
+            quiet_each_us=None if self.quiet_each_us is None else self.quiet_each_us + more * self.row_each_us,
         )
 
     def mean_us(self, batches: Mapping[int, int], *, rows: int = 1, open_loop: bool = False) -> float:

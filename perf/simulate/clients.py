@@ -79,7 +79,8 @@ class Clients:
         if at == answer.at:  # behind another of its batch, whose way it shares for the most part
             each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
             return before_us + each_us * next(self._each)
-        lone_us = self._way.lone_us * next(self._hops) + self._way.common_us * max(0, answer.together - 1)
+        common_us = self._way.quiet_common_us if answer.quiet else self._way.common_us
+        lone_us = self._way.lone_us * next(self._hops) + common_us * max(0, answer.together - 1)
         if self._way.apart_us is None:
             return lone_us
         free_us = float(at - answer.at) / US + before_us

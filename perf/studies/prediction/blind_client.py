@@ -13,7 +13,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.deployment import Running
 from perf.measure.ramp import Level
-from perf.measure.service_way import Way, way
+from perf.measure.service_way import Way, each_answer_us, way
 from perf.records.candidate import Candidate
 from perf.records.file import convert
 from perf.records.measurement import AnalyzerResult
@@ -102,7 +102,8 @@ class BlindClient(Origin):
     def way(self) -> Way:
         """The way of this client's requests, without its burden."""
         closed = way(self.levels, self.wide)
-        measured = replace(closed, apart_us=self._apart_us)
+        quiet_us = each_answer_us([self.gathered], self.levels[0].answered_us)
+        measured = replace(closed, apart_us=self._apart_us, quiet_each_us=quiet_us)
         open_lone_us = self.poisson.answered_us - self.poisson.behind * measured.behind_us
         return replace(measured, open_lone_us=max(0.0, open_lone_us))
 
@@ -116,15 +117,19 @@ class BlindClient(Origin):
 
 
 def together(ways: Sequence[Way]) -> Way:
-    """The medians of the ways of several rounds."""
-    return Way(**{field.name: median(getattr(each, field.name) for each in ways) for field in fields(Way)})
+    """The medians of the ways of several rounds, all of which know the same."""
+    known = [field.name for field in fields(Way) if getattr(ways[0], field.name) is not None]
+    return Way(**{name: median(getattr(each, name) for each in ways) for name in known})
 
 
-def burden_us(level: Level, alike: Prediction) -> float:
-    """How much each request lengthened the executions that ran when it came, beyond what was predicted for them."""
+def burden_us(level: Level, alike: Prediction, assumed_us: float = 0.0) -> float:
+    """How much each request lengthened the executions that ran when it came.
+
+    `alike` was predicted as if it were `assumed_us`.
+    """
     longer = alike.longer(level.counted)
     excess_us = sum(map(level.counted.computing_ns, level.counted.batches)) / 1e3 * (1 - 1 / longer)
-    return max(0.0, excess_us / max(1.0, level.counted.requests * level.busy))
+    return max(0.0, assumed_us + excess_us / max(1.0, level.counted.requests * level.busy))
 
 
 def send(

@@ -1,7 +1,7 @@
 """Predicts loads of the lean client on one model, from the ramps and the client's way of several rounds."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean, stdev
@@ -22,62 +22,66 @@ from perf.studies.prediction.points import NO_TARGET
 from perf.studies.prediction.service_rounds import one_ramp
 
 # Simulated requests of a load that the client's way is matched to, and how often the way is corrected.
-REQUESTS, STEPS = 4000, 3
+REQUESTS, STEPS = 4000, 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRound:
-    """The ramps of one round, the client that was measured in it, and its way with its burden.
+    """The ramps of one round, the client that was measured in it, and its ways with their burden, by instances.
 
+    Two instances of a model on the CPU take more of the cores that the client needs, too, so its way is another one.
     `longer` is how much longer executions were in its closed loop than the ramps say.
     """
 
     config: ModelConfig
     profile: Profile
     client: BlindClient
-    way: Way
+    ways: Mapping[int, Way]
     longer: float
 
     @classmethod
     def of(cls, config: ModelConfig, profile: Profile, client: BlindClient) -> "ClientRound":
-        """The burden first, as it decides how long executions are, and then the way that answers take with it."""
-        plain = cls(config=config, profile=profile, client=client, way=client.way, longer=1.0)
-        closed, opened = plain._closed, plain._open
-        alike = [plain._simulated(load, client.way).prediction(plain._plain, NO_TARGET, 1) for load in (closed, opened)]
-        burdens = map(burden_us, (closed.level, opened.level), alike)
-        way = replace(client.way, burden_us=next(burdens), open_burden_us=next(burdens))
-        return replace(plain, way=plain._matched(way), longer=alike[0].longer(closed.level.counted))
+        """The round with the ways that its loads on one and on two instances show."""
+        plain = cls(config=config, profile=profile, client=client, ways={}, longer=1.0)
+        counts = [count for count in (1, 2) if profile.measured(count, profile.ramps[0].threads)]
+        ways = {count: plain._matched(*plain._largest(count)) for count in counts}
+        closed, _ = plain._largest(1)
+        return replace(
+            plain, ways=ways, longer=plain._of(plain._simulated(closed, client.way)).longer(closed.level.counted)
+        )
 
-    @property
-    def _plain(self) -> Candidate:
-        return Candidate(max_batch_size=self.config.max_batch_size)
+    def _largest(self, instances: int) -> tuple[ClientLoad, ClientLoad]:
+        """The closed loop of most clients and the Poisson arrivals on so many instances."""
+        loads = [load for load in self.client.loads if load.instances == instances and load.level.rows == 1]
+        closed = max((load for load in loads if not load.traffic.open), key=lambda load: load.traffic.clients)
+        return closed, next(load for load in loads if load.traffic.open)
 
-    @property
-    def _closed(self) -> ClientLoad:
-        return next(load for load in self.client.loads if load.level is self.client.levels[-1])
-
-    @property
-    def _open(self) -> ClientLoad:
-        return next(load for load in self.client.loads if load.level is self.client.poisson)
-
-    def _matched(self, way: Way) -> Way:
+    def _matched(self, closed: ClientLoad, opened: ClientLoad) -> Way:
         """The way with which the simulated answers take as long as the measured ones.
 
         What was measured holds the time that answers wait for each other in the client, across batches; the simulation
         adds that, so it is taken off. Of the open loop the median is matched, as a stall of the machine is in the mean.
         """
+        way = self.client.way
         for _ in range(STEPS):
-            wanted_us, simulated_us = self._closed.level.answered_us, self._simulated(self._closed, way).way_us
-            behind = (wanted_us - way.lone_us) / max(1.0, simulated_us - way.lone_us)
-            least_us = APART * (way.apart_us or 0.0)
-            way = replace(way, each_us=max(least_us, way.each_us * max(0.0, behind)))
-            median_us = float(np.median(self._simulated(self._open, way).latencies_us))
-            more_us = (self._open.level.measured.p50_us or median_us) - median_us
-            way = replace(way, open_lone_us=max(0.0, (way.open_lone_us or 0.0) + more_us))
+            run = self._simulated(closed, way)
+            behind = (closed.level.answered_us - way.lone_us) / max(1.0, run.way_us - way.lone_us)
+            each_us = max(APART * (way.apart_us or 0.0), way.each_us * max(0.0, behind))
+            closed_us = burden_us(closed.level, self._of(run), way.burden_us)
+            run = self._simulated(opened, way)
+            open_us = burden_us(opened.level, self._of(run), way.open_burden_us or 0.0)
+            median_us = float(np.median(run.latencies_us))
+            more_us = (opened.level.measured.p50_us or median_us) - median_us
+            open_lone_us = max(0.0, (way.open_lone_us or 0.0) + more_us)
+            way = replace(way, each_us=each_us, burden_us=closed_us, open_burden_us=open_us, open_lone_us=open_lone_us)
         return way
 
+    def _of(self, run: SimulatedRun) -> Prediction:
+        return run.prediction(_plain(self.config, run.instances), NO_TARGET, 1)
+
     def _simulated(self, load: ClientLoad, way: Way) -> SimulatedRun:
-        return simulated_run(self._plain, self.config, load.traffic, self.profile, requests=REQUESTS, way=way)
+        plain = _plain(self.config, load.instances)
+        return simulated_run(plain, self.config, load.traffic, self.profile, requests=REQUESTS, way=way)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +96,9 @@ class BlindPredictor:
         """The ramps of all rounds as one of each kind."""
         return Profile(ramps=tuple(map(one_ramp, zip(*(each.profile.ramps for each in self.rounds), strict=True))))
 
-    @cached_property
-    def way(self) -> Way:
-        """The median of the ways."""
-        return together([each.way for each in self.rounds])
+    def ways(self, candidate: Candidate) -> list[Way]:
+        """The client's way in each round, with as many instances as the candidate has or the next fewer."""
+        return [each.ways[max(count for count in each.ways if count <= candidate.instances)] for each in self.rounds]
 
     @property
     def drift(self) -> float:
@@ -105,7 +108,15 @@ class BlindPredictor:
     def predicted(self, candidate: Candidate, sent: Sequence[Traffic], seconds: float) -> list[Prediction]:
         """The predictions of a load at the times at which it was sent in each round; one of a closed loop."""
         return [
-            predict(candidate, self.config, each, self.profile, NO_TARGET, way=self.way, window=_window(each, seconds))
+            predict(
+                candidate,
+                self.config,
+                each,
+                self.profile,
+                NO_TARGET,
+                way=together(self.ways(candidate)),
+                window=_window(each, seconds),
+            )
             for each in dict.fromkeys(sent)
         ]
 
@@ -131,8 +142,7 @@ class BlindPredictor:
             self.profile,
             seconds=seconds,
             throughput_rows_per_s=throughput_rows_per_s,
-            way=self.way,
-            ways=[each.way for each in self.rounds],
+            ways=self.ways(candidate),
             sent=tuple(dict.fromkeys(sent)),
             window=_window(sent[0], seconds, warm_up_s),
             drift=self.drift,
