@@ -96,5 +96,14 @@ def test_loads_of_other_rounds_widen_an_interval() -> None:
         assert not narrow.hold(value)
 
 
-def test_one_round_widens_nothing() -> None:
-    assert {each.throughput for each in rounds([1.0]).widening.values()} == {1.0}
+def test_a_single_round_is_judged_by_its_own_loads() -> None:
+    """Its loads have three times the p95 that the simulation gives them, and p50 as simulated: only that is widened."""
+    plain, slow = client(), []
+    for level in (*plain.levels, plain.poisson, plain.doubled, plain.doubled_poisson):
+        slow.append(replace(level, measured=replace(level.measured, p95_us=3 * (level.measured.p95_us or 0.0))))
+    *levels, poisson, doubled, doubled_poisson = slow
+    late = replace(plain, levels=tuple(levels), poisson=poisson, doubled=doubled, doubled_poisson=doubled_poisson)
+    widening = BlindPredictor(config=CONFIG, rounds=[ClientRound.of(CONFIG, PROFILE, late)]).widening
+    for kind in (False, True):
+        assert widening[kind].percentiles[95] > 5
+        assert widening[kind].percentiles[50] < 2

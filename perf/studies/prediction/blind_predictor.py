@@ -152,12 +152,13 @@ class BlindPredictor:
     def widening(self) -> dict[bool, Widening]:
         """By how much intervals of closed (False) and open loops (True) are too narrow.
 
-        The client's loads of each round are predicted from the other rounds: those of its own round its way was fitted
-        to. Of one round nothing is known.
+        The client's loads of each round are predicted from the other rounds, since the way of a round was fitted to its
+        own. A single round is predicted from itself: of its loads, two were fitted in one figure each.
         """
         measured: dict[bool, list[Measured]] = {False: [], True: []}
-        for each in self.rounds if len(self.rounds) > 1 else ():
-            others = BlindPredictor(config=self.config, rounds=[other for other in self.rounds if other is not each])
+        for each in self.rounds:
+            rounds = [other for other in self.rounds if other is not each] or [each]
+            others = BlindPredictor(config=self.config, rounds=rounds)
             for load in each.client.loads:
                 if self.profile.measured(load.instances, self.profile.ramps[0].threads):
                     measured[load.traffic.open].append(others.measured(load))
