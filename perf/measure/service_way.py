@@ -36,8 +36,8 @@ class Way:
     `burden_us` is how much more each request lengthens the executions that run when it comes than a request of the ramp
     does: a client on the model's machine takes its cores. `open_burden_us` is that of an open loop; None: the same.
 
-    `quiet_each_us` is `each_us` of a batch during whose answers nothing runs, as the next one waits for all of them: then
-    the client has the cores for itself. None: the same.
+    `quiet_each_us` is `each_us` of a batch during whose answers nothing runs, as the next one waits for all of them:
+    then the client has the cores for itself. None: the same.
     """
 
     lone_us: float

@@ -98,9 +98,11 @@ def test_loads_of_other_rounds_widen_an_interval() -> None:
 
 def test_a_single_round_is_judged_by_its_own_loads() -> None:
     """Its loads have three times the p95 that the simulation gives them, and p50 as simulated: only that is widened."""
-    plain, slow = client(), []
-    for level in (*plain.levels, plain.poisson, plain.doubled, plain.doubled_poisson):
-        slow.append(replace(level, measured=replace(level.measured, p95_us=3 * (level.measured.p95_us or 0.0))))
+    plain = client()
+    slow = [
+        replace(level, measured=replace(level.measured, p95_us=3 * (level.measured.p95_us or 0.0)))
+        for level in (*plain.levels, plain.poisson, plain.doubled, plain.doubled_poisson)
+    ]
     *levels, poisson, doubled, doubled_poisson = slow
     late = replace(plain, levels=tuple(levels), poisson=poisson, doubled=doubled, doubled_poisson=doubled_poisson)
     widening = BlindPredictor(config=CONFIG, rounds=[ClientRound.of(CONFIG, PROFILE, late)]).widening
