@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # its `optimize` is loaded at the first rise
 from numpy.typing import NDArray
 
 # The spread of single executions is much the same at every size, relative to the mean. A size that ran less often than
@@ -41,6 +42,27 @@ class FittedLine:
     def at(self, rows: float) -> float:
         """Microseconds of an execution of `rows` rows; never negative."""
         return max(0.0, self.fixed_us + self.row_us * rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rise:
+    """Microseconds that never fall with the rows: straight between the rows that were seen, flat beyond them."""
+
+    rows: tuple[float, ...]
+    times_us: tuple[float, ...]
+
+    def at(self, rows: float) -> float:
+        """Microseconds for `rows` rows; never negative."""
+        return max(0.0, float(np.interp(rows, self.rows, self.times_us)))
+
+
+def rise(rows: Values, times: Values, weights: Values) -> Rise:
+    """The nearest times that never fall (isotonic regression) to `times` in microseconds at `rows`, all (n,)."""
+    seen, where = np.unique(rows, return_inverse=True)
+    total = np.bincount(where, weights)
+    means = np.bincount(where, weights * times) / total
+    rising = scipy.optimize.isotonic_regression(means, weights=total).x
+    return Rise(rows=tuple(seen.tolist()), times_us=tuple(rising.tolist()))
 
 
 def with_errors(sizes: Sequence[Size]) -> tuple[Size, ...]:

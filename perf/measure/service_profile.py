@@ -12,7 +12,7 @@ import numpy as np
 from perf.measure.ramp import Level
 from perf.measure.service_burden import Burden, burden
 from perf.measure.service_curve import Curve, curve
-from perf.measure.service_line import FittedLine, Size, fit, line
+from perf.measure.service_line import FittedLine, Rise, Size, fit, rise
 from perf.measure.service_way import RequestCosts, Way, request_costs, way
 from perf.records import file
 from perf.records.candidate import Candidate
@@ -108,19 +108,19 @@ class ServiceTimes:
         return longer if longer > COLD * self.computed_alone_us else 0.0
 
     @cached_property
-    def gap(self) -> FittedLine:
+    def gap(self) -> Rise:
         """Microseconds of an instance from its last answer to its next execution, by rows of an execution.
 
-        Fitted over the levels in which requests wait, so that the instance does not. If the line falls, which is an
-        effect of the ends of windows, the mean.
+        From the levels in which requests wait, so that the instance does not. It is no line: with twice as many clients
+        as a full batch has rows it is several times as long as with few, and a line makes it too long in between.
         """
         waited = [level for level in self.levels if level.concurrency > 2 * self.instances and level.counted.executions]
         levels = waited or self.levels[-1:]
-        counts = np.array([level.counted.executions for level in levels], dtype=np.float64)
-        between = np.array([level.gap_us(self.instances) for level in levels])
-        gap = line(np.array([level.counted.rows_per_execution for level in levels]), between, counts)
-        mean_us = float(np.average(between, weights=counts))
-        return gap if gap.row_us >= 0 else dataclasses.replace(gap, fixed_us=mean_us, row_us=0.0)
+        return rise(
+            np.array([level.counted.rows_per_execution for level in levels]),
+            np.array([level.gap_us(self.instances) for level in levels]),
+            np.array([level.counted.executions for level in levels], dtype=np.float64),
+        )
 
     @cached_property
     def output(self) -> FittedLine:

@@ -1,13 +1,14 @@
 """The way of a request to and from its execution, and what each request costs the server beside its rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
 from perf.measure.ramp import Level
 from perf.measure.service_burden import Burden
-from perf.measure.service_line import FittedLine
+from perf.measure.service_line import FittedLine, Rise
 
 # A level with fewer answers before a request's own, on average, is one of lone requests.
 TOGETHER = 0.25
@@ -34,6 +35,9 @@ class Way:
 
     `burden_us` is how much more each request lengthens the executions that run when it comes than a request of the ramp
     does: a client on the model's machine takes its cores. `open_burden_us` is that of an open loop; None: the same.
+
+    `quiet_each_us` is `each_us` of a batch during whose answers nothing runs, as the next one waits for all of them:
+    then the client has the cores for itself. None: the same.
     """
 
     lone_us: float
@@ -46,11 +50,20 @@ class Way:
     burden_us: float = 0.0
     open_burden_us: float | None = None
     apart_us: float | None = None
+    quiet_each_us: float | None = None
 
     @property
     def common_us(self) -> float:
         """How much each further answer delays all answers of its batch."""
-        return 0.0 if self.apart_us is None else max(0.0, self.each_us / APART - self.apart_us) / 2
+        return self._common_us(self.each_us)
+
+    @property
+    def quiet_common_us(self) -> float:
+        """The same while nothing runs."""
+        return self._common_us(self.each_us if self.quiet_each_us is None else self.quiet_each_us)
+
+    def _common_us(self, each_us: float) -> float:
+        return 0.0 if self.apart_us is None else max(0.0, each_us / APART - self.apart_us) / 2
 
     @property
     def behind_us(self) -> float:
@@ -69,6 +82,7 @@ class Way:
             turnaround_us=self.turnaround_us + more * self.row_turnaround_us,
             burden_us=burden_us,
             apart_us=None if self.apart_us is None else self.apart_us + more * self.row_each_us,
+            quiet_each_us=None if self.quiet_each_us is None else self.quiet_each_us + more * self.row_each_us,
         )
 
     def mean_us(self, batches: Mapping[int, int], *, rows: int = 1, open_loop: bool = False) -> float:
@@ -76,6 +90,11 @@ class Way:
         way, requests = self.of(rows, open_loop=open_loop), {size / rows: count for size, count in batches.items()}
         total = sum(count * (n * way.lone_us + way.behind_us * n * (n - 1) / 2) for n, count in requests.items())
         return total / max(1.0, sum(n * count for n, count in requests.items()))
+
+    def stretched(self, factor: float) -> "Way":
+        """The same of a client on a machine that takes `factor` times as long for everything."""
+        known: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: us * factor for name, us in known.items() if us is not None})
 
     def longer(self, more_us: float) -> "Way":
         """The same with `more_us` more for each request, and never below 0."""
@@ -133,9 +152,7 @@ class RequestCosts:
     gap_us: float = 0.0
 
 
-def request_costs(
-    wide: Sequence[Level], burden: Burden, output: FittedLine, gap: FittedLine, instances: int
-) -> RequestCosts:
+def request_costs(wide: Sequence[Level], burden: Burden, output: FittedLine, gap: Rise, instances: int) -> RequestCosts:
     """The costs of a request: the differences between executions of the same rows in many requests and in few.
 
     `wide` are levels in which all instances are at work and requests wait. Each size weighs by its executions and by

@@ -15,7 +15,8 @@ from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic
-from perf.simulate.predict import SimulatedRun, simulated_run
+from perf.simulate.predict import simulated_run
+from perf.simulate.simulated_run import SimulatedRun
 from serve.policies.queue_limit import KEPT, KEY
 from triton_batching.terminal import Mistake
 

@@ -41,10 +41,10 @@ class Clients:
         self._each_us = self._way.each_us * constants.apart if apart_us is None else apart_us
         self._seed, self._start_us = seed, start_us
         rng = np.random.default_rng([*seed, 1])
-        self._hops = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
-        self._each = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
+        self._hops: Iterator[float] = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
+        self._each: Iterator[float] = itertools.cycle(rng.exponential(1.0, DRAWN).tolist())
         self._numbers = itertools.count(1)
-        self._burst: tuple[Time, float] = (-1, 0.0)
+        self._burst: tuple[Time, float] = (-NS, 0.0)
         self.extra_us: dict[int, float] = {}
 
     def arrivals(self) -> Iterator[Request]:
@@ -63,17 +63,28 @@ class Clients:
 
     def after(self, answer: Answer) -> Iterable[Request]:
         """Return the next request of the answered client of a closed loop."""
-        at, latency_us = self._burst
-        if at == answer.at:  # behind another of its batch, whose way it shares for the most part
-            each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
-            latency_us += each_us * next(self._each)
-        else:
-            latency_us = self._way.lone_us * next(self._hops) + self._way.common_us * max(0, answer.together - 1)
+        latency_us = self._way_us(answer)
         self._burst = (answer.at, latency_us)
         self.extra_us[answer.request.number] = latency_us
         if self._traffic.open or not self._left:
             return ()
         return (self._next(answer.request.client, answer.at + round((latency_us + self._way.turnaround_us) * US)),)
+
+    def _way_us(self, answer: Answer) -> float:
+        """The way of an answer: that of the first of a batch, or what it is behind the one before.
+
+        The thread of a client whose pace was measured handles the answers of all batches, one behind the other.
+        """
+        at, before_us = self._burst
+        if at == answer.at:  # behind another of its batch, whose way it shares for the most part
+            each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
+            return before_us + each_us * next(self._each)
+        common_us = self._way.quiet_common_us if answer.quiet else self._way.common_us
+        lone_us = self._way.lone_us * next(self._hops) + common_us * max(0, answer.together - 1)
+        if self._way.apart_us is None:
+            return lone_us
+        free_us = float(at - answer.at) / US + before_us
+        return max(lone_us, free_us + self._each_us * next(self._each))
 
     def _next(self, client: int, at: Time) -> Request:
         self._left -= 1

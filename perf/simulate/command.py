@@ -24,7 +24,8 @@ from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.costs import Costs
 from perf.simulate.earlier import EarlierTrials, earlier_trials
-from perf.simulate.predict import PERCENTILES, predict
+from perf.simulate.predict import predict
+from perf.simulate.simulated_run import PERCENTILES
 from perf.simulate.uncertainty import LEVEL, PredictedBounds, bounds
 from triton_batching.options import MOST_INSTANCES, MOST_ROWS, MOST_THREADS
 from triton_batching.terminal import Mistake, terminal

@@ -4,11 +4,14 @@ The simulation is repeated with everything that the profile leaves open: service
 were not seen, the constants that no profile shows, the drift of the machine from round to round, and the seed of the
 arrivals. Each repetition is as long as the measurement. Its throughput and percentiles are about log-normal, so the
 interval is that of the next value of such a sample (Hahn and Meeker, Statistical Intervals, 1991, 4.7).
+
+No simulation knows what it leaves out. If loads of the same client on the same model were measured, they show by how
+much the intervals are too narrow: all are widened by that factor (Birge, Physical Review 40, 1932, 207).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy  # its `special` is loaded at the first interval
@@ -18,18 +21,21 @@ from perf.measure.service_profile import Profile, ServiceTimes
 from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
-from perf.simulate.predict import PERCENTILES, WARM_UP, SimulatedRun, simulated_run
+from perf.simulate.predict import WARM_UP, simulated_run
+from perf.simulate.simulated_run import PERCENTILES, SimulatedRun, Window
 from perf.stats.percentile import percentile
 from perf.stats.verdict import MARGIN
 
 LEVEL = 0.9
+OUTER = (1 + LEVEL) / 2
 DRAWS = 12
 # A measurement is simulated with at least and at most so many requests.
 REQUESTS = (200, 20_000)
 # The drift between rounds is at least that between the levels of one ramp, and at least that of a quiet machine, on
-# which two measurements differ by about `MARGIN`. That counts as much as so many rounds, so that two rounds that happen
-# to agree do not count as none.
-LEAST_DRIFT, ROUNDS_BEFORE = MARGIN / math.sqrt(2), 4
+# which two measurements differ by about `MARGIN`. With one round that is all there is, and counts as much as so many
+# rounds; with several it counts as one, so that two rounds that happen to agree do not count as none. More would hide
+# the drift of a machine with slow phases, which one ramp does not see.
+LEAST_DRIFT, ROUNDS_BEFORE, ROUNDS_BESIDE = MARGIN / math.sqrt(2), 4, 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,12 +53,22 @@ class Bounds:
         """Whether the value is within them."""
         return self.low <= value <= self.high
 
+    def off(self, value: float) -> float:
+        """How far the value is from the middle, in half widths; on logarithms."""
+        low, high, at = (math.log(max(each, 1e-12)) for each in (self.low, self.high, value))
+        return (at - (low + high) / 2) / max((high - low) / 2, 1e-12)
+
+    def widened(self, factor: float) -> "Bounds":
+        """The same `factor` times as wide on both sides; on logarithms."""
+        middle, half = math.sqrt(self.low * self.high), math.sqrt(self.high / self.low)
+        return Bounds(low=middle / half**factor, high=middle * half**factor)
+
     @classmethod
     def of(cls, values: Sequence[float]) -> "Bounds":
         """The bounds of the next value of a sample, all above 0; t on the logarithms."""
         logs = np.log(np.maximum(np.asarray(values, dtype=np.float64), 1e-12))
         count = len(logs)
-        quantile = float(scipy.special.stdtrit(count - 1, (1 + LEVEL) / 2))
+        quantile = float(scipy.special.stdtrit(count - 1, OUTER))
         half = quantile * float(np.std(logs, ddof=1)) * math.sqrt(1 + 1 / count)
         return cls(low=math.exp(float(np.mean(logs)) - half), high=math.exp(float(np.mean(logs)) + half))
 
@@ -63,6 +79,62 @@ class PredictedBounds:
 
     throughput_rows_per_s: Bounds
     percentiles_ms: Mapping[int, Bounds]
+
+    def widened(self, more: "Widening") -> "PredictedBounds":
+        """The same, as much wider as `more` says."""
+        return PredictedBounds(
+            throughput_rows_per_s=self.throughput_rows_per_s.widened(more.throughput),
+            percentiles_ms={
+                percent: each.widened(more.percentiles.get(percent, 1.0))
+                for percent, each in self.percentiles_ms.items()
+            },
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Widening:
+    """Factors on the widths of intervals: of the throughput, and of the percentiles that were measured."""
+
+    throughput: float = 1.0
+    percentiles: Mapping[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, measured: "Sequence[Measured]") -> "Widening":
+        """The factors that measured loads with their intervals ask for, never below 1."""
+        percents = sorted({percent for each in measured for percent in each.percentiles_ms})
+        return cls(
+            throughput=birge([each.bounds.throughput_rows_per_s.off(each.throughput_rows_per_s) for each in measured]),
+            percentiles={
+                percent: birge(
+                    [
+                        each.bounds.percentiles_ms[percent].off(each.percentiles_ms[percent])
+                        for each in measured
+                        if percent in each.percentiles_ms
+                    ]
+                )
+                for percent in percents
+            },
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A measured load and the bounds that were predicted for it."""
+
+    bounds: PredictedBounds
+    throughput_rows_per_s: float
+    percentiles_ms: Mapping[int, float]
+
+
+def birge(half_widths: Sequence[float]) -> float:
+    """By how much intervals are too narrow for values that are so many half widths off; 1 if they are wide enough.
+
+    Values of the right spread have a mean square of one standard deviation. Of few values that is itself uncertain, so
+    the quantile of Student's t takes the place of that of the normal distribution.
+    """
+    if not half_widths:
+        return 1.0
+    return max(1.0, float(np.sqrt(np.mean(np.square(half_widths))) * scipy.special.stdtrit(len(half_widths), OUTER)))
 
 
 def bounds(
@@ -76,32 +148,39 @@ def bounds(
     draws: int = DRAWS,
     seed: int = 0,
     way: Way | None = None,
+    ways: Sequence[Way] = (),
+    sent: Sequence[Traffic] = (),
+    window: Window | None = None,
     stretch: float = 1.0,
     drift: float = 0.0,
 ) -> PredictedBounds:
     """The bounds of a measurement of `seconds`; `throughput_rows_per_s` is about what is expected in it.
 
-    The machine's speed differs from moment to moment by a standard deviation of `drift`, as a share, or more. The other
-    arguments are those of `perf.simulate.predict.predict`.
+    The machine's speed differs from moment to moment by a standard deviation of `drift`, as a share, or more. `ways`
+    are the client's in several rounds, which a repetition draws from (none: always `way`); `sent` is the load at the
+    times that several measurements sent it, each as good as the other (none: at random times). The other arguments are
+    those of `perf.simulate.predict.predict`.
     """
     ramp = profile.of(candidate)
     expected = round(throughput_rows_per_s / traffic.rows * seconds / (1 - WARM_UP))
     requests = max(REQUESTS[0], min(REQUESTS[1], expected))
-    runs, plain = [], way or ramp.way
+    runs = []
     for number, slower in enumerate(drifts(ramp, draws, drift)):
+        rng = np.random.default_rng([seed, number, 1])
+        taken = ways[int(rng.integers(len(ways)))] if ways else way or ramp.way
         runs.append(
             simulated_run(
                 candidate,
                 config,
-                traffic,
+                sent[number % len(sent)] if sent else traffic,
                 profile,
                 requests=requests,
                 seed=seed + 1 + number,
-                way=plain,
                 # A slow machine is slow at both ends.
-                overhead_us=plain.lone_us * (slower - 1),
+                way=taken.stretched(slower),
                 stretch=stretch * slower,
-                drawn=np.random.default_rng([seed, number, 1]),
+                window=window,
+                drawn=rng,
                 runs=1,
             )
         )
@@ -113,12 +192,11 @@ def drifts(ramp: ServiceTimes, draws: int, least: float = 0.0) -> list[float]:
 
     They are evenly spaced quantiles, wide enough for the error of the drift itself (t instead of normal).
     """
-    freedom = ROUNDS_BEFORE + ramp.rounds - 1
-    variance = (
-        ROUNDS_BEFORE * max(LEAST_DRIFT, least, ramp.burden.drift) ** 2 + (ramp.rounds - 1) * ramp.drift**2
-    ) / freedom
-    outer = (1 + LEVEL) / 2
-    wider = float(scipy.special.stdtrit(freedom, outer) / scipy.special.ndtri(outer))
+    before = ROUNDS_BEFORE if ramp.rounds == 1 else ROUNDS_BESIDE
+    freedom = before + ramp.rounds - 1
+    known, between = max(LEAST_DRIFT, least, ramp.burden.drift), max(least, ramp.drift)
+    variance = (before * known**2 + (ramp.rounds - 1) * between**2) / freedom
+    wider = float(scipy.special.stdtrit(freedom, OUTER) / scipy.special.ndtri(OUTER))
     quantiles = scipy.special.ndtri((np.arange(draws) + 0.5) / draws)
     return np.exp(math.sqrt(variance * (1 + 1 / ramp.rounds)) * wider * quantiles).tolist()  # type: ignore[no-any-return]
 

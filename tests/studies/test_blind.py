@@ -169,15 +169,23 @@ def test_the_way_of_the_lean_client_is_measured(tmp_path: Path) -> None:
     with (
         serving("blind_spread", config, repository=tmp_path, trace_rate=0) as server,
         serving("blind_spread", gathering(config).apply(config), repository=tmp_path, trace_rate=0) as gathers,
+        serving("blind_spread", replace(Candidate.of(config), instances=2).apply(config), repository=tmp_path) as two,
     ):
-        client = calibrated(server, gathers, ("test",))
+        client = calibrated(server, gathers, two, ("test",))
     assert [(level.rows, level.concurrency) for level in (*client.levels, *client.wide)] == [
         (1, 1),
-        (1, 12),
+        (1, 8),
+        (1, 24),
         (8, 1),
         (8, 9),
     ]
     assert min(client.way.lone_us, client.way.open_lone_us or 0.0) > 0
     assert client.poisson.counted.requests > 20
-    assert {*client.gathered.counted.batches} >= {12}
+    assert {*client.gathered.counted.batches} >= {24}
+    assert [(load.instances, load.load.partition(":")[0]) for load in client.loads] == [
+        *[(1, "closed")] * 5,
+        (2, "closed"),
+        (1, "poisson"),
+        (2, "poisson"),
+    ]
     assert 0 < (client.way.apart_us or 0.0) < 5_000

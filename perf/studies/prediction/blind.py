@@ -8,36 +8,29 @@ within 5, 10 and 20 % of throughput, p50 and p95, and how many of the single mea
 a model takes 3 to 5 minutes.
 """
 
-import math
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, median, stdev
+from statistics import median
 from typing import ClassVar
 
 from rich.console import Console
 from rich.table import Table
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.measure.service_profile import Profile
 from perf.measure.service_time import recorded
 from perf.measure.service_time_run import bar
-from perf.measure.service_way import Way
 from perf.records import file
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction
-from perf.records.traffic import Traffic
-from perf.simulate.predict import LIMITS, predict
-from perf.simulate.uncertainty import LEVEL, Bounds, PredictedBounds, bounds
+from perf.simulate.predict import LIMITS
+from perf.simulate.uncertainty import LEVEL, Bounds, PredictedBounds
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import blind_models
 from perf.studies.prediction.blind_bench import BlindBench, BlindCase, BlindPoint, client
-from perf.studies.prediction.blind_client import BlindClient, burden_us, together
-from perf.studies.prediction.points import NO_TARGET, round_folder
-from perf.studies.prediction.service_rounds import one_ramp
+from perf.studies.prediction.blind_predictor import BlindPredictor, ClientRound
+from perf.studies.prediction.points import round_folder
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/prediction/blind")
@@ -94,55 +87,22 @@ class BlindRecord(Origin):
 
 def compared(bench: BlindBench, rounds: int) -> list[BlindComparison]:
     """Predict every case of a model from the ramps and the client's way of all rounds, beside what was measured."""
-    config, cases = bench.config, bench.drawn()
+    config, cases, numbers = bench.config, bench.drawn(), range(1, rounds + 1)
     counts = [(count, None) for count in sorted({1, *(case.candidate.instances for case in cases)})]
-    profiles = [bench.profile(number, counts) for number in range(1, rounds + 1)]
-    profile = Profile(ramps=tuple(map(one_ramp, zip(*(each.ramps for each in profiles), strict=True))))
-    clients = [client(round_folder(bench.folder, number), bench.model) for number in range(1, rounds + 1)]
-    ways, longer = zip(*map(partial(_burdened, config), clients, profiles), strict=True)
-    way = together(ways)
-    drift = stdev(map(math.log, longer)) if rounds > 1 else 0.0
+    profiles = [bench.profile(number, counts) for number in numbers]
+    clients = [client(round_folder(bench.folder, number), bench.model) for number in numbers]
+    predictor = BlindPredictor(
+        config=config,
+        rounds=[ClientRound.of(config, *each) for each in zip(profiles, clients, strict=True)],
+    )
     comparisons = []
     for case in cases:
         loads = case.loads(profiles[0])
-        sent = zip(*(bench.sent(number, case, loads) for number in range(1, rounds + 1)), strict=True)
-        for load, each_round in zip(loads, sent, strict=True):
-            points = _points(bench, case, load, rounds)
-            traffic = Traffic.parse(load, rows=case.rows)
-            predictions = [
-                predict(case.candidate, config, as_sent, profile, NO_TARGET, way=way)
-                for as_sent in dict.fromkeys(each_round)
-            ]
-            expected = fmean(prediction.throughput_rows_per_s for prediction in predictions)
-            around = bounds(
-                case.candidate,
-                config,
-                traffic,
-                profile,
-                seconds=bench.seconds,
-                throughput_rows_per_s=expected,
-                way=way,
-                drift=drift,
-            )
-            comparisons.append(_comparison(points, predictions, around))
+        for load, sent in zip(loads, zip(*(bench.sent(n, case, loads) for n in numbers), strict=True), strict=True):
+            predictions = predictor.predicted(case.candidate, sent, bench.seconds)
+            around = predictor.bounds(case.candidate, sent, bench.seconds, predictions)
+            comparisons.append(_comparison(_points(bench, case, load, rounds), predictions, around))
     return comparisons
-
-
-def _burdened(config: ModelConfig, measured: BlindClient, profile: Profile) -> tuple[Way, float]:
-    """The client's way of one round with its burden, and how much longer executions were in its closed loop.
-
-    It takes cores from a model on the CPU: its own loads on the plain configuration, beside the ramps of the same
-    round, show how many.
-    """
-    levels = (measured.levels[-1], measured.poisson)
-    loads = (f"closed:{levels[0].concurrency}", f"poisson:{levels[1].measured.throughput_rows_per_s:g}")
-    plain = Candidate(max_batch_size=config.max_batch_size)
-    alike = [
-        predict(plain, config, Traffic.parse(load), profile, NO_TARGET, requests=4000, way=measured.way)
-        for load in loads
-    ]
-    closed_us, open_us = map(burden_us, levels, alike)
-    return replace(measured.way, burden_us=closed_us, open_burden_us=open_us), alike[0].longer(levels[0].counted)
 
 
 def _points(bench: BlindBench, case: BlindCase, load: str, rounds: int) -> list[BlindPoint]:

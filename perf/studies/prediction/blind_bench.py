@@ -151,11 +151,13 @@ class BlindBench:
             plain = Candidate(max_batch_size=self.config.max_batch_size).apply(self.config)
             progress(f"{self.model}: the way of the lean client", False)
             gathers = gathering(self.config).apply(self.config)
+            doubled = Candidate(max_batch_size=self.config.max_batch_size, instances=2).apply(self.config)
             with (
                 serving(self.model, plain, repository=self.repository, trace_rate=0) as server,
                 serving(self.model, gathers, repository=self.repository, trace_rate=0) as gathering_server,
+                serving(self.model, doubled, repository=self.repository, trace_rate=0) as doubled_server,
             ):
-                file.write(calibrated(server, gathering_server, self.command), path)
+                file.write(calibrated(server, gathering_server, doubled_server, self.command), path)
 
     def _measure(
         self, folder: Path, number: int, case: BlindCase, loads: Sequence[str], progress: StepProgress

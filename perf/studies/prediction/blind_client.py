@@ -8,24 +8,26 @@ from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import ClassVar
 
+import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.load.deployment import Running
 from perf.measure.ramp import Level
-from perf.measure.service_way import Way, way
+from perf.measure.service_way import Way, each_answer_us, way
 from perf.records.candidate import Candidate
 from perf.records.file import convert
 from perf.records.measurement import AnalyzerResult
 from perf.records.study import Prediction
+from perf.records.traffic import Traffic
 from perf.studies.experiment import Origin, now, origin
 from perf.studies.prediction import lean_client
-from perf.studies.prediction.lean_client import DRAIN_S
+from perf.studies.prediction.lean_client import DRAIN_S, arrivals_s
 from serve.management.statistics import Counters
 from triton_batching.terminal import Failure
 
 # Seconds of each load that measures the way, the most clients of it, and the share of their throughput that the open
 # loop sends. The rarer requests are, the later sleeping threads take them: cases have 0.2 to 0.7 of the throughput.
-SECONDS, MOST_CLIENTS, SHARE = 2.0, 12, 0.45
+SECONDS, MOST_CLIENTS, SHARE = 2.0, 24, 0.45
 # More requests per second keep a core busy by themselves, as the lean client is written in Python.
 MOST_PER_S = 600.0
 # Seconds of a load before its window.
@@ -47,26 +49,61 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClientLoad:
+    """A load of the lean client on so many instances that batch without a delay, and what was measured."""
+
+    instances: int
+    load: str
+    level: Level
+
+    @property
+    def traffic(self) -> Traffic:
+        """The load for a simulation; Poisson arrivals at the times at which they were due."""
+        traffic, rng = Traffic.parse(self.load, rows=self.level.rows), np.random.default_rng(0)
+        if not traffic.open:
+            return traffic
+        return replace(traffic, times_s=tuple(arrivals_s(traffic.rate_per_s, self.level.seconds, rng)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class BlindClient(Origin):
     """The lean client against one model, in one round: its levels as those of a ramp, and Poisson arrivals.
 
     Requests have one row, those of `wide` several. In `gathered` every batch waits for all clients, so that the queue
-    shows how their requests follow one another.
+    shows how their requests follow one another. `doubled` and `doubled_poisson` are the largest closed loop and Poisson
+    arrivals on two instances.
     """
 
     KIND: ClassVar[str] = "blind client"
-    FORMAT: ClassVar[int] = 3
+    FORMAT: ClassVar[int] = 4
     model: str
     levels: tuple[Level, ...]
     wide: tuple[Level, ...]
     poisson: Level
     gathered: Level
+    doubled: Level
+    doubled_poisson: Level
+
+    @property
+    def loads(self) -> tuple[ClientLoad, ...]:
+        """All loads on a server that batches without a delay."""
+        closed = [
+            ClientLoad(instances=instances, load=f"closed:{level.concurrency}", level=level)
+            for instances, levels in ((1, (*self.levels, *self.wide)), (2, (self.doubled,)))
+            for level in levels
+        ]
+        opened = [
+            ClientLoad(instances=instances, load=_poisson_load(self.levels), level=level)
+            for instances, level in ((1, self.poisson), (2, self.doubled_poisson))
+        ]
+        return (*closed, *opened)
 
     @property
     def way(self) -> Way:
         """The way of this client's requests, without its burden."""
         closed = way(self.levels, self.wide)
-        measured = replace(closed, apart_us=self._apart_us)
+        quiet_us = each_answer_us([self.gathered], self.levels[0].answered_us)
+        measured = replace(closed, apart_us=self._apart_us, quiet_each_us=quiet_us)
         open_lone_us = self.poisson.answered_us - self.poisson.behind * measured.behind_us
         return replace(measured, open_lone_us=max(0.0, open_lone_us))
 
@@ -80,15 +117,19 @@ class BlindClient(Origin):
 
 
 def together(ways: Sequence[Way]) -> Way:
-    """The medians of the ways of several rounds."""
-    return Way(**{field.name: median(getattr(each, field.name) for each in ways) for field in fields(Way)})
+    """The medians of the ways of several rounds, all of which know the same."""
+    known = [field.name for field in fields(Way) if getattr(ways[0], field.name) is not None]
+    return Way(**{name: median(getattr(each, name) for each in ways) for name in known})
 
 
-def burden_us(level: Level, alike: Prediction) -> float:
-    """How much each request lengthened the executions that ran when it came, beyond what was predicted for them."""
+def burden_us(level: Level, alike: Prediction, assumed_us: float = 0.0) -> float:
+    """How much each request lengthened the executions that ran when it came.
+
+    `alike` was predicted as if it were `assumed_us`.
+    """
     longer = alike.longer(level.counted)
     excess_us = sum(map(level.counted.computing_ns, level.counted.batches)) / 1e3 * (1 - 1 / longer)
-    return max(0.0, excess_us / max(1.0, level.counted.requests * level.busy))
+    return max(0.0, assumed_us + excess_us / max(1.0, level.counted.requests * level.busy))
 
 
 def send(
@@ -125,22 +166,34 @@ def gathering(config: ModelConfig) -> Candidate:
     return Candidate(max_batch_size=min(MOST_CLIENTS, config.max_batch_size), delay_us=GATHER_US)
 
 
-def calibrated(server: Running, gathers: Running, command: Sequence[str]) -> BlindClient:
-    """Measure the client's way on a server that batches without a delay, and on one of `gathering`."""
+def calibrated(server: Running, gathers: Running, doubled: Running, command: Sequence[str]) -> BlindClient:
+    """Measure the client's way on a server that batches without a delay, one of `gathering`, and one of two instances.
+
+    The third shows, as the first does, how well a simulation of this client's loads holds.
+    """
     most, started = server.config.max_batch_size, now()
     rows = max(2, most // 4)
-    levels = [_level(server, 1, 1), _level(server, 1, min(MOST_CLIENTS, 2 * most))]
+    # As many clients as cases have, and a number between: how far answers delay each other is not a straight line.
+    levels = [_level(server, 1, clients) for clients in (1, MOST_CLIENTS // 3, MOST_CLIENTS)]
     wide = [_level(server, rows, 1), _level(server, rows, min(MOST_CLIENTS, 2 * (most // rows) + 1))]
-    rate = min(MOST_PER_S, SHARE * levels[1].measured.throughput_rows_per_s)
-    poisson = _made(*send(server, f"poisson:{rate:g}", rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
     return BlindClient(
         model=server.config.name,
         levels=tuple(levels),
         wide=tuple(wide),
-        poisson=poisson,
+        poisson=_poisson(server, levels),
         gathered=_level(gathers, 1, gathers.config.max_batch_size),
+        doubled=_level(doubled, 1, MOST_CLIENTS),
+        doubled_poisson=_poisson(doubled, levels),
         **origin(command, started),
     )
+
+
+def _poisson(server: Running, levels: Sequence[Level]) -> Level:
+    return _made(*send(server, _poisson_load(levels), rows=1, seconds=2 * SECONDS, warm_up_s=0.0), 1, 1)
+
+
+def _poisson_load(levels: Sequence[Level]) -> str:
+    return f"poisson:{min(MOST_PER_S, SHARE * levels[-1].measured.throughput_rows_per_s):g}"
 
 
 def _level(server: Running, rows: int, clients: int) -> Level:
@@ -155,5 +208,7 @@ def _made(answered: Answered, counted: Counters, rows: int, clients: int) -> Lev
         throughput_rows_per_s=answered.answered_per_s * rows,
         requests=answered.requests,
         mean_us=1e3 * answered.mean_ms,
+        p50_us=1e3 * answered.percentiles_ms[50],
+        p95_us=1e3 * answered.percentiles_ms[95],
     )
     return Level(concurrency=clients, seconds=answered.seconds, measured=measured, counted=counted, rows=rows)

@@ -20,7 +20,7 @@ from perf.records.study import LatencyTarget, Prediction, Study
 from perf.records.traffic import Traffic
 from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
-from perf.simulate.predict import PERCENTILES
+from perf.simulate.simulated_run import PERCENTILES
 from perf.simulate.uncertainty import Bounds, PredictedBounds
 from tests.perf.simulate.test_simulate import ramp
 from triton_batching.terminal import Mistake

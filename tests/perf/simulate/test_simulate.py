@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.ramp import Level
-from perf.measure.service_line import Size
+from perf.measure.service_line import Size, rise
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load, write
 from perf.records.candidate import Candidate
 from perf.records.measurement import AnalyzerResult
@@ -190,7 +190,19 @@ def test_a_model_that_does_not_batch_has_flat_lines() -> None:
     times = {1: 20_500.0}
     levels = tuple(level(n, {1: 100}, times, instances=2, gap_us=50.0, outside_us=0.0) for n in (1, 2, 5, 6))
     flat = replace(ramp(instances=2), max_batch_size=1, levels=levels)
-    assert (flat.gap.fixed_us, flat.gap.row_us, flat.burden.each_us) == pytest.approx((50.0, 0.0, 0.0))
+    assert (flat.gap.at(1), flat.gap.at(9), flat.burden.each_us) == pytest.approx((50.0, 50.0, 0.0))
+
+
+def test_a_long_gap_after_full_batches_is_none_after_small_ones() -> None:
+    """0.1 ms after 2 and 4 rows and 2 ms after 8, where twice as many clients send again: a line has 0.6 ms after 4."""
+    levels = tuple(
+        level(n, {rows: 100}, {rows: 20_000.0}, instances=1, gap_us=gap_us, outside_us=0.0)
+        for n, rows, gap_us in ((1, 1, 900.0), (4, 2, 100.0), (8, 4, 100.0), (17, 8, 2_000.0))
+    )
+    gap = replace(ramp(), levels=levels).gap
+    assert [gap.at(rows) for rows in (1, 2, 4, 6, 8, 12)] == pytest.approx([100, 100, 100, 1_050, 2_000, 2_000])
+    # A level that happens to be shorter than a smaller one is drawn together with it.
+    assert rise(np.array([2.0, 4.0]), np.array([300.0, 100.0]), np.array([1.0, 3.0])).at(3) == pytest.approx(150.0)
 
 
 def test_instances_without_contention_double_and_with_full_contention_do_not() -> None:

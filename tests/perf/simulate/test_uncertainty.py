@@ -15,7 +15,8 @@ from perf.records.traffic import Traffic
 from perf.simulate.predict import predict, simulated_run
 from perf.simulate.uncertainty import LEVEL, Bounds, bounds, drifts
 from perf.stats.percentile import percentile
-from perf.studies.prediction.service_rounds import drift, one_ramp
+from perf.studies.prediction import service_rounds
+from perf.studies.prediction.service_rounds import one_ramp
 from tests.perf.simulate.test_simulate import CONFIG, level, ramp
 
 # Spread of single executions, and of the machine's speed from one moment to another.
@@ -33,9 +34,11 @@ def world(rng: np.random.Generator) -> NDArray[np.float64]:
     return np.asarray(fixed + rng.uniform(0.2, 0.8) * fixed * np.ceil(rows / rng.integers(3, 8)))
 
 
-def profiled(truth: NDArray[np.float64], rng: np.random.Generator | None, *, exact: bool = False) -> ServiceTimes:
+def profiled(
+    truth: NDArray[np.float64], rng: np.random.Generator | None, *, exact: bool = False, drift: float = DRIFT
+) -> ServiceTimes:
     """A ramp in this world: most sizes were counted 10 to 200 times at some speed of the machine, or all exactly."""
-    speed = 1.0 if exact or rng is None else float(np.exp(rng.normal(0, DRIFT)))
+    speed = 1.0 if exact or rng is None else float(np.exp(rng.normal(0, drift)))
     sizes, levels = [], []
     for concurrency in (1, *range(2, MOST + 1, 1 if exact else 2), MOST):
         counts = {concurrency: 100_000 if exact or rng is None else int(rng.integers(10, 200))}
@@ -70,20 +73,20 @@ def case(rng: np.random.Generator, truth: NDArray[np.float64]) -> tuple[Candidat
     return candidate, Traffic(pattern="poisson", rate_per_s=float(rate))
 
 
-@pytest.mark.parametrize("rounds", [1, 3])
-def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biased(rounds: int) -> None:
+@pytest.mark.parametrize(("rounds", "drift"), [(1, DRIFT), (3, DRIFT), (3, 0.12)])
+def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biased(rounds: int, drift: float) -> None:
     """With one round of ramps and with three: at least 85 of 100 (90 less 1.7 standard errors), the median within 3 %.
 
     Service times, sizes that were not counted, the machine's speed in each round and in the measurement, and the
-    arrivals are random.
+    arrivals are random. On a machine whose speed differs by 12 % from round to round the intervals hold as many.
     """
     rng = np.random.default_rng([18, rounds])
     held, errors = defaultdict(list), defaultdict(list)
     for number in range(100):
         truth = world(rng)
-        profile = Profile(ramps=(one_ramp([profiled(truth, rng) for _ in range(rounds)]),))
+        profile = Profile(ramps=(one_ramp([profiled(truth, rng, drift=drift) for _ in range(rounds)]),))
         candidate, traffic = case(rng, truth)
-        speed = float(np.exp(rng.normal(0, DRIFT)))
+        speed = float(np.exp(rng.normal(0, drift)))
         exact = Profile(ramps=(profiled(truth, None, exact=True),))
         run = simulated_run(
             candidate, CONFIG, traffic, exact, requests=250, seed=10_000 + number, stretch=speed, runs=1
@@ -100,7 +103,8 @@ def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biase
             errors[name].append(expected / value - 1)
     for name in held:
         assert np.mean(held[name]) >= 0.85, name
-        assert abs(np.median(errors[name])) < 0.03, name
+        # The median of 100 errors of three rounds' median (0.67 drifts) and a measurement is known to 0.15 drifts.
+        assert abs(np.median(errors[name])) < max(0.03, 3 * 0.15 * drift), name
 
 
 def test_the_interval_of_a_closed_loop_holds_both_of_its_rhythms() -> None:
@@ -129,11 +133,11 @@ def test_the_drift_of_the_rounds_is_in_the_interval() -> None:
         counted = [Size(rows=rows, executions=50, mean_us=speed * us, error_us=1.0) for rows, us in sizes.items()]
         return replace(ramp(), sizes=tuple(counted))
 
-    assert drift([at(0.8), at(1.0), at(1.25)]) == pytest.approx(np.log(1.25))
-    assert drift([at(1.0)]) == 0.0
+    assert service_rounds.drift([at(0.8), at(1.0), at(1.25)]) == pytest.approx(np.log(1.25))
+    assert service_rounds.drift([at(1.0)]) == 0.0
     quiet = replace(ramp(), rounds=3, drift=0.0)
     moving = replace(ramp(), rounds=3, drift=0.22)
-    assert max(drifts(quiet, 20)) < 1.08
-    # Pooled with four rounds at 2.1 %: sqrt((4 x 0.021^2 + 2 x 0.22^2) / 6) = 0.128 for one measurement of such rounds.
-    assert np.std(np.log(drifts(moving, 2_000))) == pytest.approx(0.128 * (4 / 3) ** 0.5 * 1.943 / 1.645, rel=0.02)
+    assert max(drifts(quiet, 20)) < 1.10
+    # Pooled with one round at 2.1 %: sqrt((0.021^2 + 2 x 0.22^2) / 3) = 0.18 for one measurement of such rounds.
+    assert np.std(np.log(drifts(moving, 2_000))) == pytest.approx(0.18 * (4 / 3) ** 0.5 * 2.353 / 1.645, rel=0.02)
     assert len(SHARES) == len(NORMAL)

@@ -20,7 +20,7 @@ from perf.report.study.parts import bands_of, parts, simulated
 from perf.report.study.search import search, untested
 from perf.report.study.service import curves
 from perf.report.study.tail import tail
-from perf.simulate.predict import SimulatedRun
+from perf.simulate.simulated_run import SimulatedRun
 from perf.stats.percentile import percentile_ms
 from perf.stats.quantile import quantile
 
