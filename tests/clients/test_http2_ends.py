@@ -154,7 +154,7 @@ def test_a_host_that_takes_no_more_bytes_is_gone(
     assert "timed out" in error.text
 
 
-def small(opened: socket.socket, prepare: Callable[[socket.socket], None] = connection.prepare) -> None:
+def small(opened: socket.socket, prepare: Callable[[socket.socket], None] = channel.prepare) -> None:
     prepare(opened)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
 
