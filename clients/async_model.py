@@ -64,6 +64,7 @@ class AsyncModel:
         self._addresses = Addresses.of(url, tls=tls, headers=headers)
         retries = Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), self._addresses, transport, retries)
+        self._direct = self._exchange if isinstance(self._exchange, Exchange) else None
         self._hooks = EventHooks(hooks, name, url)
         self._has_hooks = bool(self._hooks)
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
@@ -127,29 +128,41 @@ class AsyncModel:
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
             if self._coalescer:
                 return answer(self.metadata, await self._coalescer.infer(self.metadata.check(arrays), terms))
-            step = self._exchange.repeated(arrays, terms) if isinstance(self._exchange, Exchange) else None
-            checked = {} if step else self.metadata.check(arrays)
-            return answer(self.metadata, await self._infer(checked, terms, step))
+            # The same as `_infer`, in fewer calls.
+            if (direct := self._direct) and (step := direct.repeated(arrays, terms)) and self._in_flight.enter_now():
+                try:
+                    return answer(self.metadata, direct.outputs(await self._call(step)))
+                finally:
+                    self._in_flight.leave()
+            return answer(self.metadata, await self._infer(self.metadata.check(arrays), terms))
         except ClientError as error:
             error.about(self._name, self._addresses.url)
             raise
+        except asyncio.CancelledError as error:
+            self._check_cancelled(error)
+            raise
 
-    async def _infer(self, arrays: Mapping[str, Array], terms: Terms, step: Step | None = None) -> dict[str, Array]:
-        """Send one request, which `step` may be, as soon as fewer than `max_in_flight` are in flight."""
+    async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
+        """Send one request as soon as fewer than `max_in_flight` are in flight."""
         if not self._in_flight.enter_now():
             terms = await self._wait(terms)
         try:
-            if isinstance(self._exchange, Exchange) and (step := step or self._exchange.direct(arrays, terms)):
-                return self._exchange.outputs(await self._call(step))
+            if self._direct and (step := self._direct.direct(arrays, terms)):
+                return self._direct.outputs(await self._call(step))
             return await run_async(self._exchange.infer(arrays, terms), self._call)
         except asyncio.CancelledError as error:
-            # A connection that is closed cancels its calls; to a caller that cancelled nothing that is `ClosedError`.
-            task = asyncio.current_task()
-            if self._closing and not (task and task.cancelling()):
-                raise ClosedError(closed_message(self._name)) from error
+            self._check_cancelled(error)
             raise
         finally:
             self._in_flight.leave()
+
+    def _check_cancelled(self, error: asyncio.CancelledError) -> None:
+        """Raise `ClosedError` if it was not the caller who cancelled: a connection that is closed cancels its calls."""
+        task = asyncio.current_task()
+        if self._closing and not (task and task.cancelling()):
+            closed = ClosedError(closed_message(self._name))
+            closed.about(self._name, self._addresses.url)
+            raise closed from error
 
     async def _wait(self, terms: Terms) -> Terms:
         """Wait for a place among the requests in flight; returns the terms with the time that is left."""
