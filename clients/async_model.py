@@ -33,7 +33,8 @@ class AsyncModel:
     async with AsyncModel("ranker", url="localhost:8001") as model:
         scores = await model.predict(features)
 
-    `metadata` is set when the context is entered. The arguments are those of `Model`, and:
+    `metadata` is set when the context is entered. Once its event loop has ended, the model connects anew in the next
+    loop that calls it. The arguments are those of `Model`, and:
 
     Args:
         coalesce: merge calls that are in flight together into requests of several rows (see coalesce.py).
@@ -68,6 +69,7 @@ class AsyncModel:
         self._hooks = EventHooks(hooks, name, url)
         self._has_hooks = bool(self._hooks)
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
+        self._loop: asyncio.AbstractEventLoop
         self._transport = transport
         self._connection: AsyncTransport | None = None
         self._process, self._closing = 0, False
@@ -75,8 +77,6 @@ class AsyncModel:
     async def __aenter__(self) -> Self:
         """Connect; raises `ServerUnreachableError`, `TlsError`, `AccessError`, `NotReadyError`, `TransportError`."""
         self._process, self._closing = os.getpid(), False
-        # Requests of a loop that has ended count no more.
-        self._in_flight = InFlight(self._max_in_flight)
         try:
             self._connection = self._connect()
             self.metadata = await run_async(self._exchange.open(self._terms.timeout_s), self._call)
@@ -85,11 +85,28 @@ class AsyncModel:
                 error.about(self._name, self._addresses.url)
             await self.close()
             raise
-        if self._coalesce:
-            self._coalescer = Coalescer(self.metadata, self._infer)
+        self._merge()
         return self
 
+    def _merge(self) -> None:
+        self._coalescer = Coalescer(self.metadata, self._infer) if self._coalesce else None
+
+    def _move(self) -> None:
+        """Go on in this event loop with new connections, since the loop before has ended.
+
+        Raises `ClosedError` if that has not ended, because its calls may still wait for their answers.
+        """
+        if not self._loop.is_closed():
+            raise ClosedError(
+                f"'{self._name}' was opened in another event loop, which has not ended. Open an AsyncModel in each "
+                "loop, or use Model, which any thread may call."
+            )
+        self._connection = self._connect()
+        self._merge()
+
     def _connect(self) -> AsyncTransport:
+        # Requests of a loop that has ended count no more.
+        self._loop, self._in_flight = asyncio.get_running_loop(), InFlight(self._max_in_flight)
         if isinstance(self._exchange, Replicas):
             return Connections(self._exchange, self._name, self._in_flight)
         if isinstance(self._transport, str):
@@ -125,6 +142,8 @@ class AsyncModel:
                 raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
             if self._connection is None or self._closing or self._process != os.getpid():
                 raise ClosedError(closed_message(self._name))
+            if self._loop is not asyncio.get_running_loop():
+                self._move()
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
             if self._coalescer:
                 return answer(self.metadata, await self._coalescer.infer(self.metadata.check(arrays), terms))
@@ -188,6 +207,8 @@ class AsyncModel:
         """
         if self._connection is None or self._closing or self._process != os.getpid():
             return
+        if self._loop is not asyncio.get_running_loop():
+            self._move()
         self._closing = True
         self._in_flight.open_up()
         if self._coalescer:

@@ -43,7 +43,7 @@ class RestConnection(Rest):
         Raises a `ClientError`.
         """
         deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
-        pieces = pieces_of(step) if self._tls else [step.message, *step.tensors]
+        pieces: list[Piece] = pieces_of(step) if self._tls else [step.message, *step.tensors]
         while True:
             line = kept = self._kept()
             try:

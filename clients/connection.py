@@ -24,7 +24,8 @@ from .steps import Step, deadline_after, seconds_until
 class BlockingConnection(Channel):
     """A connection that several threads may use together; made with the first call.
 
-    A call waits `reconnect_s` for a server that is gone.
+    A call waits `reconnect_s` for a server that is gone. The system's resolver of host names knows no deadline, so a
+    call that connects may outlast its own by that.
     """
 
     def __init__(self, url: str | Endpoint, *, reconnect_s: float = RECONNECT_S) -> None:

@@ -53,7 +53,10 @@ class Rest:
 
 
 class BlockingRestConnection(Rest):
-    """A connection that several threads may use together; it keeps its sockets for the next request."""
+    """A connection that several threads may use together; it keeps its sockets for the next request.
+
+    The system's resolver of host names knows no deadline, so a call that connects may outlast its own by that.
+    """
 
     def __init__(self, url: str | Endpoint) -> None:
         super().__init__(url)
@@ -66,7 +69,7 @@ class BlockingRestConnection(Rest):
         Raises a `ClientError`.
         """
         deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
-        pieces = pieces_of(step) if self._tls else [step.message, *step.tensors]
+        pieces: list[Piece] = pieces_of(step) if self._tls else [step.message, *step.tensors]
         while True:
             line = kept = self._kept()
             try:
@@ -140,7 +143,7 @@ class _Line(Line):
             self.run(deadline)
 
     def _send_at_once(self, pieces: Sequence[Piece], *, waits: bool) -> None:
-        """Do what `run` does for most requests, in fewer calls; any error is left to `run`."""
+        """Do what `run` does for most requests, in fewer calls; an error of sending is left to `run`."""
         try:
             sent = self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
         except OSError:
