@@ -33,7 +33,8 @@ class AsyncModel:
     async with AsyncModel("ranker", url="localhost:8001") as model:
         scores = await model.predict(features)
 
-    `metadata` is set when the context is entered. The arguments are those of `Model`, and:
+    `metadata` is set when the context is entered. Once its event loop has ended, the model connects anew in the next
+    loop that calls it. The arguments are those of `Model`, and:
 
     Args:
         coalesce: merge calls that are in flight together into requests of several rows (see coalesce.py).
@@ -64,9 +65,11 @@ class AsyncModel:
         self._addresses = Addresses.of(url, tls=tls, headers=headers)
         retries = Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), self._addresses, transport, retries)
+        self._direct = self._exchange if isinstance(self._exchange, Exchange) else None
         self._hooks = EventHooks(hooks, name, url)
         self._has_hooks = bool(self._hooks)
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
+        self._loop: asyncio.AbstractEventLoop
         self._transport = transport
         self._connection: AsyncTransport | None = None
         self._process, self._closing = 0, False
@@ -74,8 +77,6 @@ class AsyncModel:
     async def __aenter__(self) -> Self:
         """Connect; raises `ServerUnreachableError`, `TlsError`, `AccessError`, `NotReadyError`, `TransportError`."""
         self._process, self._closing = os.getpid(), False
-        # Requests of a loop that has ended count no more.
-        self._in_flight = InFlight(self._max_in_flight)
         try:
             self._connection = self._connect()
             self.metadata = await run_async(self._exchange.open(self._terms.timeout_s), self._call)
@@ -84,11 +85,28 @@ class AsyncModel:
                 error.about(self._name, self._addresses.url)
             await self.close()
             raise
-        if self._coalesce:
-            self._coalescer = Coalescer(self.metadata, self._infer)
+        self._merge()
         return self
 
+    def _merge(self) -> None:
+        self._coalescer = Coalescer(self.metadata, self._infer) if self._coalesce else None
+
+    def _move(self) -> None:
+        """Go on in this event loop with new connections, since the loop before has ended.
+
+        Raises `ClosedError` if that has not ended, because its calls may still wait for their answers.
+        """
+        if not self._loop.is_closed():
+            raise ClosedError(
+                f"'{self._name}' was opened in another event loop, which has not ended. Open an AsyncModel in each "
+                "loop, or use Model, which any thread may call."
+            )
+        self._connection = self._connect()
+        self._merge()
+
     def _connect(self) -> AsyncTransport:
+        # Requests of a loop that has ended count no more.
+        self._loop, self._in_flight = asyncio.get_running_loop(), InFlight(self._max_in_flight)
         if isinstance(self._exchange, Replicas):
             return Connections(self._exchange, self._name, self._in_flight)
         if isinstance(self._transport, str):
@@ -124,32 +142,46 @@ class AsyncModel:
                 raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
             if self._connection is None or self._closing or self._process != os.getpid():
                 raise ClosedError(closed_message(self._name))
+            if self._loop is not asyncio.get_running_loop():
+                self._move()
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
             if self._coalescer:
                 return answer(self.metadata, await self._coalescer.infer(self.metadata.check(arrays), terms))
-            step = self._exchange.repeated(arrays, terms) if isinstance(self._exchange, Exchange) else None
-            checked = {} if step else self.metadata.check(arrays)
-            return answer(self.metadata, await self._infer(checked, terms, step))
+            # The same as `_infer`, in fewer calls.
+            if (direct := self._direct) and (step := direct.repeated(arrays, terms)) and self._in_flight.enter_now():
+                try:
+                    return answer(self.metadata, direct.outputs(await self._call(step)))
+                finally:
+                    self._in_flight.leave()
+            return answer(self.metadata, await self._infer(self.metadata.check(arrays), terms))
         except ClientError as error:
             error.about(self._name, self._addresses.url)
             raise
+        except asyncio.CancelledError as error:
+            self._check_cancelled(error)
+            raise
 
-    async def _infer(self, arrays: Mapping[str, Array], terms: Terms, step: Step | None = None) -> dict[str, Array]:
-        """Send one request, which `step` may be, as soon as fewer than `max_in_flight` are in flight."""
+    async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
+        """Send one request as soon as fewer than `max_in_flight` are in flight."""
         if not self._in_flight.enter_now():
             terms = await self._wait(terms)
         try:
-            if isinstance(self._exchange, Exchange) and (step := step or self._exchange.direct(arrays, terms)):
-                return self._exchange.outputs(await self._call(step))
+            if self._direct and (step := self._direct.direct(arrays, terms)):
+                return self._direct.outputs(await self._call(step))
             return await run_async(self._exchange.infer(arrays, terms), self._call)
         except asyncio.CancelledError as error:
-            # A connection that is closed cancels its calls; to a caller that cancelled nothing that is `ClosedError`.
-            task = asyncio.current_task()
-            if self._closing and not (task and task.cancelling()):
-                raise ClosedError(closed_message(self._name)) from error
+            self._check_cancelled(error)
             raise
         finally:
             self._in_flight.leave()
+
+    def _check_cancelled(self, error: asyncio.CancelledError) -> None:
+        """Raise `ClosedError` if it was not the caller who cancelled: a connection that is closed cancels its calls."""
+        task = asyncio.current_task()
+        if self._closing and not (task and task.cancelling()):
+            closed = ClosedError(closed_message(self._name))
+            closed.about(self._name, self._addresses.url)
+            raise closed from error
 
     async def _wait(self, terms: Terms) -> Terms:
         """Wait for a place among the requests in flight; returns the terms with the time that is left."""
@@ -175,6 +207,8 @@ class AsyncModel:
         """
         if self._connection is None or self._closing or self._process != os.getpid():
             return
+        if self._loop is not asyncio.get_running_loop():
+            self._move()
         self._closing = True
         self._in_flight.open_up()
         if self._coalescer:

@@ -12,9 +12,9 @@ from .endpoint import Endpoint
 from .http_answer import Answer, HttpError
 from .in_flight import InFlight
 from .line import MOST_PIECES, Piece, drop
-from .rest import Rest, deadline_of, left_s, pieces_of
+from .rest import Rest, left_s, pieces_of
 from .rest_wire import read
-from .steps import Step
+from .steps import Step, deadline_after
 
 CONNECTIONS = 256
 """The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
@@ -42,8 +42,8 @@ class RestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline = deadline_of(step)
-        pieces = pieces_of(step, is_tls=self._tls is not None)
+        deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+        pieces: list[Piece] = pieces_of(step) if self._tls else [step.message, *step.tensors]
         while True:
             line = kept = self._kept()
             try:
@@ -188,7 +188,10 @@ class _Line(asyncio.BufferedProtocol):
             self.abort()
         else:
             if self.answer.complete:
-                self._settle()
+                if self._timer or self._outcome.done():
+                    self._settle()
+                else:
+                    self._outcome.set_result(None)
 
     def eof_received(self) -> None:
         """Called by asyncio when the server has closed its side; asyncio then closes the other one."""

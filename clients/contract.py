@@ -15,7 +15,8 @@ from .errors import InvalidInputError
 from .wire import DTYPES
 
 Array = NDArray[Any]
-_SHAPE = operator.attrgetter("shape")
+SIGNATURE = operator.attrgetter("__class__", "dtype", "shape")
+"""What decides whether a numpy array without strings fits an input, and how it is described."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +88,13 @@ class Metadata:
             self._check_rows(checked)
         return checked
 
-    def shapes(self, arrays: Sequence[Any]) -> tuple[object, ...] | None:
-        """What decides whether the arrays fit, if they are numpy's, one for each input and of its dtype; else None."""
+    def signature(self, arrays: Sequence[Any]) -> object:
+        """The `SIGNATURE` of each checked array, if there is one for each input and none has strings; else None."""
         if len(arrays) != len(self.inputs):
             return None
-        for tensor, array in zip(self.inputs, arrays, strict=True):
-            if type(array) is not np.ndarray or array.dtype is not tensor.dtype or tensor.dtype.hasobject:
-                return None
-        return tuple(map(_SHAPE, arrays))
+        if any(type(array) is not np.ndarray or array.dtype.hasobject for array in arrays):
+            return None
+        return tuple(map(SIGNATURE, arrays))
 
     def _by_name(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         wanted = [tensor.name for tensor in self.inputs]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import protocol as pb
 from . import transport as transports
 from . import wire
-from .contract import Array, Metadata
+from .contract import SIGNATURE, Array, Metadata
 from .device_memory import DeviceArray
 from .endpoint import Endpoint
 from .errors import AccessError, InvalidInputError, ServerFailureError, TransportError
@@ -91,21 +91,28 @@ class Exchange:
             return None
         tensors = list(map(wire.contents, arrays.values()))
         step = self._request(arrays, tensors, terms, deadline_after(terms.timeout_s))
-        shapes = self.metadata.shapes(list(arrays.values()))
-        if shapes is not None and self._adds_nothing(terms):
+        signature = self.metadata.signature(list(arrays.values()))
+        if signature is not None and self._adds_nothing(terms):
             if len(self._messages) >= wire.HEADS:
                 self._messages.clear()
-            self._messages[shapes] = step.message
+            self._messages[signature] = step.message
         return step
 
     def repeated(self, arrays: Sequence[Any], terms: Terms) -> Step | None:
-        """The step that `direct` gives, if arrays of the same shapes have passed it before; they need no check."""
-        message = self._messages.get(self.metadata.shapes(arrays))
+        """The step that `direct` gives, if arrays of the same signature have passed it before; they need no check."""
+        try:
+            message = self._messages.get(tuple(map(SIGNATURE, arrays)))
+        except Exception:  # anything may be passed; the check says what is wrong with it
+            return None
         if message is None or not (terms is self._usual or self._adds_nothing(terms)):
             return None
-        self._usual = terms
-        deadline = None if terms.timeout_s is None else deadline_after(terms.timeout_s)
-        return Step("ModelInfer", message, list(map(wire.contents, arrays)), terms.timeout_s, deadline)
+        self._usual, timeout_s = terms, terms.timeout_s
+        deadline = None if timeout_s is None else deadline_after(timeout_s)
+        try:
+            tensors = [array.data.cast("B") for array in arrays]
+        except (TypeError, ValueError):  # not contiguous, without elements, or of a dtype that memoryview does not know
+            tensors = list(map(wire.contents, arrays))
+        return Step("ModelInfer", message, tensors, timeout_s, deadline)
 
     def _adds_nothing(self, terms: Terms) -> bool:
         """Whether the message is the same as without these terms."""

@@ -9,7 +9,9 @@ from . import wire
 from .endpoint import Endpoint
 from .errors import ClientError, InvalidInputError, ServerFailureError, explained
 from .grpc_body import LARGE_BYTES, PREFIX
-from .http2 import CANCEL, LARGEST, REFUSED, Call, ResetError, field
+from .http2_frames import CANCEL, LARGEST, REFUSED, ResetError
+from .http2_heads import field
+from .http2_sending import Call
 from .line import Piece
 from .steps import Step
 

@@ -5,7 +5,7 @@ length is known is received where it stays: its tensors are views of it.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -51,7 +51,8 @@ class Answer:
     """One answer at a time; `room` is where to receive to, and `received` tells of bytes that have come there.
 
     When it is `complete`, `head` is set, and the body is what `whole` holds from `begin` on. `begun` is whether any
-    byte of it has come, `keeps` whether the connection can carry another request after it.
+    byte of it has come, `keeps` whether the connection can carry another request after it. In `known` the reader of
+    bodies keeps what it knows for the next one.
     """
 
     head: Head
@@ -61,6 +62,8 @@ class Answer:
     def __init__(self) -> None:
         self._scratch = bytearray(HEAD_BYTES)
         self._view = memoryview(self._scratch)
+        self.known: Any = None
+        self._last: tuple[bytes, Head] | None = None
         self.reset()
 
     def reset(self) -> None:
@@ -87,28 +90,40 @@ class Answer:
         if not self._in_head:
             self._more(count)
             return
+        came = self._received + count
+        if (last := self._last) and self._scratch.startswith(last[0], 0, came):
+            end, head = len(last[0]), last[1]
+        elif last := self._find_head(count):
+            came, end, head = self._received, len(last[0]), last[1]
+            self._last = last
+        else:
+            return
+        self._received, self._in_head = 0, False
+        self.head, self.begin = head, head.skipped
+        if head.length is not None and came >= (stop := end + head.length):
+            # The bytes before the body are those of the head.
+            self.whole = self._scratch[end - head.skipped : stop]
+            self.complete, self.keeps = True, head.keeps and came == stop
+        else:
+            self._begin_body(head, end, came)
+
+    def _find_head(self, count: int) -> tuple[bytes, Head] | None:
+        """The head if the last of its bytes have come, with them; None before that."""
         searched, self._received = max(0, self._received - len(_END)), self._received + count
         while True:
             found = self._scratch.find(_END, searched, self._received)
             if found < 0:
                 self._check_begin()
-                return
+                return None
             end = found + len(_END)
-            head = _head(bytes(self._view[:end]))
+            content = bytes(self._view[:end])
+            head = _head(content)
             if head.status >= _FINAL:
-                break
+                return content, head
             # An interim answer, such as 100 Continue: another one follows.
             self._received -= end
             self._scratch[: self._received] = self._scratch[end : end + self._received]
             searched = 0
-        came, self._received, self._in_head = self._received, 0, False
-        self.head, self.begin = head, head.skipped
-        if head.length is not None and came >= end + head.length:
-            # The bytes before the body are those of the head.
-            self.whole = self._scratch[end - head.skipped : end + head.length]
-            self.complete, self.keeps = True, head.keeps and came == end + head.length
-        else:
-            self._begin_body(head, end, came)
 
     def ended(self) -> None:
         """Take the end of the connection; raises `ConnectionError` before an answer, `HttpError` in its middle."""

@@ -65,7 +65,8 @@ class Line:
 
     def is_readable(self) -> bool:
         """Whether something has come on an idle connection."""
-        self._await(select.POLLIN)
+        if self._polled != select.POLLIN:
+            self._await(select.POLLIN)
         return bool(self._poll.poll(0))
 
     def run(self, deadline: float | None) -> None:

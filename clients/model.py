@@ -1,7 +1,7 @@
 """A served model as a blocking function."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -67,6 +67,7 @@ class Model:
         self._name, self._url, self._process, self._terms = name, url, os.getpid(), Terms(timeout_s=timeout_s)
         addresses, retries = Addresses.of(url, tls=tls, headers=headers), Retries(idempotent, try_timeout_s)
         self._exchange = exchange(name, str(version), addresses, transport, retries)
+        self._direct = self._exchange if isinstance(self._exchange, Exchange) else None
         self._hooks = EventHooks(hooks, name, url)
         self._has_hooks = bool(self._hooks)
         self._connection: BlockingTransport
@@ -108,7 +109,9 @@ class Model:
         """
         try:
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
-            return answer(self.metadata, self._infer(arrays, terms))
+            if (direct := self._direct) and self._process == os.getpid() and (step := direct.repeated(arrays, terms)):
+                return answer(self.metadata, direct.outputs(self._call(step)))
+            return answer(self.metadata, self._infer(self.metadata.check(arrays), terms))
         except ClientError as error:
             error.about(self._name, self._url)
             raise
@@ -128,15 +131,11 @@ class Model:
             self._process = 0
             self._connection.close()
 
-    def _infer(self, arrays: Sequence[Any], terms: Terms) -> Mapping[str, Array]:
-        if self._process == os.getpid() and isinstance(self._exchange, Exchange):
-            if step := self._exchange.repeated(arrays, terms):
-                return self._exchange.outputs(self._call(step))
-            checked = self.metadata.check(arrays)
-            if step := self._exchange.direct(checked, terms):
-                return self._exchange.outputs(self._call(step))
-            return self._run(self._exchange.infer(checked, terms))
-        return self._run(self._exchange.infer(self.metadata.check(arrays), terms))
+    def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> Mapping[str, Array]:
+        direct = self._direct
+        if direct and self._process == os.getpid() and (step := direct.direct(arrays, terms)):
+            return direct.outputs(self._call(step))
+        return self._run(self._exchange.infer(arrays, terms))
 
     def _run(self, steps: Steps[T]) -> T:
         if self._process != os.getpid():

@@ -12,7 +12,7 @@ from typing import Any
 from .endpoint import Endpoint
 from .errors import TlsError, explained, timed_out
 from .http_answer import Answer, HttpError
-from .line import Line, Piece
+from .line import MOST_PIECES, Line, Piece, drop
 from .rest_wire import read
 from .steps import Step, deadline_after, seconds_until
 
@@ -53,7 +53,10 @@ class Rest:
 
 
 class BlockingRestConnection(Rest):
-    """A connection that several threads may use together; it keeps its sockets for the next request."""
+    """A connection that several threads may use together; it keeps its sockets for the next request.
+
+    The system's resolver of host names knows no deadline, so a call that connects may outlast its own by that.
+    """
 
     def __init__(self, url: str | Endpoint) -> None:
         super().__init__(url)
@@ -65,8 +68,8 @@ class BlockingRestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline = deadline_of(step)
-        pieces = pieces_of(step, is_tls=self._tls is not None)
+        deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+        pieces: list[Piece] = pieces_of(step) if self._tls else [step.message, *step.tensors]
         while True:
             line = kept = self._kept()
             try:
@@ -101,13 +104,13 @@ class BlockingRestConnection(Rest):
         return self._tls.wrap_socket(opened, server_hostname=self._name) if self._tls else opened
 
     def _give_back(self, line: "_Line") -> None:
-        if not (line.answer.keeps and line.is_sent):
+        if line.answer.keeps and not line.unsent:
+            line.answer.reset()
+            self._idle.append(line)
+            if self._closed:
+                self.close()
+        else:
             line.close()
-            return
-        line.answer.reset()
-        self._idle.append(line)
-        if self._closed:
-            self.close()
 
     def close(self) -> None:
         """Close the idle sockets; one with a request in flight is closed when that is answered."""
@@ -134,13 +137,33 @@ class _Line(Line):
         Raises `TimeoutError`, another `OSError`, or `HttpError`.
         """
         self.unsent[:] = pieces
-        self.run(deadline)
+        if not (self._is_tls or len(pieces) > MOST_PIECES):
+            self._send_at_once(pieces, waits=deadline is None)
+        if not self.answer.complete:
+            self.run(deadline)
+
+    def _send_at_once(self, pieces: Sequence[Piece], *, waits: bool) -> None:
+        """Do what `run` does for most requests, in fewer calls; an error of sending is left to `run`."""
+        try:
+            sent = self._socket.sendmsg(pieces, (), socket.MSG_DONTWAIT)
+        except OSError:
+            return
+        if sent != sum(map(len, pieces)):
+            drop(self.unsent, sent)
+            return
+        self.unsent.clear()
+        answer = self.answer
+        while waits and not answer.complete:  # receiving waits by itself
+            if count := self._socket.recv_into(answer.room()):
+                answer.received(count)
+            else:
+                answer.ended()
 
 
-def pieces_of(step: Step, *, is_tls: bool) -> list[Piece]:
-    """The pieces of a request. Small ones are one for TLS, which encrypts and sends each piece by itself."""
+def pieces_of(step: Step) -> list[Piece]:
+    """The pieces of a request for TLS, which encrypts and sends each piece by itself: small ones are one."""
     pieces: list[Piece] = [step.message, *step.tensors]
-    return [b"".join(pieces)] if is_tls and sum(map(len, pieces)) <= JOINED_BYTES else pieces
+    return [b"".join(pieces)] if sum(map(len, pieces)) <= JOINED_BYTES else pieces
 
 
 def deadline_of(step: Step) -> float | None:

@@ -83,7 +83,8 @@ def connect(endpoint: Endpoint, name: str, *, waits: bool = True) -> BlockingTra
         from .rest import BlockingRestConnection
 
         return BlockingRestConnection(endpoint)
-    from .connection import RECONNECT_S, BlockingConnection
+    from .channel import RECONNECT_S
+    from .connection import BlockingConnection
 
     return BlockingConnection(endpoint, reconnect_s=RECONNECT_S if waits else 0)
 
@@ -95,7 +96,7 @@ def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight, *, waits: 
 
         return RestConnection(endpoint, in_flight)
     from .async_connection import Connection
-    from .connection import RECONNECT_S
+    from .channel import RECONNECT_S
 
     return Connection(endpoint, in_flight, reconnect_s=RECONNECT_S if waits else 0)
 

@@ -27,13 +27,15 @@ from clients import (
     ServerUnreachableError,
     TimedOutError,
     Tls,
-    async_connection,
+    async_line,
     cancelling,
+    channel,
     connection,
     idle,
 )
 from clients import protocol as pb
-from clients.http2 import ACK, GOAWAY, LARGEST, PING, SETTINGS, Http2, frame
+from clients.http2 import Http2
+from clients.http2_frames import ACK, GOAWAY, LARGEST, PING, SETTINGS, frame
 
 LIMIT_S = 10
 ROWS = np.arange(100_000, dtype=np.float32)[:, None]
@@ -102,7 +104,7 @@ def test_a_server_that_takes_no_calls(call: Calling) -> None:
         listener.shutdown(socket.SHUT_RDWR)
     assert type(error) is ServerUnreachableError
     assert error.retryable
-    assert len(kept) == connection.ATTEMPTS
+    assert len(kept) == channel.ATTEMPTS
     for client in kept:
         client.close()
 
@@ -133,8 +135,8 @@ def test_a_host_that_takes_no_more_bytes_is_gone(
     server: H2Server, call: Calling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not the caller's deadline that has passed, though Python calls both `TimeoutError`."""
-    monkeypatch.setattr(connection, "KEEPALIVE_TIMEOUT_S", 0.3)
-    for module in (connection, async_connection):
+    monkeypatch.setattr(channel, "KEEPALIVE_TIMEOUT_S", 0.3)
+    for module in (connection, async_line):
         monkeypatch.setattr(module, "prepare", small)
     server.settings = {SettingCodes.INITIAL_WINDOW_SIZE: LARGEST}
     server.holds_windows, over = True, threading.Event()
@@ -152,7 +154,7 @@ def test_a_host_that_takes_no_more_bytes_is_gone(
     assert "timed out" in error.text
 
 
-def small(opened: socket.socket, prepare: Callable[[socket.socket], None] = connection.prepare) -> None:
+def small(opened: socket.socket, prepare: Callable[[socket.socket], None] = channel.prepare) -> None:
     prepare(opened)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
 
@@ -260,8 +262,8 @@ def test_no_byte_overtakes_one_that_asyncio_keeps() -> None:
     async def fill() -> bool:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             loop = asyncio.get_running_loop()
-            lines: set[async_connection._Line] = set()
-            _, line = await loop.create_connection(lambda: async_connection._Line(lines), *listener.getsockname())
+            lines: set[async_line.AsyncLine] = set()
+            _, line = await loop.create_connection(lambda: async_line.AsyncLine(lines), *listener.getsockname())
             server, _ = listener.accept()
             with server:
                 with contextlib.suppress(BlockingIOError):

@@ -17,7 +17,17 @@ from h2.settings import SettingCodes
 from h2_server import H2Server, Peer, doubled, h2_server
 
 from clients import AsyncModel, ClientError, Model, cancelling
-from clients.http2 import CONTINUATION, DATA, END_HEADERS, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE, frame
+from clients.http2_frames import (
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    HEADERS,
+    PING,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    frame,
+)
 
 LIMIT_S, DEADLINE_S, HUNG_S = 20.0, 0.5, 10.0
 NO_STREAM = 1 << 20

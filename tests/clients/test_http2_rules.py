@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clients import ClientError, grpc_wire
-from clients.http2 import (
+from clients.http2 import Http2
+from clients.http2_frames import (
     ACK,
     CONTINUATION,
     DATA,
@@ -26,11 +27,10 @@ from clients.http2 import (
     RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
-    Call,
-    Http2,
     Http2Error,
     frame,
 )
+from clients.http2_sending import Call
 
 MOST_STREAMS, WINDOW, FRAME_BYTES = 3, 4, 5
 OK = b"\x88"

@@ -57,8 +57,8 @@ def test_a_server_far_away_is_reached(client_server: Server) -> None:
 def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
     client_server: Server, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("clients.connection.KEEPALIVE_S", 0.5)
-    monkeypatch.setattr("clients.connection.KEEPALIVE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("clients.channel.KEEPALIVE_S", 0.5)
+    monkeypatch.setattr("clients.channel.KEEPALIVE_TIMEOUT_S", 0.5)
 
     async def call(url: str) -> None:
         async with AsyncModel("slow", url=url, transport="grpc") as model:
