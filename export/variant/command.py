@@ -175,7 +175,7 @@ def _converted(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Sa
             f"{wanted.origin.folder.name}: has no node that {precision} quantises, so the variant would be the same "
             "model. Choose another --precision."
         )
-    errors, words = _errors(wanted, model, made, trial, say)
+    errors, words = _errors(wanted, model, conversion, made, trial, say)
     if not worst(errors) <= wanted.limit:
         say("looking for the node that does most of the error")
         source = error_source(conversion, made, trial.rows, keep, say)
@@ -185,13 +185,16 @@ def _converted(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Sa
 
 
 def _errors(
-    wanted: Wanted, model: onnx.ModelProto, made: onnx.ModelProto, trial: TrialRows, say: Say
+    wanted: Wanted,
+    model: onnx.ModelProto,
+    conversion: Conversion,
+    made: onnx.ModelProto,
+    trial: TrialRows,
+    say: Say,
 ) -> tuple[list[OutputError], WordsRead | None]:
     batch = min(wanted.origin.config.max_batch_size, MOST_ROWS)
     before = answers(session_of(model), trial.rows, batch, lambda text: say(f"the original answers, {text}"))
-    # Not fused, QDQ nodes compute in FP32 what TensorRT's INT8 kernels do. A CPU's kernels overflow with its 8 bits.
-    session = session_of(made, optimised=wanted.accelerator.name != TENSORRT)
-    after = answers(session, trial.rows, batch, lambda text: say(f"the variant answers, {text}"))
+    after = answers(conversion.session(made), trial.rows, batch, lambda text: say(f"the variant answers, {text}"))
     output = next(iter(before))
     words = words_read(before[output], after[output], trial.words) if trial.words else None
     return compare(before, after), words

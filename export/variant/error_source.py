@@ -40,7 +40,7 @@ class ErrorSource:
         if self.without >= self.before:
             return f"The difference grows most at {label(self.node)}, but stays with that node alone in FP32"
         if self.without > MOST * self.before:
-            return f"No node does most of it. {label(self.node)} does most of all: in FP32 it lowers it {change}"
+            return f"No node does most of it; the one that does most, {label(self.node)}, in FP32 lowers it {change}"
         return f"{label(self.node)} does most of it: in FP32 it lowers it {change}. Add --keep '{self.node.name}'"
 
 
@@ -49,13 +49,13 @@ def error_source(
 ) -> ErrorSource | None:
     """The node that does most of the error; None if no tensor differs, or the graphs share none."""
     some = take(rows, 0, ROWS)
-    suspects = _suspects(conversion.model, differences(conversion.model, variant, some))
+    suspects = _suspects(conversion.model, differences(conversion.model, conversion.computed(variant), some))
     expected = run(session_of(conversion.model), some)
-    before = _error(expected, variant, some)
+    before = _error(expected, conversion, variant, some)
     sources = []
     for node in suspects[:SUSPECTS]:
         say(f"leaving {node.name} in FP32")
-        without = _error(expected, conversion.converted([*keep, node.name]), some)
+        without = _error(expected, conversion, conversion.converted([*keep, node.name]), some)
         sources.append(ErrorSource(node=node, before=before, without=without))
     return min(sources, key=lambda source: source.without, default=None)
 
@@ -98,6 +98,6 @@ def _difference(original: Array, variant: Array) -> float:
     return difference if np.isfinite(difference) else float("inf")
 
 
-def _error(expected: Sequence[Array], variant: onnx.ModelProto, rows: Rows) -> float:
-    answers = run(session_of(variant), rows)
+def _error(expected: Sequence[Array], conversion: Conversion, variant: onnx.ModelProto, rows: Rows) -> float:
+    answers = run(conversion.session(variant), rows)
     return max(_difference(old, new) for old, new in zip(expected, answers, strict=True))

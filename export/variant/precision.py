@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 
-from export.graph.axis_proof import one_line, take
+from export.graph.axis_proof import one_line, session_of, take
 from export.graph.input_values import Rows
 from export.graph.onnx_graph import load, save
 from export.graph.opset import opset
+from export.variant.half_arithmetic import rounding
 from triton_batching.terminal import Mistake
 
 FP16, STATIC, DYNAMIC = "fp16", "int8-static", "int8-dynamic"
@@ -76,6 +78,22 @@ class Conversion:
                 f"the graph cannot be converted to {self.precision} ({type(error).__name__}: {one_line(error)}). Keep "
                 "the node that it names in FP32 with --keep NODE, or choose another --precision."
             ) from error
+
+    def computed(self, made: onnx.ModelProto) -> onnx.ModelProto:
+        """A graph that this CPU computes as a GPU computes `made`; itself for INT8, or if there is none."""
+        if self.precision != FP16:
+            return made
+        try:
+            return rounding(made)
+        except Mistake:
+            return made
+
+    def session(self, made: onnx.ModelProto) -> onnxruntime.InferenceSession:
+        """What answers as the variant does where it is served.
+
+        Not fused, QDQ nodes compute in FP32 what TensorRT's INT8 kernels do; a CPU's kernels overflow with its 8 bits.
+        """
+        return session_of(self.computed(made), optimised=self.precision != FP16 and not self.for_tensorrt)
 
     def _quantised(self, keep: Sequence[str]) -> onnx.ModelProto:
         with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:

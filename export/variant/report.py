@@ -53,7 +53,7 @@ class Report:
 
     def cells(self) -> Iterator[Cells]:
         """Each line of the table: what it is, of the original, of the variant."""
-        yield "file, MB", f"{self.file_bytes[0] / 1e6:.2f}", f"{self.file_bytes[1] / 1e6:.2f}"
+        yield "file, MB", f"{self.file_bytes[0] / 1e6:.3g}", f"{self.file_bytes[1] / 1e6:.3g}"
         if self.memory:
             yield from self._memory_cells(*self.memory)
         for error in self.errors:
@@ -81,17 +81,22 @@ class Report:
 
     def _notes(self) -> Iterator[str]:
         if self.errors:
-            yield f"compared on {self.origin}; differences are parts of the output's largest value"
+            yield "differences are parts of the output's largest value"
+        if self.errors and not self.drawn_at_random:
+            yield f"compared on {self.origin}"
         if self.drawn_at_random:
             calibrated = " and calibrated" if self.precision == STATIC else ""
-            yield f"compared{calibrated} with random rows, which show little of real ones: give --samples FILE.npz"
+            yield f"compared{calibrated} on {self.origin}, which show little of real ones: give --samples FILE.npz"
         if self.shared_scale:
             yield (
                 "rows of a batch change each other's answers: each execution scales its activations by the largest "
                 "value of all of its rows. int8-static has fixed scales"
             )
         if self.precision == FP16 and not self.accelerator:
-            yield "FP16 is for GPUs: on a CPU onnxruntime converts most operators back to FP32"
+            yield (
+                "FP16 is for GPUs: on a CPU onnxruntime computes most operators in FP32. The differences are with every "
+                "tensor rounded to FP16, as a GPU does"
+            )
         if self.accelerator == "tensorrt":
             yield "it was not run with TensorRT here: measure its error and its speed on your GPU"
         for name, side in zip(self.names, self.memory or (), strict=False):
