@@ -38,6 +38,7 @@ class Report:
     limit: float
     proof: Proof | None
     shared_scale: bool
+    rounded: bool
     origin: str
     drawn_at_random: bool
     accelerator: str | None
@@ -92,10 +93,12 @@ class Report:
                 "rows of a batch change each other's answers: each execution scales its activations by the largest "
                 "value of all of its rows. int8-static has fixed scales"
             )
-        if self.precision == FP16 and not self.accelerator:
+        if self.precision == FP16 and self.errors:
+            yield "FP16 is for GPUs: on a CPU onnxruntime computes most operators in FP32"
             yield (
-                "FP16 is for GPUs: on a CPU onnxruntime computes most operators in FP32. The differences are with every "
-                "tensor rounded to FP16, as a GPU does"
+                "the differences are with every tensor rounded to FP16, as on a GPU"
+                if self.rounded
+                else "the differences are this CPU's, which hides overflow and rounding: measure them on a GPU"
             )
         if self.accelerator == "tensorrt":
             yield "it was not run with TensorRT here: measure its error and its speed on your GPU"

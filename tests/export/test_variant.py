@@ -247,6 +247,8 @@ def test_threads_are_a_parameter_of_a_variant(tmp_path: Path) -> None:
         (["--accelerator", "openvino"], "--accelerator openvino: the installed onnxruntime"),
         (["--accelerator", "tensorrt", "--precision", "int8-dynamic"], "DynamicQuantizeLinear"),
         (["--precision", "fp16", "--calibrate", "rows.npz"], "--calibrate does nothing"),
+        (["--precision", "fp16", "--accelerator", "tensorrt", "--keep", "first"], "--keep does nothing as TensorRT"),
+        (["--threads", "2", "--tolerance", "0.1"], "--tolerance does nothing without --precision"),
         (["--precision", "fp16", "--keep", "nowhere"], "--keep nowhere: no such node"),
         (["--precision", "fp16", "--open-dims", "1:8"], "--open-dims does nothing"),
         (["--precision", "fp16", "--samples", "missing.npz"], "missing.npz: not a readable .npz file"),
