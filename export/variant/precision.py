@@ -182,7 +182,22 @@ def _half(model: onnx.ModelProto, keep: Sequence[str]) -> onnx.ModelProto:
         keep_io_types=True,
         node_block_list=list(keep),
     )
+    for value in half.graph.output:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:
+            _widen_output(half.graph, value)
     return half
+
+
+def _widen_output(graph: onnx.GraphProto, value: onnx.ValueInfoProto) -> None:
+    """Make an output FP32: the converter leaves that of a node in FP32 rounded to FP16."""
+    maker = next(node for node in graph.node if value.name in node.output)
+    inner = f"{value.name}/half"
+    for node in graph.node:
+        node.input[:] = [inner if name == value.name else name for name in node.input]
+    maker.output[:] = [inner if name == value.name else name for name in maker.output]
+    source = maker.input[0] if maker.op_type == "Cast" else inner
+    graph.node.append(onnx.helper.make_node("Cast", [source], [value.name], to=onnx.TensorProto.FLOAT))
+    value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
 
 
 def _dynamic(source: Path, target: Path, keep: Sequence[str]) -> None:
