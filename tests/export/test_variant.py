@@ -52,7 +52,9 @@ def overflowing(repository: Path) -> Path:
         helper.make_node("Mul", ["wide", "down"], ["y"], name="back"),
     ]
     constants = [weights("a", WIDTH, CLASSES)]
-    constants += [numpy_helper.from_array(np.float32(value), name) for name, value in (("up", 6e4), ("down", 1e-3))]
+    constants += [
+        numpy_helper.from_array(np.array(value, np.float32), name) for name, value in (("up", 6e4), ("down", 1e-3))
+    ]
     return onnx_model(repository, "overflowing", nodes, dims=(WIDTH, CLASSES), initialisers=constants)
 
 
