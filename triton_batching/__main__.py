@@ -15,6 +15,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
     "export: a model becomes an ONNX file with a proven batch axis": {
         "export": ("export", "export this project's models to ONNX and prove each file"),
         "add": ("export.add", "add your own model to a repository, its batch axis proved"),
+        "variant": ("export.variant", "make an FP16, INT8 or TensorRT variant of a model, and compare it"),
         "check-repo": ("export.repository", "check every configuration against its ONNX graph"),
         "vendor": ("serve.vendor", "copy the shared modules that a model.py imports beside it"),
     },
@@ -33,6 +34,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "ceiling": ("perf.measure.ceiling", "measure onnxruntime alone, without a server"),
         "report": ("perf.report", "tables, CSV and a page from records"),
         "compare": ("perf.compare", "say whether two sets of records differ"),
+        "ceilings": ("perf.compare.ceilings", "compare onnxruntime's speed on two models, without a server"),
         "versus": ("perf.compare.versus", "measure two configurations in turn and compare them"),
         "why": ("perf.why", "say which rule closes each batch, and what would help most"),
         "simulate": ("perf.simulate", "predict what a configuration would do under a load"),

@@ -43,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--threads", type=whole_number(1, MOST_THREADS), default=1, metavar="N", help="size of the intra-op pool"
     )
+    parser.add_argument("--format", choices=("table", "json"), default="table", help="json has bytes (default: table)")
     parser.add_argument("--strategy", choices=STRATEGIES, default="power", help="how the arena grows")
     return parser
 

@@ -1,6 +1,7 @@
 """Estimates the memory of a model and prints it: what `python -m perf.memory` does."""
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -27,7 +28,11 @@ def run(arguments: argparse.Namespace) -> None:
         pattern=arguments.pattern,
         rules=STRATEGIES[arguments.strategy],
     )
-    _print(model, _batches(arguments.batch), _dims(arguments.dims))
+    sizes, dims = _batches(arguments.batch), _dims(arguments.dims)
+    if arguments.format == "json":
+        print(json.dumps(_document(model, sizes, dims), indent=2))
+    else:
+        _print(model, sizes, dims)
 
 
 def _file(model: str, repository: Path) -> Path:
@@ -66,9 +71,39 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
     console.print(_table(estimates))
     console.print(f"One session that runs all of these sizes holds {model.held_after(sizes, dims) / MIB:,.2f} MiB.")
     console.print(_peak(estimates[-1]))
-    if model.unchecked:
-        kernels = ", ".join(f"{count} {operator}" for operator, count in sorted(model.unchecked.items()))
-        console.print(f"The figures are lower estimates: the scratch memory of these kernels is unknown: {kernels}.")
+    if note := _note(model):
+        console.print(note)
+
+
+def _note(model: Model) -> str:
+    """What the figures leave out; empty if nothing."""
+    if not model.unchecked:
+        return ""
+    kernels = ", ".join(f"{count} {operator}" for operator, count in sorted(model.unchecked.items()))
+    return f"The figures are lower estimates: the scratch memory of these kernels is unknown: {kernels}."
+
+
+def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> dict[str, object]:
+    """All figures in bytes."""
+    return {
+        "batches": [
+            {
+                "batch": memory.batch,
+                "weights": memory.weights,
+                "activations": memory.activations_peak,
+                "arena_held": memory.arena_held,
+                "held": memory.held,
+                "lower_bound": memory.lower_bound,
+                "offset_plan": memory.packed,
+                "peak_node": memory.peak_node,
+                "live": [{"tensor": one.tensor, "bytes": one.bytes, "scratch": one.scratch} for one in memory.live],
+            }
+            for memory in (model.at(size, dims) for size in sizes)
+        ],
+        "session_held": model.held_after(sizes, dims),
+        "unchecked": dict(sorted(model.unchecked.items())),
+        "note": _note(model),
+    }
 
 
 def _table(estimates: Sequence[BatchMemory]) -> Table:

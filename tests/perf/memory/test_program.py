@@ -1,5 +1,6 @@
 """What `python -m perf.memory` prints for models whose memory is computed by hand, and how it refuses mistakes."""
 
+import json
 import re
 from itertools import pairwise
 from pathlib import Path
@@ -51,6 +52,23 @@ def test_the_table_has_the_memory_of_a_chain(
     assert (weights, arena, total, bound, plan) == ("0.00", arena_mib, arena_mib, "8.00", "8.00")
     assert f"holds {arena_mib} MiB" in text
     assert "At the peak of batch 4, in Exp" in text
+
+
+def test_json_has_the_same_figures_in_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--level", "disabled", "--no-pattern", "--batch", "4", "--format", "json"]
+    assert main([chain(tmp_path, "a", "b", "c", "y"), *options]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (line,) = told["batches"]
+    assert line["batch"] == 4
+    mib = {key: line[key] / 2**20 for key in ("weights", "arena_held", "held", "lower_bound", "offset_plan")}
+    assert mib == {"weights": 0, "arena_held": 8, "held": 8, "lower_bound": 8, "offset_plan": 8}
+    assert told["session_held"] == 8 * 2**20
+    assert (told["unchecked"], told["note"]) == ({}, "")
+    einsum = helper.make_node("Einsum", ["x"], ["y"], equation="ij->ji")
+    assert main([saved(tmp_path, [einsum]), "--batch", "1", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["unchecked"] == {"Einsum": 1}
+    assert "lower estimates" in told["note"]
 
 
 def test_the_arena_of_a_session_holds_the_largest_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

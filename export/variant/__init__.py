@@ -1,0 +1,1 @@
+"""A model's variant of lower precision or for an accelerator, with its error beside the original: `export.variant`."""
