@@ -203,7 +203,9 @@ def test_a_sweep_refuses_what_a_mix_leaves_no_room_for(capsys: pytest.CaptureFix
 def test_a_server_gets_requests_of_the_mix_and_answers_them_together(tmp_path: Path) -> None:
     """The service answers with the length of each request, so a reply to one of another size would be wrong."""
     call = ["python_batched_service", "--mix", "20,30,40", "--workers", "2", "--in-flight", "4", "--requests", "64"]
-    load_program.main([*call, "--delay-ms", "20", "--results", str(tmp_path)])  # 1 if a busy machine makes times unsound
+    load_program.main(
+        [*call, "--delay-ms", "20", "--results", str(tmp_path)]
+    )  # 1 if a busy machine makes times unsound
     (path,) = tmp_path.glob("*.json")
     record = load_record.read(path)
     assert (record.load.mix, record.load.sizes) == ("20,30,40", (20, 30, 40))
