@@ -51,7 +51,7 @@ class BatchTimeline:
 
     @property
     def batches(self) -> tuple[tuple[TimedRequest, ...], ...]:
-        """The requests by execution, in order: with one instance, an execution begins after the one before has ended."""
+        """The requests by execution, in order: one instance begins an execution after the end of the one before."""
         groups: list[list[TimedRequest]] = []
         for request in sorted(self.requests, key=lambda each: each.started_ms):
             if groups and request.started_ms < min(each.ended_ms for each in groups[-1]):

@@ -6,6 +6,7 @@ Making it takes some seconds of a core, so it is kept in the user's cache.
 import contextlib
 import functools
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import vl_convert
@@ -17,7 +18,7 @@ from triton_batching.terminal import Mistake
 @functools.cache
 def bundle() -> str:
     """The script."""
-    kept = folder() / f"vega-{vl_convert.__version__}.js"
+    kept = folder() / f"vega-{version('vl-convert-python')}.js"
     try:
         return kept.read_text()
     except (OSError, ValueError):

@@ -1,8 +1,8 @@
 """A figure of a page: an Altair chart with a caption, as a specification for the page or as a PNG file.
 
-A chart has the size of its place on the page and takes its colours from it (`currentColor`, `--paper`), so it is legible
-in a light and in a dark theme and on paper. Marks whose rows have a `configuration` are dimmed while the page shows
-others (`picked`, which `explore.js` sets in all figures together).
+A chart has the width of its place on the page and takes its colours from it (`currentColor`, `--paper`), so it is
+legible in a light and in a dark theme and on paper. Marks whose rows have a `configuration` are dimmed while the page
+shows others (`picked`, which `explore.js` sets in all figures together).
 """
 
 import itertools
@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from triton_batching.terminal import Mistake
 
-Chart = alt.Chart | alt.LayerChart
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart
 Row = Mapping[str, object]
 
 # The page's own colours, and what a PNG file has in their place.
@@ -54,7 +54,17 @@ CONFIG = {
             "ticks": False,
         },
     },
-    "legend": {"labelFontSize": 12, "labelLimit": 0, "labelColor": INK, "orient": "top", "title": None, "columns": 3},
+    "legend": {
+        "labelFontSize": 12,
+        "labelLimit": 0,
+        "labelColor": INK,
+        "orient": "top",
+        "title": None,
+        "columns": 3,
+        "symbolBaseStrokeColor": INK,
+        "symbolBaseFillColor": "transparent",
+        "symbolStrokeWidth": 2,
+    },
     "text": {"fontSize": 12, "color": INK},
     "rule": {"color": INK},
 }
@@ -172,7 +182,9 @@ def _scale(names: Iterable[str], values: list[str]) -> alt.Scale:
 
 def source(rows: Iterable[Row]) -> alt.InlineData:
     """The rows of a chart, as text: Altair copies a chart's data at each step, and checks each row."""
-    return alt.InlineData(values=json.dumps([*map(dict, rows)], allow_nan=False), format=alt.DataFormat(type="json"))
+    return alt.InlineData(
+        values=json.dumps([*map(dict, rows)], allow_nan=False), format=alt.JsonDataFormat(type="json")
+    )
 
 
 def with_rows(content: Any) -> Any:
@@ -199,7 +211,8 @@ def hover(*names: str) -> list[alt.Tooltip]:
 
 def zoomable(chart: Chart) -> Chart:
     """The chart with axes that can be dragged; the wheel zooms with Shift, so that the page still scrolls."""
-    return chart.add_params(alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.shiftKey]"))
+    zoomed: Chart = chart.add_params(alt.selection_interval(name="zoom", bind="scales", zoom="wheel![event.shiftKey]"))
+    return zoomed
 
 
 def finite(value: float) -> float | None:
@@ -221,11 +234,13 @@ def horizontal(y: float, text: str, colour: str = INK) -> Chart:
     """A labelled line across the chart."""
     line = alt.Chart(source([{"at": y, "text": text}])).encode(y=alt.Y("at:Q"))
     rule = line.mark_rule(strokeDash=[5, 3], color=colour, strokeWidth=1.5)
-    return rule + line.mark_text(align="left", baseline="bottom", dx=3, dy=-2).encode(x=alt.value(0), text="text:N")
+    words = line.mark_text(align="left", baseline="bottom", dx=3, dy=-2).encode(x=alt.value(0), text="text:N")
+    return alt.layer(rule, words)
 
 
 def vertical(x: float, text: str, colour: str = INK) -> Chart:
     """A labelled line from the bottom to the top of the chart."""
     line = alt.Chart(source([{"at": x, "text": text}])).encode(x=alt.X("at:Q"))
     rule = line.mark_rule(strokeDash=[5, 3], color=colour, strokeWidth=1.5)
-    return rule + line.mark_text(align="left", baseline="top", dx=4).encode(y=alt.value(0), text="text:N")
+    words = line.mark_text(align="left", baseline="top", dx=4).encode(y=alt.value(0), text="text:N")
+    return alt.layer(rule, words)

@@ -39,7 +39,7 @@ def time_parts(bars: Sequence[Bar], colours: Mapping[str, str]) -> Chart:
         for part, ms in bar.ms.items()
     ]
     scale = alt.Scale(domain=order, range=list(colours.values()))
-    return (
+    chart: Chart = (
         alt.Chart(source(rows))
         .mark_bar(height=22)
         .encode(
@@ -57,3 +57,4 @@ def time_parts(bars: Sequence[Bar], colours: Mapping[str, str]) -> Chart:
         )
         .properties(height=ROW_HEIGHT * len(bars) + 10)
     )
+    return chart

@@ -154,7 +154,7 @@ def _percentiles(evidence: Evidence, candidate: Candidate, q: float) -> list[flo
 def rates(evidence: Evidence) -> Figure:
     """Open loop: a percentile of the latency against the offered rate."""
     trials = [trial for trial in evidence.trials if trial.offered_per_s]
-    x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True, padding=12), axis=numbers(grid=False))
+    x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True), axis=numbers(grid=False))
     y = alt.Y("y:Q", title="latency, ms", scale=log_scale(), axis=numbers())
     rows = [
         trial_row(evidence, trial, trial.offered_per_s or 0.0, percentile_ms(trial.latencies_us, q), of=f"p{q:g}")
@@ -204,8 +204,8 @@ def completion(evidence: Evidence) -> Figure:
         for kind, value in kinds.items()
         for trial in trials
     ]
-    x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True, padding=12), axis=numbers(grid=False))
-    y = alt.Y("y:Q", title="% of the offered requests", scale=alt.Scale(zero=True, padding=12), axis=numbers())
+    x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True), axis=numbers(grid=False))
+    y = alt.Y("y:Q", title="% of the offered requests", scale=alt.Scale(zero=True), axis=numbers())
     bind = alt.binding_radio(options=list(kinds), name="Requests ")
     chart = points(evidence, rows, x, y).transform_filter("datum.of == of")
     worst = min(trials, key=_answered_percent)
@@ -232,7 +232,7 @@ def _sent_late_percent(trial: Trial) -> float:
 def throughput(evidence: Evidence) -> Figure:
     """Closed loop: p99 against rows per second, of trials (points) and simulated candidates (dots and Pareto front)."""
     trials = evidence.trials
-    x = alt.X("x:Q", title="rows per second", scale=alt.Scale(zero=True, padding=12), axis=numbers(grid=False))
+    x = alt.X("x:Q", title="rows per second", scale=alt.Scale(zero=True), axis=numbers(grid=False))
     y = alt.Y("y:Q", title="p99, ms", scale=log_scale(), axis=numbers())
     rows = [
         trial_row(evidence, trial, trial.throughput_rows_per_s, percentile_ms(trial.latencies_us, 99))

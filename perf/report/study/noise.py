@@ -148,7 +148,7 @@ def _machine(evidence: Evidence) -> Figure | None:
     kinds = Palette(colours={LOAD: OTHER, BUSY: COLOURS[3]}, field="what")
     base = alt.Chart(source(rows)).encode(
         x=alt.X("x:Q", title="minutes into the study", axis=numbers(grid=False), scale=alt.Scale(padding=10)),
-        y=alt.Y("y:Q", title="processes, cores", axis=numbers(), scale=alt.Scale(zero=True, padding=10)),
+        y=alt.Y("y:Q", title="processes, cores", axis=numbers(), scale=alt.Scale(zero=True)),
         color=alt.Color(kinds.colour["shorthand"], scale=kinds.colour["scale"], legend=alt.Legend(columns=1)),
     )
     marks = base.mark_point(size=50, filled=True).encode(

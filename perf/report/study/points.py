@@ -8,7 +8,19 @@ import numpy as np
 
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
-from perf.report.figure import COLOURS, GREY, PAPER, Chart, Palette, finite, horizontal, hover, lit, source, vertical
+from perf.report.figure import (
+    COLOURS,
+    GREY,
+    PAPER,
+    Chart,
+    Palette,
+    finite,
+    horizontal,
+    hover,
+    lit,
+    source,
+    vertical,
+)
 from perf.report.figure import Row as Values
 from perf.report.study.evidence import Evidence, quantile_of, word
 from perf.report.study.units import ms, number, percent, plain_ms, rate
@@ -71,7 +83,10 @@ def ends(q: Quantile) -> str:
 def points(evidence: Evidence, rows: Sequence[Values], x: alt.X, y: alt.Y) -> Chart:
     """The trials at their places; those without a place on one axis are at its end, as triangles."""
     fill = alt.condition(f"datum.verdict == '{WORDS[None]}'", alt.value(PAPER), palette(evidence).colour)
-    shape = alt.Shape("verdict:N", scale=alt.Scale(domain=list(WORDS.values()), range=list(SHAPES.values())))
+    shape = alt.Shape(
+        "verdict:N",
+        scale=alt.Scale(domain=list(WORDS.values()), range=list(SHAPES.values())),
+    )
     look = {"color": palette(evidence).colour, "opacity": lit(), "tooltip": hover(*HOVER)}
     finite_rows = [row for row in rows if row["x"] is not None and row["y"] is not None]
     marks: Chart = (

@@ -95,7 +95,7 @@ def _batch_sizes(evidence: Evidence) -> Figure | None:
         if (prediction := evidence.predicted.get(candidate))
     }
     colours = palette(evidence).colours
-    title = f"rows in one execution, under {evidence.study.load}" + (" (dash: predicted)" if expected else "")
+    title = "rows in one execution" + (" (dash: predicted)" if expected else "")
     chart = batch_sizes(executed, Palette(colours={name: colours[name] for name in executed}), title, expected)
     return Figure(name="batches", caption=_batch_caption(evidence, by_candidate), chart=chart)
 
@@ -108,7 +108,7 @@ def _batch_caption(evidence: Evidence, by_candidate: dict[Candidate, Counters]) 
         against = f", predicted {number(predicted.rows_per_execution)}" if predicted else ""
         mean = number(counters.rows_per_execution)
         texts.append(f"{evidence.label(candidate)}: {mean} rows per execution on average{against} (n = {executions})")
-    return "; ".join(texts)
+    return f"Under {evidence.study.load}, {'; '.join(texts)}"
 
 
 def curves(evidence: Evidence) -> tuple[Curve, ...]:
@@ -199,14 +199,15 @@ def _chart(rows: Sequence[Values], title: str, all_curves: Sequence[Curve]) -> C
     """A point per batch size, with its standard error."""
     base = alt.Chart(source(rows)).encode(
         x=alt.X("x:Q", title="rows in one execution, b", axis=numbers(grid=False), scale=alt.Scale(padding=10)),
-        y=alt.Y("y:Q", title=title, axis=numbers(), scale=alt.Scale(zero=True, padding=10)),
+        y=alt.Y("y:Q", title=title, axis=numbers(), scale=alt.Scale(zero=True)),
         color=_palette(all_curves).colour,
     )
     marks = base.mark_point(size=45, filled=True).encode(shape=_palette(all_curves).shape, tooltip=hover(*HOVER))
-    return (base.mark_rule().encode(y="low:Q", y2="high:Q") + marks).properties(height=HEIGHT)
+    chart: Chart = (base.mark_rule().encode(y="low:Q", y2="high:Q") + marks).properties(height=HEIGHT)
+    return chart
 
 
-def _points(curve: Curve, value: Callable[[Size], float]) -> list[Values]:
+def _points(curve: Curve, value: Callable[[Size], float]) -> Sequence[Values]:
     rows = []
     for size in curve.sizes:
         y = value(size)

@@ -1,7 +1,7 @@
 """The figures of a comparison; equal rows give equal figures."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import altair as alt
@@ -32,7 +32,7 @@ IN_FLIGHT = "requests in flight (concurrency)"
 def figures(comparison: Comparison, palette: Palette, prefix: str = "") -> tuple[Figure, ...]:
     """All figures that the rows allow; `prefix` makes the names of several comparisons on one page different."""
     return tuple(
-        Figure(name=f"{prefix}{name}", caption=caption, chart=chart, wide=wide)
+        Figure(name=f"{prefix}{name}", caption=f"{comparison.model}: {caption}", chart=chart, wide=wide)
         for name, (caption, draw, wide) in FIGURES.items()
         if (chart := draw(comparison, palette)) is not None
     )
@@ -47,7 +47,7 @@ def palette_of(comparisons: Iterable[Comparison], more: Iterable[str] = ()) -> P
 def save_png(comparison: Comparison, folder: Path, prefix: str = "") -> tuple[Path, ...]:
     """Write the same figures as PNG files."""
     return tuple(
-        figure.png(folder / f"{prefix}{figure.name}.png", f"{comparison.model}: {figure.caption}")
+        figure.png(folder / f"{prefix}{figure.name}.png", figure.caption)
         for figure in figures(comparison, palette_of([comparison]))
     )
 
@@ -65,7 +65,10 @@ def tradeoff(comparison: Comparison, palette: Palette) -> Chart | None:
     if not points:
         return None
     chart = _points(points, palette, "rows per second (to the right is better)", "p95 latency, ms (lower is better)")
-    across = alt.Chart(source(points)).mark_rule(strokeWidth=1)
+    known = [point for point in points if point["x_low"] is not None]
+    if not known:
+        return zoomable(chart)
+    across = alt.Chart(source(known)).mark_rule(strokeWidth=1)
     return zoomable(chart + across.encode(x="x_low:Q", x2="x_high:Q", y="y:Q", color=palette.colour, opacity=lit()))
 
 
@@ -153,11 +156,11 @@ FIGURES: dict[str, tuple[str, Callable[[Comparison, Palette], Chart | None], boo
 }
 
 
-def _points(points: list[Values], palette: Palette, x: str, y: str) -> Chart:
+def _points(points: Sequence[Values], palette: Palette, x: str, y: str) -> Chart:
     """A line per configuration through its middles, with whiskers over the repeats; marked points are hollow."""
     base = alt.Chart(source(points)).encode(
-        x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=6), scale=alt.Scale(zero=True, padding=12)),
-        y=alt.Y("y:Q", title=y, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True, padding=12)),
+        x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=6), scale=alt.Scale(zero=True)),
+        y=alt.Y("y:Q", title=y, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True)),
         color=palette.colour,
         opacity=lit(),
     )
@@ -165,13 +168,13 @@ def _points(points: list[Values], palette: Palette, x: str, y: str) -> Chart:
     whiskers = base.mark_rule(strokeWidth=1).encode(y="low:Q", y2="high:Q")
     fill = alt.condition("datum.marked", alt.value(PAPER), alt.Fill("configuration:N", scale=palette.colour["scale"]))
     marks = base.mark_point(size=80, strokeWidth=2).encode(shape=palette.shape, fill=fill, tooltip=hover(*HOVER))
-    return (lines + whiskers + marks).properties(height=HEIGHT)
+    chart: Chart = (lines + whiskers + marks).properties(height=HEIGHT)
+    return chart
 
 
 def _values(row: Row, x: float, y: float | None, repeats: Iterable[float | None]) -> dict[str, object]:
     """A point with its whiskers, and what a reader sees of it."""
     ends = [end for end in repeats if end is not None]
-    rate = f"{row.throughput_rows_per_s:,.1f}"
     return {
         "configuration": row.config_name,
         "load_order": row.load.concurrency,
@@ -181,12 +184,12 @@ def _values(row: Row, x: float, y: float | None, repeats: Iterable[float | None]
         "high": max(ends, default=y),
         "marked": bool(row.marks),
         "load": _in_flight(row),
-        "rows/s": rate + _text(row.throughput, "{:,.1f}", "95 %: "),
+        "rows/s": _rate(row),
         "p50": _ms_text(row.p50_us),
         "p95": _ms_text(row.p95_us) + _range([us / 1e3 for us in row.p95_us_by_repeat.values()]),
         "p99": _ms_text(row.p99_us),
-        "times the baseline": f"{row.to_baseline.value:.2f}{_text(row.to_baseline)}" if row.verdict else "",
-        "times the ceiling": f"{row.to_ceiling.value:.2f}{_text(row.to_ceiling)}" if row.to_ceiling else "",
+        "times the baseline": _text(row.to_baseline if row.verdict else None),
+        "times the ceiling": _text(row.to_ceiling),
         "rows per execution": f"{row.rows_per_execution:.1f}",
         "measured": f"{row.repeats} times" + (f", {row.requests:,} requests" if row.requests else ""),
         "faults": "; ".join(row.marks) or "none",
@@ -216,11 +219,21 @@ def _ends(low: str, high: str, interval: Interval | None) -> dict[str, object]:
     return {low: interval.low, high: interval.high} if interval and interval.bounded else {low: None, high: None}
 
 
-def _text(interval: Interval | None, form: str = "{:.2f}", level: str = "") -> str:
-    """The interval in brackets; empty if it has no ends."""
-    if interval is None or not interval.bounded:
-        return ", without an interval"
-    return f" ({level}{form.format(interval.low)} to {form.format(interval.high)})"
+def _rate(row: Row) -> str:
+    """The median over the repeats, with the interval of their mean."""
+    median, mean = f"{row.throughput_rows_per_s:,.1f}", row.throughput
+    if mean is None or not mean.bounded:
+        return f"{median}, without an interval"
+    return f"{median} ({mean.level_text}: {mean.low:,.1f} to {mean.high:,.1f})"
+
+
+def _text(ratio: Interval | None) -> str:
+    """A ratio with its interval; "unknown" without one."""
+    if ratio is None:
+        return "unknown"
+    if not ratio.bounded:
+        return f"{ratio.value:.2f}, without an interval"
+    return f"{ratio.value:.2f} ({ratio.level_text}: {ratio.low:.2f} to {ratio.high:.2f})"
 
 
 def _range(values: list[float]) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import altair as alt
 
 from perf.records.batch_timeline import BatchTimeline, TimedRequest
-from perf.report.figure import INK, Figure, Palette, Row, hover, lit, source, zoomable
+from perf.report.figure import INK, Figure, Palette, Row, Zoom, hover, lit, source, zoomable
 from perf.stats.percentile import percentile
 
 HOVER = ("configuration", "request", "arrived", "waited", "its batch", "executed", "answered after")
 # A request's height in pixels; so many of them are free above a configuration, for its text.
-PIXELS, GAP = 7, 7
+PIXELS, GAP = 7, 8
 
 
 def timeline(timelines: Sequence[BatchTimeline], palette: Palette) -> Figure:
@@ -20,12 +20,14 @@ def timeline(timelines: Sequence[BatchTimeline], palette: Palette) -> Figure:
     texts: list[Row] = []
     top = 0
     for each in timelines:
-        texts.append({"configuration": each.name, "x": 0, "y": top + GAP - 1.5, "text": _text(each)})
+        texts.append({"configuration": each.name, "x": 0, "y": top + GAP - 2, "text": _text(each)})
         waits += _waits(each, top + GAP)
         boxes += _boxes(each, top + GAP)
         top += GAP + len(each.requests)
+    last = max(request.ended_ms for each in timelines for request in each.requests)
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[0, top], reverse=True, nice=False))
-    x = alt.X("x:Q", title="ms since the first request", axis=alt.Axis(tickCount=8), scale=alt.Scale(zero=True))
+    scale = alt.Scale(domain=[0, last], nice=False)
+    x = alt.X("x:Q", title="ms since the first request", axis=alt.Axis(tickCount=8), scale=scale)
     lines = alt.Chart(source(waits)).mark_bar(height=3, color=INK, opacity=0.45)
     rectangles = alt.Chart(source(boxes)).mark_rect(stroke="var(--paper)", strokeWidth=1.5, cornerRadius=2)
     captions = alt.Chart(source(texts)).mark_text(align="left", baseline="bottom", lineHeight=14)
@@ -41,6 +43,9 @@ def timeline(timelines: Sequence[BatchTimeline], palette: Palette) -> Figure:
         caption=_caption(timelines),
         chart=zoomable(chart.properties(height=PIXELS * top)),
         wide=True,
+        zooms=tuple(
+            Zoom(label=label, x=(0, end), y=(0, top)) for label, end in (("all", last), ("the first 100 ms", 100))
+        ),
     )
 
 
@@ -99,7 +104,7 @@ def _caption(timelines: Sequence[BatchTimeline]) -> str:
     first = timelines[0]
     executions = "; ".join(f"{each.name}: {len(each.batches)}" for each in timelines)
     return (
-        f"How batching works, traced on {first.model}: the same {len(first.requests)} requests arrive from left to right. "
-        "A thin line is a request that waits, a box is one execution with all requests that run in it together. "
+        f"How batching works, traced on {first.model}: the same {len(first.requests)} requests arrive from left to "
+        "right. A thin line is a request that waits, a box is one execution with all requests that run in it together. "
         f"Executions needed: {executions}"
     )
