@@ -132,7 +132,7 @@ def write_html(summary: Summary, folder: Path) -> Path:
         timeline=shown,
         summary=summary,
         sections=sections,
-        sources=[_source(entry) for entry in summary.entries],
+        sources=[*map(_source, summary.entries), *map(_of_timeline, summary.timelines)],
         limits={"little": percent(LITTLE_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
     )
@@ -201,6 +201,10 @@ def _interval_cells(name: str, interval: Interval | None) -> dict[str, object]:
 def _load_cells(load: AnalyzerLoad) -> dict[str, object]:
     shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in load.shapes)
     return dataclasses.asdict(load) | {"shapes": shapes}
+
+
+def _of_timeline(entry: BatchTimeline) -> dict[str, str]:
+    return {"name": entry.file_name, "start": _time(entry.started_at), "command": " ".join(entry.command)}
 
 
 def _source(entry: Measurement | Ceiling) -> dict[str, str]:

@@ -85,4 +85,5 @@ const hint = () => {
   for (const frame of frames) frame.classList.toggle("more", frame.scrollWidth > frame.clientWidth + 1);
 };
 addEventListener("resize", hint);
+document.addEventListener("toggle", hint, true);
 hint();

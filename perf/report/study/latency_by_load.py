@@ -164,8 +164,8 @@ def rates(evidence: Evidence) -> Figure:
     medians = alt.Chart(source(_medians(evidence, trials))).mark_line(strokeWidth=1.5)
     lines = medians.encode(x=x, y=y, color=palette(evidence).colour, detail="configuration:N", opacity=lit(0.7))
     bind = alt.binding_radio(options=[f"p{q:g}" for q in PERCENTS], name="Percentile ")
-    shown = alt.param(name="of", value="p99", bind=bind)
-    layers = (lines + points(evidence, rows, x, y)).transform_filter("datum.of == of") + target(evidence)
+    shown = alt.param(name="percentile", value="p99", bind=bind)
+    layers = (lines + points(evidence, rows, x, y)).transform_filter("datum.of == percentile") + target(evidence)
     return Figure(
         name="rates",
         caption=_highest_passing(evidence),
@@ -207,13 +207,13 @@ def completion(evidence: Evidence) -> Figure:
     x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True), axis=numbers(grid=False))
     y = alt.Y("y:Q", title="% of the offered requests", scale=alt.Scale(zero=True), axis=numbers())
     bind = alt.binding_radio(options=list(kinds), name="Requests ")
-    chart = points(evidence, rows, x, y).transform_filter("datum.of == of")
+    chart = points(evidence, rows, x, y).transform_filter("datum.of == counted")
     worst = min(trials, key=_answered_percent)
     caption = (
         f"The lowest share of offered requests that were answered in a window: {_answered_percent(worst):.1f} % "
         f"({worst.candidate} at {number(worst.offered_per_s or 0.0)} requests/s, n = {worst.requests:,} requests)"
     )
-    shown = alt.param(name="of", value="answered", bind=bind)
+    shown = alt.param(name="counted", value="answered", bind=bind)
     return Figure(name="completion", caption=caption, chart=chart.add_params(shown).properties(height=HEIGHT))
 
 

@@ -39,25 +39,25 @@ for (const svg of document.querySelectorAll(".chart svg")) {
   for (const text of svg.querySelectorAll("text")) {
     const box = text.getBoundingClientRect();
     if (!text.textContent || getComputedStyle(text).opacity === "0") continue;
-    if (box.left < whole.left - 2 || box.right > whole.right + 2 || box.top < whole.top - 2 || box.bottom > whole.bottom + 2)
-      cut.push(text.textContent);
+    const across = box.left >= whole.left - 2 && box.right <= whole.right + 2;
+    if (!across || box.top < whole.top - 2 || box.bottom > whole.bottom + 2) cut.push(text.textContent);
     if (parseFloat(getComputedStyle(text).fontSize) < 11) cut.push("small: " + text.textContent);
   }
 }
 for (const each of document.querySelectorAll("main *")) {
   const frame = each.closest(".scroll, pre");
-  if (each.offsetParent && !each.closest("svg") && !frame && each.getBoundingClientRect().right > innerWidth + 1)
+  if (each.checkVisibility() && !each.closest("svg") && !frame && each.getBoundingClientRect().right > innerWidth + 1)
     cut.push(each.tagName + " " + each.className);
 }
 for (const frame of document.querySelectorAll(".scroll"))
-  if (frame.offsetParent && frame.scrollWidth > frame.clientWidth + 1 && !frame.classList.contains("more"))
+  if (frame.checkVisibility() && frame.scrollWidth > frame.clientWidth + 1 && !frame.classList.contains("more"))
     cut.push("a table without a hint");
 return cut;
 """
 REACHABLE = """
 const groups = new Set();
 return [...document.querySelectorAll("button, select, input, a[href], summary, [tabindex='0']")].filter((each) => {
-  if (!each.offsetParent || each.disabled) return false;
+  if (!each.checkVisibility() || each.disabled) return false;
   if (each.type !== "radio") return true;
   if (groups.has(each.name)) return false;
   return groups.add(each.name);
@@ -93,7 +93,9 @@ def browser() -> Iterator[webdriver.Chrome]:
         driver.quit()
 
 
-def opened(browser: webdriver.Chrome, page: Path, width: int = 1280, *features: dict[str, str], media: str = "") -> None:
+def opened(
+    browser: webdriver.Chrome, page: Path, width: int = 1280, *features: dict[str, str], media: str = ""
+) -> None:
     """Open a page at a width, and wait until all figures are drawn."""
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
