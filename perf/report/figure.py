@@ -104,8 +104,8 @@ class Figure:
         content: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
         content.pop("$schema")
         fit = {"type": "fit-x", "contains": "padding"}
-        whole: dict[str, Any] = with_rows(content)
-        return whole | {"config": CONFIG, "autosize": fit, "description": self.caption}
+        content["datasets"] = {name: json.loads(text) for name, text in content["datasets"].items()}
+        return content | {"config": CONFIG, "autosize": fit, "description": self.caption}
 
     @property
     def json(self) -> Markup:
@@ -137,7 +137,7 @@ def without_legends(content: Any) -> Any:
     if not isinstance(content, dict):
         return content
     legend = {"legend": None} if content.get("field") in FIELDS and "scale" in content else {}
-    return {name: without_legends(each) if name != "values" else each for name, each in content.items()} | legend
+    return {name: without_legends(each) if name != "datasets" else each for name, each in content.items()} | legend
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,17 +185,6 @@ def source(rows: Iterable[Row]) -> alt.InlineData:
     return alt.InlineData(
         values=json.dumps([*map(dict, rows)], allow_nan=False), format=alt.JsonDataFormat(type="json")
     )
-
-
-def with_rows(content: Any) -> Any:
-    """A specification with its rows in place of their text."""
-    if isinstance(content, list):
-        return [with_rows(each) for each in content]
-    if not isinstance(content, dict):
-        return content
-    if isinstance(content.get("values"), str):
-        return {"values": json.loads(content["values"])}
-    return {name: with_rows(each) for name, each in content.items()}
 
 
 def lit(bright: float = 1.0) -> Any:

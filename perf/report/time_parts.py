@@ -50,7 +50,7 @@ def time_parts(bars: Sequence[Bar], colours: Mapping[str, str]) -> Chart:
                 sort=[bar.name for bar in bars],
                 axis=alt.Axis(grid=False, labelExpr="split(datum.label, ', ')"),
             ),
-            color=alt.Color("part:N", scale=scale),
+            color=alt.Color("part:N", scale=scale, legend=alt.Legend(columns=2)),
             order=alt.Order("order:Q"),
             opacity=lit(),
             tooltip=hover(*HOVER),

@@ -7,14 +7,16 @@ from perf.report.figure import Figure
 
 
 def layers(figure: Figure) -> Sequence[Mapping[str, Any]]:
-    """All layers of a figure that have an encoding, with the data and the encoding that they inherit."""
-    return _layers(figure.specification, {}, {})
+    """All layers of a figure that have an encoding, with its rows, and the encoding that it inherits."""
+    whole = figure.specification
+    found = _layers(whole, {}, {})
+    return [{**layer, "rows": whole["datasets"][layer["data"]["name"]]} for layer in found]
 
 
 def rows(figure: Figure, mark: str) -> list[dict[str, Any]]:
     """The rows of all layers with this mark."""
     found = [layer for layer in layers(figure) if _mark(layer) == mark]
-    return [row for layer in found for row in layer["data"]["values"]]
+    return [row for layer in found for row in layer["rows"]]
 
 
 def _mark(layer: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ def candidates(evidence: Evidence) -> Figure:
     order = sorted(evidence.candidates, key=lambda candidate: middle(_percentiles(evidence, candidate, 99)))
     trials = [trial for candidate in order for trial in evidence.of(candidate)]
     labels = [evidence.label(candidate) for candidate in order]
-    x = alt.X("x:Q", title="ms, from p50 (bar) to the p99 of each window", scale=log_scale(), axis=numbers())
+    x = alt.X("x:Q", title="latency, ms", scale=log_scale(), axis=numbers())
     y = alt.Y(
         "configuration:N",
         sort=labels,
@@ -136,7 +136,8 @@ def candidates(evidence: Evidence) -> Figure:
     caption = (
         f"The lowest p99 is {ms(middle(_percentiles(evidence, best, 99)))} ({evidence.label(best)}, "
         f"{evidence.loads[best]}, median of {count(len(evidence.of(best)), 'window')}), of "
-        f"{count(len(order), 'measured configuration')} in {count(len(trials), 'window')}"
+        f"{count(len(order), 'measured configuration')} in {count(len(trials), 'window')} (bar: p50; "
+        "points: p99 of each window)"
     )
     return Figure(name="candidates", caption=caption, chart=chart.properties(height=40 + 56 * len(order)))
 

