@@ -221,7 +221,7 @@ def numbers(ticks: int = 6, *, grid: bool = True) -> alt.Axis:
 
 def horizontal(y: float, text: str, colour: str = INK) -> Chart:
     """A labelled line across the chart."""
-    line = alt.Chart(source([{"at": y, "text": text}])).encode(y=alt.Y("at:Q"))
+    line = alt.Chart(source([{"at": float(y), "text": text}])).encode(y=alt.Y("at:Q"))
     rule = line.mark_rule(strokeDash=[5, 3], color=colour, strokeWidth=1.5)
     words = line.mark_text(align="left", baseline="bottom", dx=3, dy=-2).encode(x=alt.value(0), text="text:N")
     return alt.layer(rule, words)
@@ -229,7 +229,7 @@ def horizontal(y: float, text: str, colour: str = INK) -> Chart:
 
 def vertical(x: float, text: str, colour: str = INK) -> Chart:
     """A labelled line from the bottom to the top of the chart."""
-    line = alt.Chart(source([{"at": x, "text": text}])).encode(x=alt.X("at:Q"))
+    line = alt.Chart(source([{"at": float(x), "text": text}])).encode(x=alt.X("at:Q"))
     rule = line.mark_rule(strokeDash=[5, 3], color=colour, strokeWidth=1.5)
     words = line.mark_text(align="left", baseline="top", dx=4).encode(y=alt.value(0), text="text:N")
     return alt.layer(rule, words)

@@ -23,7 +23,8 @@ THINNED = (
     "The record has percentiles of each window in place of its requests, so no percentile has an interval, it is not "
     "known how many independent requests they are worth, and the tail is not drawn."
 )
-SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999)
+# 1 / (1 - share): p0, p50, p90, p95, p99 and so on.
+TICKS = [1, 2, 10, 20, 100, 1000, 10_000, 100_000]
 HOVER = ("configuration", "percentile", "latency", "as slow or slower")
 # The body is drawn with this many points; this many of the slowest requests are all drawn.
 BODY, SLOWEST = 200, 300
@@ -99,9 +100,9 @@ def short(q: Quantile) -> str:
 def _figure(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) -> Figure:
     """Latency over 1 / (1 - share of faster requests), so that each nine has the same width."""
     longest = max(max(map(len, latencies.values())), 100)
-    shares = [share for share in SHARES if 1 / (1 - share) <= 1.5 * longest]
-    label = "format(100 * (1 - 1 / datum.value), '.6~g')"
-    axis = alt.Axis(values=[1 / (1 - share) for share in shares], labelExpr=label, grid=False)
+    # Ticks with a percentile that people ask for; fixed ones would be drawn outside of a zoomed axis, too.
+    label = f"indexof({TICKS}, round(datum.value)) < 0 ? '' : format(100 * (1 - 1 / datum.value), '.6~g')"
+    axis = alt.Axis(labelExpr=label, grid=False, labelOverlap="greedy")
     scale = alt.Scale(type="log", domain=[1, 1.2 * longest], nice=False)
     x = alt.X("x:Q", title="percentile of all requests", scale=scale, axis=axis)
     y = alt.Y("y:Q", title="latency, ms", scale=log_scale(), axis=numbers())
