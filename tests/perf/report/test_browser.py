@@ -191,9 +191,9 @@ def test_a_button_zooms_on_the_tail(browser: webdriver.Chrome, pages: dict[str, 
     opened(browser, pages["study"])
     figure = browser.find_element(By.CSS_SELECTOR, 'figure[data-chart="tail"]')
     labels = "[...document.querySelectorAll('figure[data-chart=tail] .role-axis-label text')].map((e) => e.textContent)"
-    assert "50" in script(browser, f"return {labels}")
+    assert "95" in script(browser, f"return {labels}")
     figure.find_elements(By.CSS_SELECTOR, "button[data-zoom]")[2].click()
-    wait(browser, f"!{labels}.includes('50') && {labels}.includes('99')")
+    wait(browser, f"!{labels}.includes('95') && {labels}.includes('99')")
 
 
 def test_a_list_shows_a_configuration_without_a_role(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:

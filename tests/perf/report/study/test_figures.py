@@ -66,7 +66,7 @@ def test_a_latency_that_was_never_reached_is_still_drawn() -> None:
     records = evidence(replace(study(), trials=(*study().trials, lost)))
     points = rows(rates(records), "point")
     assert len(points) == 3 * 21
-    assert [row["p99"] for row in points if row["y"] is None] == ["never, without an interval"] * 3
+    assert [row["p99"] for row in points if row["y"] is None] == ["never (95 %: never to never)"] * 3
 
 
 def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
