@@ -14,8 +14,11 @@ ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 RANKER  := model_repository/ranker/1/model.onnx
 EXPORT   = $(if $(filter ranker,$(MODEL)),$(RANKER))
 
-# What tests of alerts and images need beside Python (`make system`).
-SYSTEM  := prometheus prometheus-alertmanager buildah mmdebstrap podman runc
+# What tests of alerts, images and pages need beside Python (`make system`).
+SYSTEM  := prometheus prometheus-alertmanager buildah mmdebstrap podman runc chromium chromium-driver
+
+# The rules of accessibility that tests of pages hold them to.
+AXE     := 4.11.0
 
 MODEL   ?= text_recognition
 CONFIG  ?=
@@ -152,7 +155,12 @@ $(VENV)/.cluster: $(READY)
 	$(INSTALL) --editable '.[$(RUNTIME),cluster]'
 	@touch $@
 
-$(VENV)/.dev: $(READY)
+$(VENV)/.dev: $(READY) | $(VENV)/axe.min.js
 	@echo "installing torch, type faces, Ray and the checkers into $(VENV)"
 	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,pack,ray,dev]'
 	@touch $@
+
+$(VENV)/axe.min.js: | $(VENV)/bin/python
+	@cd $(VENV) && { npm pack --silent axe-core@$(AXE) > /dev/null && tar --extract --gzip --strip-components 1 \
+	    --file axe-core-$(AXE).tgz package/axe.min.js && rm axe-core-$(AXE).tgz; } || \
+	    echo "npm gives no axe-core: the test of accessibility is skipped"

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 PICTURES = Path(__file__).parents[1] / "clients" / "pictures"
 CONFIGS = ("baseline", "dynamic", "dynamic_2_instances")
+# The third shows what a queue delay buys and costs: as long as one execution takes.
+TIMELINES = (("baseline", None), ("dynamic", None), ("dynamic", 20_000))
 PICTURE_SHAPE = (("input.1", (1, 32, 100)),)
 
 
@@ -73,6 +75,7 @@ def demo(store: Store, *, quick: bool) -> int:
     from export.command import export_all
     from export.models.catalogue import choose
     from perf.measure.sweep_run import run_with_progress
+    from perf.measure.timeline_run import record
     from perf.report import command as report
     from serve.launcher import Settings, launch
 
@@ -81,6 +84,9 @@ def demo(store: Store, *, quick: bool) -> int:
     export_all(choose(["ranker"]))
     console.rule("2. Measure three models with and without batching")
     run_with_progress(studies(quick=quick), store, console)
+    with console.status("tracing how batches form") as status:
+        for config_name, delay_us in TIMELINES:
+            record("simulated_accelerator", config_name, store.folder, delay_us=delay_us, progress=status.update)
     console.rule("3. What batching bought")
     summary = report.summarise(store.folder)
     report.print_tables(console, summary)

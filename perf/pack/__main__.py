@@ -1,6 +1,6 @@
 """Pack the models of a plan file onto as few devices as their latency targets allow, and write files to run them.
 
-It writes placement.json, compose and Kubernetes files and a picture to `--out`, and configs/packed.pbtxt into the
+It writes placement.json, compose and Kubernetes files and a page to `--out`, and configs/packed.pbtxt into the
 folder of each model in the repository.
 """
 

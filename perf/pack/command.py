@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from export.repository import models
-from perf.pack import cluster_plan, manifests, packed_config, picture, plan_file
+from perf.pack import cluster_plan, manifests, packed_config, page, plan_file
 from perf.pack.exact import TIME_LIMIT_S
 from perf.pack.headroom import CONFIRMING, confirmed, plan, unproven
 from perf.pack.placement import Placement
@@ -115,7 +115,7 @@ def _write(
     ]
     files.append(placement.write(out))
     files += manifests.write(all_servers, workload.devices, out, command)
-    files.append(picture.write(workload, placement, out))
+    files.append(page.write(workload, placement, out))
     if split := cluster_plan.split(all_servers):
         (out / manifests.CLUSTER).unlink(missing_ok=True)
     else:

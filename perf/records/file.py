@@ -48,6 +48,7 @@ ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "canary", "rep
 KINDS: Mapping[str, tuple[str, str]] = {
     "record": ("a measurement of a sweep", "python -m perf.report {folder}"),
     "ceiling": ("the ceiling of a sweep", "python -m perf.report {folder}"),
+    "batch timeline": ("a timeline of batches", "python -m perf.report {folder}"),
     "study": ("a study", "python -m perf.report {folder}"),
     "fleet": ("a run of the load generator", "python -m perf.compare {file} OTHER"),
     "round": ("a round of perf.compare.versus", "python -m perf.compare {folder}:A {folder}:B --noise {folder}:noise"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from perf.records import file
+from perf.records.batch_timeline import BatchTimeline
 from perf.records.file import RecordError as RecordError
 from perf.records.resource_use import ResourceUse
 from serve.management.statistics import Counters
@@ -167,9 +168,10 @@ def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
 
 
 def read(folder: Path) -> Iterator[Measurement | Ceiling]:
-    """All records of a folder, by file name; raises `RecordError` for a file that is not one."""
+    """All records of a folder, by file name, without timelines; raises `RecordError` for a file that is not one."""
     for path in sorted(folder.glob("*.json")):
-        yield load(path)
+        if file.kind_of(path) != BatchTimeline.KIND:
+            yield load(path)
 
 
 def load(path: Path) -> Measurement | Ceiling:

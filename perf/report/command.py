@@ -7,20 +7,24 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 
+from perf.records import batch_timeline
+from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
 from perf.records.resource_use import ResourceUse
 from perf.records.study import is_study
-from perf.report.page import render
+from perf.report.figure import Palette
+from perf.report.page import Legend, render
 from perf.report.study.report import STUDY_DEFAULT, STUDY_FORMATS, report_studies
+from perf.report.sweep.figures import TRADEOFF, figures, palette_of, save_png
 from perf.report.sweep.marks import LITTLE_LIMIT, percent
-from perf.report.sweep.plots import plots, save_png
 from perf.report.sweep.summary import Comparison, Row, compare
 from perf.report.sweep.table import filled, markdown, table
-from perf.report.sweep.verdict import basis, sentences
+from perf.report.sweep.timeline import timeline
+from perf.report.sweep.verdict import advice, basis, sentences
 from perf.stats.interval import Interval
 from triton_batching import whole_file
 from triton_batching.machine import Machine
@@ -41,6 +45,7 @@ class Summary:
     folder: Path
     entries: tuple[Measurement | Ceiling, ...]
     comparisons: tuple[Comparison, ...]
+    timelines: tuple[BatchTimeline, ...] = ()
 
     @property
     def machine(self) -> Machine:
@@ -75,7 +80,7 @@ def summarise(folder: Path) -> Summary:
             others = f" (or {', '.join(map(str, below[1:4]))})" if below[1:] else ""
             remedy = f"Name a folder below it: make report RESULTS={below[0]}{others}"
         raise ReportError(f"{folder}: no measured point. {remedy}")
-    return Summary(folder=folder, entries=entries, comparisons=comparisons)
+    return Summary(folder=folder, entries=entries, comparisons=comparisons, timelines=batch_timeline.read(folder))
 
 
 def print_tables(console: Console, summary: Summary) -> None:
@@ -116,12 +121,18 @@ def write_csv(summary: Summary, folder: Path) -> Path:
 
 
 def write_html(summary: Summary, folder: Path) -> Path:
-    """Write a page without scripts and network access; equal records give equal bytes."""
+    """Write a page without network access; equal records give equal bytes."""
+    palette = palette_of(summary.comparisons, (each.name for each in summary.timelines))
+    sections = [_section(number, comparison, palette) for number, comparison in enumerate(summary.comparisons, 1)]
+    shown = timeline(summary.timelines, palette) if summary.timelines else None
     page = render(
         "report.html.j2",
+        figures=[figure for section in sections for figure in section["figures"]],
+        keys=Legend(palette=palette),
+        timeline=shown,
         summary=summary,
-        sections=[_section(number, comparison) for number, comparison in enumerate(summary.comparisons, 1)],
-        sources=[_source(entry) for entry in summary.entries],
+        sections=sections,
+        sources=[*map(_source, summary.entries), *map(_of_timeline, summary.timelines)],
         limits={"little": percent(LITTLE_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
     )
@@ -137,19 +148,19 @@ def write_png(summary: Summary, folder: Path) -> tuple[Path, ...]:
     )
 
 
-def _section(number: int, comparison: Comparison) -> dict[str, object]:
-    figures = [
-        {"caption": plot.caption, "wide": plot.wide, "svg": Markup(plot.svg)}
-        for plot in plots(comparison, f"{number}-{comparison.model}-")
-    ]
+def _section(number: int, comparison: Comparison, palette: Palette) -> dict[str, Any]:
+    prefix = f"{number}-{comparison.model}-"
+    drawn = {figure.name.removeprefix(prefix): figure for figure in figures(comparison, palette, prefix)}
     return {
         "comparison": comparison,
         "heading": heading(comparison),
+        "advice": advice(comparison),
         "sentences": sentences(comparison),
         "basis": basis(comparison),
         "marked": sum(bool(row.marks) for row in comparison.rows),
         "columns": filled(comparison),
-        "figures": figures,
+        "tradeoff": drawn.get(TRADEOFF),
+        "figures": [figure for name, figure in drawn.items() if name != TRADEOFF],
     }
 
 
@@ -190,6 +201,10 @@ def _interval_cells(name: str, interval: Interval | None) -> dict[str, object]:
 def _load_cells(load: AnalyzerLoad) -> dict[str, object]:
     shapes = " ".join(f"{name}:{','.join(map(str, dims))}" for name, dims in load.shapes)
     return dataclasses.asdict(load) | {"shapes": shapes}
+
+
+def _of_timeline(entry: BatchTimeline) -> dict[str, str]:
+    return {"name": entry.file_name, "start": _time(entry.started_at), "command": " ".join(entry.command)}
 
 
 def _source(entry: Measurement | Ceiling) -> dict[str, str]:

@@ -1,17 +1,46 @@
 """Renders the pages from the jinja2 templates of this folder."""
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup
+
+from perf.report.bundle import bundle
+from perf.report.figure import Figure, Palette
+
+FOLDER = Path(__file__).parent
 
 
-def render(template: str, **values: object) -> str:
-    """The text of a page with escaped values; a value that the template needs and does not get is an error."""
+@dataclass(frozen=True, kw_only=True)
+class Legend:
+    """The configurations that the figures of a page have in common.
+
+    Those of the `palette` have a switch each. `others`, which have one colour together, are in a list.
+    """
+
+    palette: Palette
+    others: Sequence[str] = field(default=())
+    other_colour: str = ""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All configurations."""
+        return frozenset((*self.palette.colours, *self.others))
+
+
+def render(template: str, *, figures: Iterable[Figure] = (), **values: object) -> str:
+    """The text of a page with escaped values; a value that the template needs and does not get is an error.
+
+    A page without figures has no script.
+    """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(template).render(**values)
+    scripts = (bundle(), (FOLDER / "explore.js").read_text()) if any(True for _ in figures) else ()
+    return environment.get_template(template).render(scripts=tuple(map(Markup, scripts)), **values)

@@ -80,8 +80,30 @@ def test_a_package_that_is_not_installed_is_named() -> None:
 def test_help_imports_no_heavy_package() -> None:
     """Counted in modules, since seconds depend on the machine."""
     heavy = (
-        *("grpc", "google.protobuf", "jinja2", "matplotlib", "ml_dtypes", "msgspec", "numpy", "onnx", "onnxruntime"),
-        *("ortools", "pandas", "PIL", "prometheus_client", "psutil", "rich", "scipy", "torch", "tritonclient"),
+        *(
+            "altair",
+            "grpc",
+            "google.protobuf",
+            "jinja2",
+            "matplotlib",
+            "ml_dtypes",
+            "msgspec",
+            "numpy",
+            "onnx",
+            "onnxruntime",
+        ),
+        *(
+            "ortools",
+            "pandas",
+            "PIL",
+            "prometheus_client",
+            "psutil",
+            "rich",
+            "scipy",
+            "torch",
+            "tritonclient",
+            "vl_convert",
+        ),
     )
     code = (
         "import sys; from triton_batching.__main__ import main\n"

@@ -4,21 +4,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from matplotlib.figure import Figure
+import altair as alt
 
 from perf.records.candidate import Candidate
-from perf.report.drawing import INK, NARROW, plain
-from perf.report.study.evidence import Evidence, pooled, rows_per_s
-from perf.report.study.points import SHOWN, colour, logarithmic
-from perf.report.study.section import Grid, Picture
-from perf.report.study.units import change, count, number, whole_percent
+from perf.report.figure import INK, Figure, finite, hover, lit, log_scale, numbers, source
+from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s
+from perf.report.study.points import ends, palette, series
+from perf.report.study.section import Grid
+from perf.report.study.units import change, count, ms, number, whole_percent
 from perf.simulate.predict import LIMITS
 from perf.stats.percentile import percentile_ms
 
 # The widest limit is drawn for all percentiles.
 BAND = LIMITS["p95"]
 UNITS = {"throughput": "rows/s", "p50": "ms", "p95": "ms", "p99": "ms"}
-SHAPES = {"p50": "o", "p95": "s", "p99": "D"}
+SHAPES = {"p50": "circle", "p95": "square", "p99": "diamond"}
+HOVER = ("configuration", "percentile", "predicted", "measured", "predicted over measured", "requests")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,40 +75,53 @@ def accuracy(results: Sequence[Check]) -> str:
     return "Predicted over measured, " + "; ".join(texts) + "."
 
 
-def picture(evidence: Evidence, results: Sequence[Check]) -> Picture:
-    """Predicted against measured latencies; on the line they are equal."""
+def figure(evidence: Evidence, results: Sequence[Check]) -> Figure:
+    """Predicted against measured latencies with the intervals of these; on the line they are equal."""
     latencies = [
         check for check in results if check.what in SHAPES and math.isfinite(check.measured) and check.predicted > 0
     ]
-    figure = Figure(figsize=NARROW, layout="constrained")
-    axes = figure.subplots()
-    plain(axes)
     values = [value for check in latencies for value in (check.predicted, check.measured)]
-    for axis in "xy":
-        logarithmic(axes, axis, values)
-    low, high = axes.get_xlim()
-    axes.plot([low, high], [low, high], color=INK, linewidth=1)
-    axes.fill_between(
-        [low, high],
-        [low / (1 + BAND), high / (1 + BAND)],
-        [low * (1 + BAND), high * (1 + BAND)],
-        color=INK,
-        alpha=0.08,
-        linewidth=0,
+    low, high = min(values, default=1.0) / 1.1, max(values, default=10.0) * 1.1
+    x = alt.X("x:Q", title="measured, ms", scale=log_scale(), axis=numbers())
+    y = alt.Y("y:Q", title="predicted, ms", scale=log_scale(), axis=numbers())
+    diagonal = alt.Chart(
+        source([{"x": end, "y": end, "below": end / (1 + BAND), "above": end * (1 + BAND)} for end in (low, high)])
     )
-    for check in latencies:
-        shade = colour(evidence, check.candidate)
-        axes.plot(check.measured, check.predicted, SHAPES[check.what], color=shade, markersize=7)
-    for what, shape in SHAPES.items():
-        axes.plot([], [], shape, color=SHOWN, label=what)
-    axes.set(xlabel="measured, ms", ylabel="predicted, ms")
-    figure.legend(loc="outside upper left", ncols=3)
+    base = alt.Chart(source([_row(evidence, check) for check in latencies])).encode(
+        y=y, color=palette(evidence).colour, opacity=lit()
+    )
+    shapes = alt.Scale(domain=list(SHAPES), range=list(SHAPES.values()))
+    chart = (
+        diagonal.mark_area(color=INK, opacity=0.08).encode(x=x, y="below:Q", y2="above:Q")
+        + diagonal.mark_line(color=INK, strokeWidth=1).encode(x=x, y=y)
+        + base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
+        + base.mark_point(size=70, filled=True).encode(
+            x=x, shape=alt.Shape("percentile:N", scale=shapes), tooltip=hover(*HOVER)
+        )
+    )
     inside = sum(abs(check.ratio - 1) <= BAND for check in latencies)
     caption = (
         f"{inside} of {len(latencies)} predicted percentiles are within {whole_percent(BAND)} of the measured ones "
-        f"(grey band; {count(len({check.candidate for check in latencies}), 'configuration')})"
+        f"(grey band; {count(len({check.candidate for check in latencies}), 'configuration')}; lines: 95 % intervals)"
     )
-    return Picture(name="accuracy", caption=caption, figure=figure)
+    return Figure(name="accuracy", caption=caption, chart=chart.properties(height=320))
+
+
+def _row(evidence: Evidence, check: Check) -> dict[str, object]:
+    interval = quantile_of(evidence.of(check.candidate), float(check.what[1:]))
+    known = interval.low_ms > 0 and math.isfinite(interval.high_ms)
+    return {
+        **series(evidence, check.candidate),
+        "x": check.measured,
+        "y": finite(check.predicted),
+        "low": interval.low_ms if known else None,
+        "high": interval.high_ms if known else None,
+        "percentile": check.what,
+        "predicted": ms(check.predicted),
+        "measured": ends(interval),
+        "predicted over measured": change(check.ratio),
+        "requests": f"{check.n:,}",
+    }
 
 
 def grid(evidence: Evidence, results: Sequence[Check]) -> Grid:

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
+import altair as alt
 
 from perf.records.candidate import Candidate
 from perf.records.study import Prediction
-from perf.report.drawing import NARROW
+from perf.report.figure import Figure, hover, lit, source
+from perf.report.figure import Row as Values
 from perf.report.study import accuracy
-from perf.report.study.evidence import Evidence, pooled
-from perf.report.study.points import TARGET, middle
-from perf.report.study.section import Picture, Section
-from perf.report.study.units import count, number
+from perf.report.study.evidence import Evidence, pooled, quantile_of
+from perf.report.study.points import TARGET, ends, middle, series, throughput_text
+from perf.report.study.section import Section
+from perf.report.study.units import count, ms, number, percent, rate
 from perf.stats.percentile import percentile_ms
 
 TITLE = "Delay and largest batch: simulated, then verified"
@@ -25,6 +22,8 @@ MAX_MAPS = 4
 MAX_NUMBERED = 8
 # All latencies above this multiple of the target have the same shade.
 DARKEST = 4.0
+
+HOVER = ("configuration", "simulated", "late", "measured")
 
 Slice = tuple[int, int | None, tuple[int, ...]]
 
@@ -61,7 +60,7 @@ def heat(evidence: Evidence) -> Section:
         missing=()
         if checks
         else ("No configuration was both simulated and measured, so the error of the simulation is unknown.",),
-        pictures=(*maps, *([accuracy.picture(evidence, checks)] if checks else [])),
+        figures=(*maps, *([accuracy.figure(evidence, checks)] if checks else [])),
         grids=(accuracy.grid(evidence, checks),) if checks else (),
         data={"predicted": [_data(prediction) for prediction in dynamic], "checks": accuracy.data(checks)},
     )
@@ -76,36 +75,68 @@ def _distance(part: Slice, shown: Candidate) -> tuple[object, ...]:
     return part != same, part[2] != same[2], abs(part[0] - same[0]), part[1] != same[1], str(part)
 
 
-def _map(evidence: Evidence, predictions: Sequence[Prediction], order: int) -> Picture:
-    sizes = sorted({prediction.candidate.max_batch_size for prediction in predictions})
+def _map(evidence: Evidence, predictions: Sequence[Prediction], order: int) -> Figure:
+    sizes = sorted({prediction.candidate.max_batch_size for prediction in predictions}, reverse=True)
     delays = sorted({prediction.candidate.delay_us for prediction in predictions})
-    values = {
-        (prediction.candidate.max_batch_size, prediction.candidate.delay_us): _value(evidence, prediction)
-        for prediction in predictions
-    }
-    table = np.full((len(sizes), len(delays)), np.nan)
-    for (size, delay), value in values.items():
-        table[sizes.index(size), delays.index(delay)] = value
-    figure = Figure(figsize=(NARROW[0], 1.9 + 0.42 * len(sizes)), layout="constrained")
-    axes = figure.subplots()
-    # Dark is a high latency or a low throughput.
-    shades = mpl.colormaps["cividis_r" if evidence.open else "cividis"]
-    low, high = float(np.nanmin(table)), float(np.nanmax(table))
+    values = [_value(evidence, prediction) for prediction in predictions]
+    low, high = min(values), max(values)
     if evidence.open:
         # The latencies of an overload, far above the target, would leave no shades for the others.
         high = max(low, min(high, DARKEST * evidence.study.target.latency_ms))
-    norm = (
-        mpl.colors.LogNorm(low, high) if evidence.open and low > 0 and high > low else mpl.colors.Normalize(low, high)
+    kind = "log" if evidence.open and low > 0 and high > low else "linear"
+    # Dark is a high latency or a low throughput.
+    shades = alt.Scale(scheme="cividis", type=kind, domain=[low, high], reverse=evidence.open, clamp=True)  # type: ignore[arg-type]
+    middle_value = (low * high) ** 0.5 if kind == "log" else (low + high) / 2
+    base = alt.Chart(source([_cell(evidence, each, middle_value) for each in predictions])).encode(
+        x=alt.X("delay:O", title="max_queue_delay, ms", axis=alt.Axis(labelAngle=0)),
+        y=alt.Y("size:O", title="max_batch_size, rows", sort=sizes),
     )
-    mesh = axes.pcolormesh(np.arange(len(delays) + 1), np.arange(len(sizes) + 1), table, cmap=shades, norm=norm)
-    mesh.set_rasterized(False)
-    for prediction in predictions:
-        size, delay = prediction.candidate.max_batch_size, prediction.candidate.delay_us
-        x, y, value = delays.index(delay), sizes.index(size), values[size, delay]
-        dark = sum(w * c for w, c in zip((0.3, 0.59, 0.11), shades(norm(value))[:3], strict=True)) < 0.5
-        _cell(axes, evidence, prediction, x, y, value, dark, small=max(len(delays), len(sizes)) > MAX_NUMBERED)
-    _ticks(axes, delays, sizes)
-    return Picture(name=f"map-{order}", caption=_caption(evidence, predictions), figure=figure)
+    frames = base.mark_rect(fill=None, stroke=TARGET).transform_filter("datum.frame > 0")
+    chart = base.mark_rect().encode(
+        color=alt.Color("value:Q", scale=shades, legend=None), opacity=lit(), tooltip=hover(*HOVER)
+    ) + frames.encode(strokeWidth=alt.StrokeWidth("frame:Q", scale=None), opacity=lit())
+    # The ink depends on the colour of the cell, not on the theme of the page.
+    ink = alt.condition("datum.dark", alt.value("#f5f5f5"), alt.value("#111111"))
+    if max(len(delays), len(sizes)) <= MAX_NUMBERED:
+        chart += base.mark_text(fontSize=11, lineHeight=12, baseline="middle").encode(text="text:N", color=ink)
+    else:
+        crosses = base.mark_text(fontSize=11, text="\u2715").transform_filter("datum.missed")
+        chart += crosses.encode(color=ink)
+    return Figure(
+        name=f"map-{order}",
+        caption=_caption(evidence, predictions),
+        chart=chart.properties(height=20 + 40 * len(sizes)),
+    )
+
+
+def _cell(evidence: Evidence, prediction: Prediction, middle_value: float) -> Values:
+    """A cell: its number, a cross if it misses the target, an outline and a second number if it was measured."""
+    candidate, value, measured = (
+        prediction.candidate,
+        _value(evidence, prediction),
+        _measured(evidence, prediction.candidate),
+    )
+    missed = prediction.late > evidence.study.target.share
+    below = [] if measured is None else [f"[{number(measured)}]"]
+    trials = evidence.of(candidate)
+    seen = (
+        f"{throughput_text(trials)}, p99 {ends(quantile_of(trials, 99))}, {count(len(trials), 'window')}"
+        if trials
+        else "no"
+    )
+    return {
+        **series(evidence, candidate),
+        "delay": candidate.delay_us / 1e3,
+        "size": candidate.max_batch_size,
+        "value": value,
+        "dark": (value > middle_value) == evidence.open,
+        "missed": missed,
+        "text": [number(value) + (" \u2715" if missed else ""), *below],
+        "frame": 0 if measured is None else 4 if candidate == evidence.shown else 2,
+        "simulated": f"{rate(prediction.throughput_rows_per_s)}, p99 {ms(prediction.percentiles_ms[99])}",
+        "late": f"{percent(prediction.late)} of {prediction.requests:,} requests, simulated",
+        "measured": seen,
+    }
 
 
 def _value(evidence: Evidence, prediction: Prediction) -> float:
@@ -119,34 +150,6 @@ def _measured(evidence: Evidence, candidate: Candidate) -> float | None:
     if evidence.open:
         return percentile_ms(pooled(trials), 99)
     return middle(trial.throughput_rows_per_s for trial in trials)
-
-
-def _cell(
-    axes: Axes, evidence: Evidence, prediction: Prediction, x: int, y: int, value: float, dark: bool, *, small: bool
-) -> None:
-    """Draw a cell: its number, a cross if it misses the target, an outline and a second number if it was measured."""
-    # The ink depends on the colour of the cell, not on the theme of the page.
-    ink = "#f5f5f5" if dark else "#111111"
-    measured = _measured(evidence, prediction.candidate)
-    missed = prediction.late > evidence.study.target.share
-    if not small:
-        text = number(value) + (" ✕" if missed else "") + ("" if measured is None else f"\n[{number(measured)}]")
-        axes.text(x + 0.5, y + 0.5, text, ha="center", va="center", color=ink, fontsize=9, linespacing=1.0)
-    elif missed:
-        axes.plot(x + 0.5, y + 0.5, "x", color=ink, markersize=4)
-    if measured is not None:
-        width = 4 if prediction.candidate == evidence.shown else 2
-        frame = Rectangle((x + 0.04, y + 0.04), 0.92, 0.92, fill=False, edgecolor=TARGET, linewidth=width)
-        axes.add_patch(frame)
-
-
-def _ticks(axes: Axes, delays: Sequence[int], sizes: Sequence[int]) -> None:
-    axes.set_xticks(np.arange(len(delays)) + 0.5, [f"{delay / 1e3:g}" for delay in delays])
-    axes.set_yticks(np.arange(len(sizes)) + 0.5, list(map(str, sizes)))
-    axes.tick_params(length=0)
-    axes.set(xlabel="max_queue_delay, ms", ylabel="max_batch_size, rows")
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def _caption(evidence: Evidence, predictions: Sequence[Prediction]) -> str:

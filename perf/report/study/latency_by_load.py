@@ -3,15 +3,15 @@
 import math
 from collections.abc import Callable, Iterable, Sequence
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+import altair as alt
 
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
-from perf.report.drawing import INK, NARROW, plain
+from perf.report.figure import HEIGHT, INK, Figure, finite, hover, lit, log_scale, numbers, source, zoomable
+from perf.report.figure import Row as Values
 from perf.report.study.evidence import Evidence, quantile_of, rows_per_s, word
-from perf.report.study.points import colour, keys, logarithmic, middle, point, target
-from perf.report.study.section import Grid, Picture, Section
+from perf.report.study.points import middle, palette, points, series, target, trial_row
+from perf.report.study.section import Grid, Section
 from perf.report.study.sustained import highest
 from perf.report.study.tail import short
 from perf.report.study.units import count, ms, number, percent, rate
@@ -19,7 +19,7 @@ from perf.stats import pareto
 from perf.stats.percentile import percentile_ms
 
 PERCENTS = (50.0, 95.0, 99.0)
-TALL = (NARROW[0], 6.4)
+OFFERED = "offered, requests per second"
 TITLES = (
     *("configuration", "measured for", "load", "round", "requests\nn", "offered\nrequests/s", "achieved\nrows/s"),
     *("p50\nms", "p95\nms", "p99 ms\n(95 % interval)", "late\n%", "sent late\n%", "not sent\nn", "failed\nn", "target"),
@@ -32,16 +32,16 @@ def latency_by_load(evidence: Evidence) -> Section:
     title = f"Latency against {'offered rate' if evidence.open else 'throughput'}"
     if not trials:
         return Section(name="load", title=title, missing=("No configuration was measured.",))
-    pictures = [candidates(evidence)]
+    figures = [candidates(evidence)]
     if evidence.open and len({trial.load for trial in trials}) > 1:
-        pictures = [rates(evidence), completion(evidence), *pictures]
+        figures = [rates(evidence), completion(evidence), *figures]
     if not evidence.open:
-        pictures = [throughput(evidence), *pictures]
+        figures = [throughput(evidence), *figures]
     return Section(
         name="load",
         title=title,
         sentences=(_sentence(evidence),),
-        pictures=tuple(pictures),
+        figures=tuple(figures),
         grids=(grid(evidence, trials, f"All {count(len(trials), 'measurement')}"),),
         data={"trials": [data(evidence, trial) for trial in trials]},
     )
@@ -110,86 +110,81 @@ def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
     )
 
 
-def candidates(evidence: Evidence) -> Picture:
+def candidates(evidence: Evidence) -> Figure:
     """A line per configuration at its operating point, from the median to the p99 of each window; lowest p99 on top."""
     order = sorted(evidence.candidates, key=lambda candidate: middle(_percentiles(evidence, candidate, 99)))
     trials = [trial for candidate in order for trial in evidence.of(candidate)]
-    figure = Figure(figsize=(NARROW[0], 1.9 + 0.42 * len(order)), layout="constrained")
-    axes = figure.subplots()
-    plain(axes, "x")
-    values = [percentile_ms(trial.latencies_us, q) for trial in trials for q in (50, 99)]
-    logarithmic(axes, "x", [*values, evidence.study.target.latency_ms])
-    target(axes, evidence, upright=True)
-    for row, candidate in enumerate(order):
-        _median_to_p99(axes, evidence, candidate, row)
-    axes.set_yticks(range(len(order)), list(map(str, order)))
-    axes.set(xlabel="ms, from p50 (bar) to the p99 of each window", ylim=(len(order) - 0.4, -0.6))
-    figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
+    labels = [evidence.label(candidate) for candidate in order]
+    x = alt.X("x:Q", title="latency, ms", scale=log_scale(), axis=numbers())
+    y = alt.Y(
+        "configuration:N",
+        sort=labels,
+        title=None,
+        axis=alt.Axis(grid=False, labelExpr="split(replace(datum.label, ' (', ', ('), ', ')"),
+    )
+    rows = [trial_row(evidence, trial, percentile_ms(trial.latencies_us, 99), 0.0) for trial in trials]
+    spans = alt.Chart(source([_span(evidence, candidate) for candidate in order])).encode(
+        y=y, color=palette(evidence).colour, opacity=lit()
+    )
+    chart = (
+        spans.mark_rule(strokeWidth=2).encode(x=x, x2="p99:Q")
+        + spans.mark_tick(thickness=3).encode(x=x)
+        + points(evidence, rows, x, y)
+        + target(evidence, upright=True)
+    )
     best = order[0]
     caption = (
         f"The lowest p99 is {ms(middle(_percentiles(evidence, best, 99)))} ({evidence.label(best)}, "
         f"{evidence.loads[best]}, median of {count(len(evidence.of(best)), 'window')}), of "
-        f"{count(len(order), 'measured configuration')} in {count(len(trials), 'window')}"
+        f"{count(len(order), 'measured configuration')} in {count(len(trials), 'window')} (bar: p50; "
+        "points: p99 of each window)"
     )
-    return Picture(name="candidates", caption=caption, figure=figure)
+    return Figure(name="candidates", caption=caption, chart=chart.properties(height=40 + 56 * len(order)))
 
 
-def _median_to_p99(axes: Axes, evidence: Evidence, candidate: Candidate, row: int) -> None:
-    shade = colour(evidence, candidate)
-    median = middle(_percentiles(evidence, candidate, 50))
-    tails = _percentiles(evidence, candidate, 99)
-    axes.plot([median, middle(tails)], [row, row], color=shade, linewidth=2, alpha=0.45)
-    axes.plot(median, row, "|", color=shade, markersize=10)
-    for trial, value in zip(evidence.of(candidate), tails, strict=True):
-        point(axes, evidence, trial, value, row)
+def _span(evidence: Evidence, candidate: Candidate) -> Values:
+    """The medians of the p50 and of the p99 of all windows."""
+    p50, p99 = (finite(middle(_percentiles(evidence, candidate, q))) for q in (50, 99))
+    return {**series(evidence, candidate), "x": p50, "p99": p99}
 
 
 def _percentiles(evidence: Evidence, candidate: Candidate, q: float) -> list[float]:
     return [percentile_ms(trial.latencies_us, q) for trial in evidence.of(candidate)]
 
 
-def rates(evidence: Evidence) -> Picture:
-    """Open loop: a panel each for p50, p95 and p99 against the offered rate; every trial is a point."""
-    figure = Figure(figsize=TALL, layout="constrained")
-    trials = [trial for trial in evidence.trials if trial.offered_per_s is not None]
-    panels = figure.subplots(len(PERCENTS), 1, sharex=True)
-    for axes, q in zip(panels, PERCENTS, strict=True):
-        _panel(axes, evidence, trials, q)
-    panels[-1].set_xlabel("offered, requests per second")
-    figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
-    return Picture(name="rates", caption=_highest_passing(evidence), figure=figure)
+def rates(evidence: Evidence) -> Figure:
+    """Open loop: a percentile of the latency against the offered rate."""
+    trials = [trial for trial in evidence.trials if trial.offered_per_s]
+    x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True), axis=numbers(grid=False))
+    y = alt.Y("y:Q", title="latency, ms", scale=log_scale(), axis=numbers())
+    rows = [
+        trial_row(evidence, trial, trial.offered_per_s or 0.0, percentile_ms(trial.latencies_us, q), of=f"p{q:g}")
+        for q in PERCENTS
+        for trial in trials
+    ]
+    medians = alt.Chart(source(_medians(evidence, trials))).mark_line(strokeWidth=1.5)
+    lines = medians.encode(x=x, y=y, color=palette(evidence).colour, detail="configuration:N", opacity=lit(0.7))
+    bind = alt.binding_radio(options=[f"p{q:g}" for q in PERCENTS], name="Percentile ")
+    shown = alt.param(name="percentile", value="p99", bind=bind)
+    layers = (lines + points(evidence, rows, x, y)).transform_filter("datum.of == percentile") + target(evidence)
+    return Figure(
+        name="rates",
+        caption=_highest_passing(evidence),
+        chart=zoomable(layers.add_params(shown).properties(height=HEIGHT)),
+    )
 
 
-def _panel(axes: Axes, evidence: Evidence, trials: Sequence[Trial], q: float) -> None:
-    values = [percentile_ms(trial.latencies_us, q) for trial in trials]
-    plain(axes)
-    logarithmic(axes, "y", [*values, evidence.study.target.latency_ms])
-    target(axes, evidence)
-    for candidate in dict.fromkeys(trial.candidate for trial in trials):
-        if evidence.role(candidate):
-            _medians(axes, evidence, candidate, [trial for trial in trials if trial.candidate == candidate], q)
-    for trial, value in zip(trials, values, strict=True):
-        point(axes, evidence, trial, _shifted_rate(evidence, trial), value)
-    axes.set_xlim(0, 1.06 * max(trial.offered_per_s or 0.0 for trial in trials))
-    axes.set_ylabel(f"p{q:g}, ms")
-
-
-def _shifted_rate(evidence: Evidence, trial: Trial) -> float:
-    """The offered rate, shifted a little for each configuration so that no point hides another."""
-    top = max(other.offered_per_s or 0.0 for other in evidence.trials)
-    shift = {"current": 1, "": 2}.get(evidence.role(trial.candidate), 0)
-    return (trial.offered_per_s or 0.0) + 0.018 * shift * top
-
-
-def _medians(axes: Axes, evidence: Evidence, candidate: Candidate, trials: Sequence[Trial], q: float) -> None:
-    """A line through the medians of each load."""
-    line = []
-    for load in {trial.load: None for trial in trials}:
-        same_load = [trial for trial in trials if trial.load == load]
-        rate = middle(trial.offered_per_s or 0.0 for trial in same_load)
-        line.append((rate, middle(percentile_ms(trial.latencies_us, q) for trial in same_load)))
-    line.sort()
-    axes.plot([x for x, _ in line], [y for _, y in line], color=colour(evidence, candidate), linewidth=1.2, alpha=0.7)
+def _medians(evidence: Evidence, trials: Sequence[Trial]) -> Sequence[Values]:
+    """The medians of each load, for the configurations with a role."""
+    groups = dict.fromkeys((trial.candidate, trial.load) for trial in trials if evidence.role(trial.candidate))
+    rows = []
+    for candidate, load in groups:
+        same = [trial for trial in trials if (trial.candidate, trial.load) == (candidate, load)]
+        offered = middle(trial.offered_per_s or 0.0 for trial in same)
+        for q in PERCENTS:
+            y = finite(middle(percentile_ms(trial.latencies_us, q) for trial in same))
+            rows.append({**series(evidence, candidate), "x": offered, "y": y, "of": f"p{q:g}"})
+    return rows
 
 
 def _highest_passing(evidence: Evidence) -> str:
@@ -198,30 +193,29 @@ def _highest_passing(evidence: Evidence) -> str:
     return "; ".join(f"{evidence.label(candidate)}: {text}" for candidate, text in texts.items() if text)
 
 
-def completion(evidence: Evidence) -> Picture:
+def completion(evidence: Evidence) -> Figure:
     """Open loop: the share of the offered requests that were answered, and that were late, lost or failed."""
     trials = [trial for trial in evidence.trials if trial.offered_per_s]
-    figure = Figure(figsize=NARROW, layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    panels: tuple[tuple[Axes, Callable[[Trial], float], str], ...] = (
-        (upper, _answered_percent, "% of offered\nanswered"),
-        (lower, _sent_late_percent, "% sent late,\nlost or failed"),
-    )
-    for axes, value, label in panels:
-        plain(axes)
-        for trial in trials:
-            point(axes, evidence, trial, _shifted_rate(evidence, trial), value(trial))
-        axes.set_ylabel(label)
-        axes.set_ylim(0, 1.12 * max(1.0, *map(value, trials)))
-    highest = max(trial.offered_per_s or 0.0 for trial in trials)
-    lower.set(xlabel="offered, requests per second", xlim=(0, 1.06 * highest))
-    figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
+    kinds: dict[str, Callable[[Trial], float]] = {
+        "answered": _answered_percent,
+        "sent late, lost or failed": _sent_late_percent,
+    }
+    rows = [
+        trial_row(evidence, trial, trial.offered_per_s or 0.0, value(trial), of=kind)
+        for kind, value in kinds.items()
+        for trial in trials
+    ]
+    x = alt.X("x:Q", title=OFFERED, scale=alt.Scale(zero=True), axis=numbers(grid=False))
+    y = alt.Y("y:Q", title="% of the offered requests", scale=alt.Scale(zero=True), axis=numbers())
+    bind = alt.binding_radio(options=list(kinds), name="Requests ")
+    chart = points(evidence, rows, x, y).transform_filter("datum.of == counted")
     worst = min(trials, key=_answered_percent)
     caption = (
         f"The lowest share of offered requests that were answered in a window: {_answered_percent(worst):.1f} % "
         f"({worst.candidate} at {number(worst.offered_per_s or 0.0)} requests/s, n = {worst.requests:,} requests)"
     )
-    return Picture(name="completion", caption=caption, figure=figure)
+    shown = alt.param(name="counted", value="answered", bind=bind)
+    return Figure(name="completion", caption=caption, chart=chart.add_params(shown).properties(height=HEIGHT))
 
 
 def _answered_percent(trial: Trial) -> float:
@@ -236,28 +230,36 @@ def _sent_late_percent(trial: Trial) -> float:
     return 100 * (trial.late_sends + trial.not_sent + trial.failed) / max(trial.requests, 1)
 
 
-def throughput(evidence: Evidence) -> Picture:
+def throughput(evidence: Evidence) -> Figure:
     """Closed loop: p99 against rows per second, of trials (points) and simulated candidates (dots and Pareto front)."""
     trials = evidence.trials
-    figure = Figure(figsize=NARROW, layout="constrained")
-    axes = figure.subplots()
-    plain(axes)
-    values = [percentile_ms(trial.latencies_us, 99) for trial in trials]
-    simulated = [
-        (prediction.throughput_rows_per_s, prediction.percentiles_ms[99]) for prediction in evidence.predicted.values()
+    x = alt.X("x:Q", title="rows per second", scale=alt.Scale(zero=True), axis=numbers(grid=False))
+    y = alt.Y("y:Q", title="p99, ms", scale=log_scale(), axis=numbers())
+    rows = [
+        trial_row(evidence, trial, trial.throughput_rows_per_s, percentile_ms(trial.latencies_us, 99))
+        for trial in trials
     ]
-    logarithmic(axes, "y", [*values, *(latency for _, latency in simulated), evidence.study.target.latency_ms])
-    target(axes, evidence)
-    axes.plot([x for x, _ in simulated], [y for _, y in simulated], ".", color=INK, alpha=0.4, markersize=5)
-    edge = front(simulated)
-    axes.plot([x for x, _ in edge], [y for _, y in edge], color=INK, alpha=0.35, linewidth=1, drawstyle="steps-pre")
-    for trial, value in zip(trials, values, strict=True):
-        point(axes, evidence, trial, trial.throughput_rows_per_s, value)
-    right = max([trial.throughput_rows_per_s for trial in trials] + [x for x, _ in simulated])
-    label = "rows per second (dots and line: simulated, and their front)"
-    axes.set(xlabel=label, ylabel="p99, ms", xlim=(0, 1.06 * right))
-    figure.legend(handles=keys(evidence, trials), loc="outside upper left", ncols=2, columnspacing=1.4)
-    return Picture(name="throughput", caption=_caption(evidence), figure=figure)
+    simulated = [
+        {
+            **series(evidence, prediction.candidate),
+            "x": prediction.throughput_rows_per_s,
+            "y": finite(prediction.percentiles_ms[99]),
+            "simulated": f"{rate(prediction.throughput_rows_per_s)}, p99 {ms(prediction.percentiles_ms[99])}",
+            "requests": f"{prediction.requests:,}",
+        }
+        for prediction in evidence.predicted.values()
+    ]
+    edge = front([(each.throughput_rows_per_s, each.percentiles_ms[99]) for each in evidence.predicted.values()])
+    dots = alt.Chart(source(simulated)).mark_point(size=30, filled=True, color=INK)
+    line = alt.Chart(source([{"x": at, "y": latency} for at, latency in edge]))
+    chart = (
+        line.mark_line(color=INK, opacity=0.35, strokeWidth=1, interpolate="step-before").encode(x=x, y=y)
+        + dots.encode(x=x, y=y, opacity=lit(0.45), tooltip=hover("configuration", "simulated", "requests"))
+        + points(evidence, rows, x, y)
+        + target(evidence)
+    )
+    caption = f"{_caption(evidence)} (small dots and line: simulated configurations and the best of them)"
+    return Figure(name="throughput", caption=caption, chart=zoomable(chart.properties(height=320)))
 
 
 def front(points: list[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -2,15 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.figure import Figure
 
 from perf.records.study import Prediction, Trial
-from perf.report.drawing import NARROW, stacked
+from perf.report.figure import Figure
 from perf.report.study.evidence import Evidence
-from perf.report.study.section import Grid, Picture, Section
+from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, ms, number, percent
+from perf.report.time_parts import Bar, time_parts
 
 TITLE = "Where the time of a request goes"
 PERCENTS = (50.0, 90.0, 99.0)
@@ -62,7 +61,7 @@ def parts(evidence: Evidence) -> Section:
         title=TITLE,
         sentences=tuple(_sentence(name, bands) for name, bands in by_name.items()),
         missing=tuple(missing),
-        pictures=tuple(_picture(number, name, bands) for number, (name, bands) in enumerate(by_name.items(), 1)),
+        figures=tuple(_figure(number, name, bands) for number, (name, bands) in enumerate(by_name.items(), 1)),
         grids=(_grid(by_name),),
         data={
             name: {band: {"n": n, "us": dict(us)} for band, (n, us) in bands.items()} for name, bands in by_name.items()
@@ -135,20 +134,20 @@ def _traced(trial: Trial) -> int:
     return len(next(iter(trial.parts_us.values()), ()))
 
 
-def _picture(order: int, name: str, bands: Bands) -> Picture:
+def _figure(order: int, name: str, bands: Bands) -> Figure:
     names = list(dict.fromkeys(part for _, values in bands.values() for part in values))
     spare = iter(OTHERS * len(names))
     colours = {part: COLOUR_OF.get(part) or next(spare) for part in names}
-    figure = Figure(figsize=(NARROW[0], 1.9 + 0.5 * len(bands)), layout="constrained")
-    axes = figure.subplots()
-    values = {part: [us.get(part, 0.0) / 1e3 for _, us in bands.values()] for part in names}
-    with mpl.rc_context({"font.size": 10}):
-        stacked(axes, [f"{band}\nn = {n:,}" for band, (n, _) in bands.items()], values, colours)
-        axes.set_xlabel("ms per request")
-        figure.legend(
-            *axes.get_legend_handles_labels(), loc="outside upper left", ncols=4, handlelength=1, columnspacing=1.2
+    bars = [
+        Bar(
+            name=f"{band}, n = {n:,}",
+            configuration=name,
+            requests=f"{band}, {n:,} requests",
+            ms={part: us.get(part, 0.0) / 1e3 for part in names},
         )
-    return Picture(name=f"parts-{order}", caption=_sentence(name, bands), figure=figure)
+        for band, (n, us) in bands.items()
+    ]
+    return Figure(name=f"parts-{order}", caption=_sentence(name, bands), chart=time_parts(bars, colours))
 
 
 def _sentence(name: str, bands: Bands) -> str:

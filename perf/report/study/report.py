@@ -4,21 +4,20 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-import matplotlib as mpl
-from markupsafe import Markup
 from rich.console import Console
 
 from perf.records import file
-from perf.report.drawing import STYLE, png, svg
-from perf.report.page import render
+from perf.report.figure import Figure, Palette
+from perf.report.page import Legend, render
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
 from perf.report.study.latency_by_load import latency_by_load
 from perf.report.study.noise import noise
 from perf.report.study.parts import parts
+from perf.report.study.points import OTHER, OTHERS, palette
 from perf.report.study.search import provenance, search
-from perf.report.study.section import Picture, Section
+from perf.report.study.section import Section
 from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
@@ -71,15 +70,12 @@ def _print(all_sections: Sequence[Section], console: Console) -> None:
 
 def sections(evidence: Evidence) -> tuple[Section, ...]:
     """All ten parts in order; each says what the records lack for it."""
-    with mpl.rc_context(STYLE):
-        return tuple(part(evidence) for part in PARTS)
+    return tuple(part(evidence) for part in PARTS)
 
 
 def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> Path:
-    """Write a page without scripts and network access; equal records give equal bytes."""
+    """Write a page without network access; equal records give equal bytes."""
     study = evidence.study
-    with mpl.rc_context(STYLE):
-        figures = {section.name: [_figure(picture) for picture in section.pictures] for section in all_sections}
     # In an open loop the load fixes the throughput, so the tuner looks for the lowest p99.
     aims = {"throughput": "the lowest p99" if evidence.open else "the highest throughput", "cost": "the lowest cost"}
     aim = aims.get(study.objective, f"the highest {study.objective}")
@@ -88,7 +84,8 @@ def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path
         "study.html.j2",
         title=f"{title}, {study.load}, for {aim}",
         sections=all_sections,
-        figures=figures,
+        figures=[figure for section in all_sections for figure in section.figures],
+        keys=keys(evidence),
         command=f"Made by python -m perf.report from {evidence.name}.json.",
     )
     return whole_file.write(folder / f"{evidence.name}.html", page)
@@ -96,12 +93,11 @@ def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path
 
 def write_png(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> tuple[Path, ...]:
     """Write the figures to files named after the study and the figure."""
-    with mpl.rc_context(STYLE):
-        return tuple(
-            png(picture.figure, folder / f"{evidence.name}-{picture.name}.png", _title(evidence, picture))
-            for section in all_sections
-            for picture in section.pictures
-        )
+    return tuple(
+        figure.png(folder / f"{evidence.name}-{figure.name}.png", _title(evidence, figure))
+        for section in all_sections
+        for figure in section.figures
+    )
 
 
 def write_json(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> Path:
@@ -118,11 +114,15 @@ def write_json(evidence: Evidence, all_sections: Sequence[Section], folder: Path
     return whole_file.write(folder / f"{evidence.name}.figures.json", file.json_text(content))
 
 
-def _title(evidence: Evidence, picture: Picture) -> str:
+def keys(evidence: Evidence) -> Legend:
+    """The configurations of the page: a switch for those with a role, a list of all others."""
+    named = dict.fromkeys((evidence.shown, evidence.study.default))
+    others = [each for each in dict.fromkeys((*evidence.candidates, *evidence.predicted)) if each not in named]
+    whole = palette(evidence)
+    switches = Palette(colours={name: colour for name, colour in whole.colours.items() if name != OTHERS})
+    return Legend(palette=switches, others=tuple(map(evidence.label, others)), other_colour=OTHER)
+
+
+def _title(evidence: Evidence, figure: Figure) -> str:
     """Model and caption, wrapped to the width of the figure."""
-    return textwrap.fill(f"{evidence.study.model}: {picture.caption}", 150 if picture.wide else 74)
-
-
-def _figure(picture: Picture) -> dict[str, object]:
-    text = Markup(svg(picture.figure, picture.name, picture.caption))
-    return {"caption": picture.caption, "wide": picture.wide, "svg": text}
+    return textwrap.fill(f"{evidence.study.model}: {figure.caption}", 150 if figure.wide else 74)

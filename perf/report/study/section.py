@@ -3,17 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True, kw_only=True)
-class Picture:
-    """A figure with a caption that states its finding. `name` is part of a file name; a `wide` one fills the page."""
-
-    name: str
-    caption: str
-    figure: Figure
-    wide: bool = False
+from perf.report.figure import Figure
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +43,7 @@ class Section:
     banner: str = ""
     sentences: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    pictures: tuple[Picture, ...] = ()
+    figures: tuple[Figure, ...] = ()
     grids: tuple[Grid, ...] = ()
     listings: tuple[Listing, ...] = ()
     data: Mapping[str, object] = field(default_factory=dict)

@@ -1,20 +1,19 @@
 """Part 5: the executed batch sizes, the service time s(b) of each, the throughput b / s(b), and its knee."""
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+import altair as alt
 
 from perf.measure.service_line import FittedLine, Size, fit
 from perf.records.candidate import Candidate
 from perf.records.study import Trial
-from perf.report.drawing import COLOURS, GREY, NARROW, batch_bars, plain
+from perf.report.batch_sizes import batch_sizes
+from perf.report.figure import HEIGHT, Chart, Figure, Palette, hover, numbers, source, vertical
+from perf.report.figure import Row as Values
 from perf.report.study.evidence import Evidence
-from perf.report.study.points import OTHER, SHOWN, colour
-from perf.report.study.section import Grid, Picture, Section
+from perf.report.study.points import palette
+from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, ms, number, whole_percent
 from serve.management.statistics import Counters
 
@@ -23,6 +22,7 @@ TITLE = "Batch sizes and service time"
 KNEE = 0.9
 # Sizes with fewer executions are ignored for the knee.
 MIN_EXECUTIONS = 3
+HOVER = ("curve", "rows, b", "executions", "s(b)", "all instances")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,15 +60,15 @@ def service(evidence: Evidence) -> Section:
         missing.append("The server counted no execution at the operating point.")
     if not all_curves:
         missing.append("The service time of all batch sizes is unknown.")
-    pictures = [bars] if bars else []
+    figures = [bars] if bars else []
     if all_curves:
-        pictures += [_times(all_curves), _rates(all_curves)]
+        figures += [_times(all_curves), _rates(all_curves)]
     return Section(
         name="batches",
         title=TITLE,
         sentences=tuple(map(_sentence, all_curves)),
         missing=tuple(missing),
-        pictures=tuple(pictures),
+        figures=tuple(figures),
         grids=tuple(_grid(curve) for curve in all_curves),
         data={
             "service_time": [_data(curve) for curve in all_curves],
@@ -82,21 +82,22 @@ def counted(trials: Sequence[Trial]) -> Counters:
     return sum((trial.counted for trial in trials[1:]), trials[0].counted)
 
 
-def _batch_sizes(evidence: Evidence) -> Picture | None:
+def _batch_sizes(evidence: Evidence) -> Figure | None:
     """The executed batch sizes of the shown and the current configuration; None without any execution."""
     by_candidate = {candidate: counted(evidence.of(candidate)) for candidate in _compared(evidence)}
     by_candidate = {candidate: counters for candidate, counters in by_candidate.items() if counters.batches}
     if not by_candidate:
         return None
-    predictions = [evidence.predicted.get(candidate) for candidate in by_candidate]
-    expected = [prediction.sizes if prediction else None for prediction in predictions]
-    panels = [
-        (evidence.label(candidate), counters.batches, colour(evidence, candidate))
-        for candidate, counters in by_candidate.items()
-    ]
-    label = f"rows in one execution, under {evidence.study.load}" + (" (black: predicted)" if any(expected) else "")
-    figure = batch_bars(panels, label, expected)
-    return Picture(name="batches", caption=_batch_caption(evidence, by_candidate), figure=figure)
+    executed = {evidence.label(candidate): counters.batches for candidate, counters in by_candidate.items()}
+    expected = {
+        evidence.label(candidate): prediction.sizes
+        for candidate in by_candidate
+        if (prediction := evidence.predicted.get(candidate))
+    }
+    colours = palette(evidence).colours
+    title = "rows in one execution" + (" (dash: predicted)" if expected else "")
+    chart = batch_sizes(executed, Palette(colours={name: colours[name] for name in executed}), title, expected)
+    return Figure(name="batches", caption=_batch_caption(evidence, by_candidate), chart=chart)
 
 
 def _batch_caption(evidence: Evidence, by_candidate: dict[Candidate, Counters]) -> str:
@@ -107,7 +108,7 @@ def _batch_caption(evidence: Evidence, by_candidate: dict[Candidate, Counters]) 
         against = f", predicted {number(predicted.rows_per_execution)}" if predicted else ""
         mean = number(counters.rows_per_execution)
         texts.append(f"{evidence.label(candidate)}: {mean} rows per execution on average{against} (n = {executions})")
-    return "; ".join(texts)
+    return f"Under {evidence.study.load}, {'; '.join(texts)}"
 
 
 def curves(evidence: Evidence) -> tuple[Curve, ...]:
@@ -153,64 +154,77 @@ def _sentence(curve: Curve) -> str:
     )
 
 
-def _times(all_curves: Sequence[Curve]) -> Picture:
-    figure, axes = _axes("ms per execution, s(b)")
-    for curve, shade in zip(all_curves, _shades(all_curves), strict=True):
-        rows = [size.rows for size in curve.sizes]
-        most = max(size.executions for size in curve.sizes)
-        areas = [12 + 60 * size.executions / most for size in curve.sizes]
-        times = [size.mean_us / 1e3 for size in curve.sizes]
-        axes.scatter(rows, times, s=areas, color=shade, alpha=0.75, linewidths=0)
-        line = curve.line
-        ends = [min(rows), max(rows)]
-        label = f"{curve.source}, n = {curve.executions:,}"
-        axes.plot(ends, [line.at(end) / 1e3 for end in ends], color=shade, linewidth=1.2, label=label)
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside upper left")
+def _times(all_curves: Sequence[Curve]) -> Figure:
+    rows = [row for curve in all_curves for row in _points(curve, lambda size: size.mean_us / 1e3)]
+    ends = [
+        {"curve": curve.source, "x": end, "y": curve.line.at(end) / 1e3}
+        for curve in all_curves
+        for end in (curve.sizes[0].rows, curve.sizes[-1].rows)
+    ]
+    chart = _chart(rows, "ms per execution, s(b)", all_curves)
+    fits = alt.Chart(source(ends)).mark_line(strokeWidth=1.5)
     line = all_curves[0].line
     caption = (
         f"An execution takes {ms(line.fixed_us / 1e3)} and {ms(line.row_us / 1e3)} per row "
-        f"(n = {count(all_curves[0].executions, 'execution')}; area: executions)"
+        f"(n = {count(all_curves[0].executions, 'execution')}; bars: standard errors)"
     )
-    return Picture(name="service-time", caption=caption, figure=figure)
+    return Figure(
+        name="service-time",
+        caption=caption,
+        chart=chart + fits.encode(x="x:Q", y="y:Q", color=_palette(all_curves).colour),
+    )
 
 
-def _rates(all_curves: Sequence[Curve]) -> Picture:
-    figure, axes = _axes("rows per second, all instances")
-    for curve, shade in zip(all_curves, _shades(all_curves), strict=True):
-        points = [(size.rows, size.rows / size.mean_us * 1e6 * curve.instances) for size in curve.sizes]
-        axes.plot([x for x, _ in points], [y for _, y in points], "o-", color=shade, markersize=4, label=curve.source)
+def _rates(all_curves: Sequence[Curve]) -> Figure:
+    rows = [row for curve in all_curves for row in _points(curve, _rate_of(curve))]
+    lines = alt.Chart(source(rows)).mark_line(strokeWidth=1.5)
     first = all_curves[0]
     knee = first.knee
-    _knee(axes, knee.rows)
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside upper left")
-    rate = knee.rows / knee.mean_us * 1e6 * first.instances
+    rate = _rate_of(first)(knee)
     n = count(first.executions, "execution")
     share = whole_percent(KNEE)
     caption = (
         f"The knee is at {count(knee.rows, 'row')}: {number(rate)} rows/s, {share} of the highest b / s(b) (n = {n})"
     )
-    return Picture(name="service-rate", caption=caption, figure=figure)
+    chart = _chart(rows, "rows per second, all instances", all_curves)
+    chart += lines.encode(x="x:Q", y="y:Q", color=_palette(all_curves).colour)
+    return Figure(name="service-rate", caption=caption, chart=chart + vertical(knee.rows, f"knee, {knee.rows}"))
 
 
-def _knee(axes: Axes, rows: int) -> None:
-    axes.axvline(rows, color=GREY, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.text(rows, 0.02, f" knee, {rows}", transform=axes.get_xaxis_transform(), fontsize=10, ha="left", va="bottom")
+def _rate_of(curve: Curve) -> Callable[[Size], float]:
+    return lambda size: size.rows / size.mean_us * 1e6 * curve.instances
 
 
-def _axes(label: str) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=NARROW, layout="constrained")
-    axes = figure.subplots()
-    plain(axes)
-    axes.set(xlabel="rows in one execution, b", ylabel=label)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    return figure, axes
+def _chart(rows: Sequence[Values], title: str, all_curves: Sequence[Curve]) -> Chart:
+    """A point per batch size, with its standard error."""
+    base = alt.Chart(source(rows)).encode(
+        x=alt.X("x:Q", title="rows in one execution, b", axis=numbers(grid=False), scale=alt.Scale(padding=10)),
+        y=alt.Y("y:Q", title=title, axis=numbers(), scale=alt.Scale(zero=True)),
+        color=_palette(all_curves).colour,
+    )
+    marks = base.mark_point(size=45, filled=True).encode(shape=_palette(all_curves).shape, tooltip=hover(*HOVER))
+    chart: Chart = (base.mark_rule().encode(y="low:Q", y2="high:Q") + marks).properties(height=HEIGHT)
+    return chart
 
 
-def _shades(all_curves: Sequence[Curve]) -> list[str]:
-    more = (shade for shade in COLOURS if shade not in (SHOWN, OTHER))
-    return list(itertools.islice(itertools.cycle((SHOWN, OTHER, *more)), len(all_curves)))
+def _points(curve: Curve, value: Callable[[Size], float]) -> Sequence[Values]:
+    rows = []
+    for size in curve.sizes:
+        y = value(size)
+        error = y * size.error_us / size.mean_us
+        s_b = f"{number(size.mean_us / 1e3)} ms" + (f" +- {number(size.error_us / 1e3)} ms" if size.error_us else "")
+        rows.append(
+            {
+                **{"curve": curve.source, "x": size.rows, "y": y, "low": y - error, "high": y + error},
+                **{"rows, b": str(size.rows), "executions": f"{size.executions:,}", "s(b)": s_b},
+                "all instances": f"{number(_rate_of(curve)(size))} rows/s",
+            }
+        )
+    return rows
+
+
+def _palette(all_curves: Sequence[Curve]) -> Palette:
+    return Palette(colours=Palette.of([curve.source for curve in all_curves]).colours, field="curve")
 
 
 def _grid(curve: Curve) -> Grid:

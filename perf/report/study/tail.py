@@ -3,16 +3,15 @@
 import math
 from collections.abc import Sequence
 
+import altair as alt
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from perf.records.candidate import Candidate
-from perf.report.drawing import NARROW, plain
+from perf.report.figure import Figure, Zoom, finite, hover, lit, log_scale, numbers, source, zoomable
+from perf.report.figure import Row as Values
 from perf.report.study.evidence import Evidence, pooled, quantile_of, thinned
-from perf.report.study.points import colour, logarithmic, target
-from perf.report.study.section import Grid, Picture, Section
+from perf.report.study.points import ends, palette, series, target
+from perf.report.study.section import Grid, Section
 from perf.report.study.units import count, ms, number
 from perf.stats.quantile import Quantile, quantile
 
@@ -24,6 +23,9 @@ THINNED = (
     "The record has percentiles of each window in place of its requests, so no percentile has an interval, it is not "
     "known how many independent requests they are worth, and the tail is not drawn."
 )
+# 1 / (1 - share): p0, p50, p90, p95, p99 and so on.
+TICKS = [1, 2, 10, 20, 100, 1000, 10_000, 100_000]
+HOVER = ("configuration", "percentile", "latency", "as slow or slower")
 # The body is drawn with this many points; this many of the slowest requests are all drawn.
 BODY, SLOWEST = 200, 300
 
@@ -45,7 +47,7 @@ def tail(evidence: Evidence) -> Section:
         title=TITLE,
         sentences=tuple(_sentence(evidence, candidate, quantiles[candidate]) for candidate in latencies),
         missing=(THINNED,) if of_percentiles else (),
-        pictures=() if of_percentiles else (_picture(evidence, latencies),),
+        figures=() if of_percentiles else (_figure(evidence, latencies),),
         grids=(_grid(evidence, quantiles),),
         data={
             "interval": "95 %, order statistics, of as many independent requests as these are worth",
@@ -95,48 +97,81 @@ def short(q: Quantile) -> str:
     return f"{number(q.low_ms)} .. {number(q.high_ms) if math.isfinite(q.high_ms) else '?'}"
 
 
-def _picture(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) -> Picture:
-    figure = Figure(figsize=NARROW, layout="constrained")
-    axes = figure.subplots()
-    plain(axes)
-    longest = max(map(len, latencies.values()))
-    all_ms = [us / 1e3 for values in latencies.values() for us in values]
-    logarithmic(axes, "y", [*all_ms, evidence.study.target.latency_ms])
-    target(axes, evidence)
-    for candidate, values in reversed(latencies.items()):
-        _line(axes, evidence, candidate, values)
-    _percentiles(axes, longest)
-    axes.set_ylabel("latency, ms")
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside upper left", ncols=1)
-    return Picture(name="tail", caption=_caption(evidence, latencies), figure=figure)
+def _figure(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) -> Figure:
+    """Latency over 1 / (1 - share of faster requests), so that each nine has the same width."""
+    longest = max(max(map(len, latencies.values())), 100)
+    # Ticks with a percentile that people ask for; fixed ones would be drawn outside of a zoomed axis, too.
+    label = f"indexof({TICKS}, round(datum.value)) < 0 ? '' : format(100 * (1 - 1 / datum.value), '.6~g')"
+    axis = alt.Axis(labelExpr=label, grid=False, labelOverlap="greedy")
+    scale = alt.Scale(type="log", domain=[1, 1.2 * longest], nice=False)
+    x = alt.X("x:Q", title="percentile of all requests", scale=scale, axis=axis)
+    y = alt.Y("y:Q", title="latency, ms", scale=log_scale(), axis=numbers())
+    rows = [row for candidate, values in latencies.items() for row in _line(evidence, candidate, values)]
+    intervals = [_interval(evidence, candidate, values) for candidate, values in latencies.items()]
+    look = {"color": palette(evidence).colour, "opacity": lit()}
+    line = alt.Chart(source(rows)).encode(x=x, y=y, **look)
+    thick = alt.Chart(source(intervals)).encode(x=x, **look)
+    chart = (
+        line.mark_line(strokeWidth=2).encode(order="x:Q")
+        + line.mark_point(size=24, filled=True).encode(tooltip=hover(*HOVER))
+        + thick.mark_rule(strokeWidth=6).encode(y=alt.Y("low:Q"), y2="high:Q", opacity=lit(0.45))
+        + thick.mark_point(size=70, filled=True).encode(y=y, tooltip=hover("configuration", "requests", "p99"))
+        + target(evidence)
+    )
+    return Figure(
+        name="tail",
+        caption=f"{_caption(evidence, latencies)} (thick bar: 95 % interval of p99)",
+        chart=zoomable(chart.properties(height=320)),
+        zooms=_zooms(latencies, longest),
+    )
 
 
-def _line(axes: Axes, evidence: Evidence, candidate: Candidate, latencies: Sequence[float]) -> None:
-    """Draw latency over 1 / (1 - share of faster requests), so that each nine has the same width."""
+def _zooms(latencies: dict[Candidate, tuple[float, ...]], longest: int) -> tuple[Zoom, ...]:
+    """All requests, and the slowest ones, with the latencies that they have."""
+    answered = [np.sort([us / 1e3 for us in values if math.isfinite(us)]) for values in latencies.values()]
+
+    def zoom(label: str, share: float) -> Zoom:
+        slow = [values[int(share * len(values)) :] for values in answered if len(values)]
+        y = (min(float(values[0]) for values in slow) / 1.1, max(float(values[-1]) for values in slow) * 1.1)
+        return Zoom(label=label, x=(0.95 / (1 - share), 1.2 * longest), y=y)
+
+    if not any(map(len, answered)):
+        return ()
+    return zoom("all requests", 0.0), zoom("the slowest 10 %", 0.9), zoom("the slowest 1 %", 0.99)
+
+
+def _line(evidence: Evidence, candidate: Candidate, latencies: Sequence[float]) -> list[Values]:
+    """The body in `BODY` points, and all of the `SLOWEST` requests."""
     ordered = np.sort(np.asarray(latencies)) / 1e3
     n = len(ordered)
     body = np.linspace(0, max(n - SLOWEST, 0), BODY).astype(int)
     chosen = np.unique(np.concatenate([body, np.arange(max(n - SLOWEST, 0), n)]))
-    chosen = chosen[np.isfinite(ordered[chosen])]
-    shade = colour(evidence, candidate)
-    axes.plot(n / (n - chosen), ordered[chosen], color=shade, label=f"{evidence.label(candidate)}, n = {n:,}")
+    return [
+        {
+            **series(evidence, candidate),
+            "x": round(n / (n - at), 4),
+            "y": round(float(ordered[at]), 4),
+            "percentile": f"{100 * at / n:.4g}",
+            "latency": ms(float(ordered[at])),
+            "as slow or slower": f"{n - at:,} of {n:,} requests",
+        }
+        for at in chosen.tolist()
+        if np.isfinite(ordered[at])
+    ]
+
+
+def _interval(evidence: Evidence, candidate: Candidate, latencies: Sequence[float]) -> Values:
     p99 = quantile(latencies, 99)
-    top = min(p99.high_ms, axes.get_ylim()[1])
-    if math.isfinite(p99.value_ms):
-        axes.plot([100, 100], [max(p99.low_ms, axes.get_ylim()[0]), top], color=shade, linewidth=5, alpha=0.45)
-        axes.plot(100, p99.value_ms, "o", color=shade, markersize=6)
-
-
-def _percentiles(axes: Axes, longest: int) -> None:
-    shares = [0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 0.9999, 0.99999]
-    ticks = [1 / (1 - share) for share in shares if 1 / (1 - share) <= max(longest, 100) * 1.5]
-    axes.set_xscale("log")
-    axes.set_xlim(1, max(longest, 100) * 1.2)
-    axes.xaxis.set_major_locator(FixedLocator(ticks))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * (1 - 1 / value):.6g}"))
-    axes.set_xlabel("percentile of all requests (thick bar: 95 % interval of p99)")
+    highest = max((us / 1e3 for us in latencies if math.isfinite(us)), default=math.nan)
+    return {
+        **series(evidence, candidate),
+        "x": 100,
+        "y": finite(p99.value_ms),
+        "low": finite(p99.low_ms),
+        "high": finite(min(p99.high_ms, highest)),
+        "requests": f"{p99.n:,}",
+        "p99": ends(p99),
+    }
 
 
 def _caption(evidence: Evidence, latencies: dict[Candidate, tuple[float, ...]]) -> str:

@@ -32,6 +32,35 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
     return tuple(texts) or (_alone(comparison.rows[-1]),)
 
 
+def advice(comparison: Comparison) -> str:
+    """What to do, at the highest common concurrency: use a configuration, keep the baseline, or measure more."""
+    if not comparison.common_concurrencies or BASELINE not in comparison.config_names:
+        return "nothing is compared with a baseline"
+    concurrency = comparison.common_concurrencies[-1]
+    baseline = comparison.at(BASELINE, concurrency)
+    rows = [row for name in comparison.config_names[1:] if (row := comparison.at(name, concurrency))]
+    if baseline is None or not rows:
+        return "only the baseline was measured"
+    found = {row.config_name: judged(row, baseline, comparison) for row in rows}
+    faster = [row for row in rows if (each := found[row.config_name]) and each[1].word == FASTER]
+    better = [row for row in faster if _adds(row, comparison)]
+    if not better:
+        unsure = any(each is None or each[1].word == CANNOT_TELL for each in found.values())
+        return "cannot tell yet which configuration is faster" if unsure else "keep the baseline"
+    best = max(better, key=lambda row: row.throughput_rows_per_s)
+    ratio, _ = judged(best, baseline, comparison) or (None, None)
+    ends = ends_of(ratio, " to ")
+    times = f"{ratio.value:.2f} x ({ends}) the rows/s of the baseline" if ratio else "faster"
+    return f"use {best.config_name}: {times} at concurrency {concurrency}"
+
+
+def _adds(row: Row, comparison: Comparison) -> bool:
+    """Whether a configuration is faster than the one that it adds to."""
+    step = comparison.at(STEPS.get(row.config_name, BASELINE), row.load.concurrency)
+    found = judged(row, step, comparison) if step else None
+    return step is None or (found is not None and found[1].word == FASTER)
+
+
 def basis(comparison: Comparison) -> tuple[str, ...]:
     """Sentences on the intervals, on points that need more repeats, and on the range of the ceiling."""
     wide = _wide(comparison)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
@@ -10,14 +11,15 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from perf.report.drawing import COLOURS, GREY, INK, STYLE
 from perf.studies.memory_lab.replay import MemorySample, Replay
 from perf.studies.memory_lab.trial import PLANNED
 
 MIB = 2**20
+INK, GREY = "#1f2328", "#808894"
+STYLE: dict[Any, Any] = {"axes.spines.right": False, "axes.spines.top": False, "font.size": 11, "legend.frameon": False}
 PANEL = (4.4, 3.6)
-# The last two colours of the palette have too little contrast for lines on a page, but not for a map's areas.
-LINES = (*COLOURS, "#56B4E9", "#E69F00")
+# Okabe and Ito's palette.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 
 
 def maps(title: str, replays: Mapping[str, Replay], load_bytes: int, path: Path) -> Path:

@@ -2,15 +2,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-import matplotlib as mpl
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
+from charts import layers, rows
 from studies import CHOSEN, DEFAULT, milliseconds, study
 
 from perf.records.study import AGAINST, NOISE, Step, Study
-from perf.report.drawing import STYLE
 from perf.report.study.accuracy import checks
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
@@ -27,12 +24,6 @@ from perf.stats.quantile import quantile
 
 def evidence(tuning: Study) -> Evidence:
     return Evidence(study=tuning, name="study")
-
-
-def markers(axes: Axes) -> list[tuple[float, float]]:
-    """Every single point."""
-    lines = [(line.get_marker(), np.asarray(line.get_xydata())) for line in axes.lines]
-    return [(float(points[0, 0]), float(points[0, 1])) for mark, points in lines if mark != "None" and len(points) == 1]
 
 
 def below(n: int, p: float, k: int) -> float:
@@ -63,20 +54,19 @@ def test_small_samples_and_unanswered_requests_have_no_upper_bound() -> None:
 
 def test_every_measurement_is_a_point_at_its_rate_and_percentile() -> None:
     records = evidence(study())
-    with mpl.rc_context(STYLE):
-        figure = rates(records).figure
-    for axes, percent in zip(figure.axes, (50, 95, 99), strict=True):
-        values = sorted(y for _, y in markers(axes))
+    points = rows(rates(records), "point")
+    for percent in (50, 95, 99):
+        values = sorted(row["y"] for row in points if row["of"] == f"p{percent}")
         assert values == pytest.approx(sorted(percentile_ms(trial.latencies_us, percent) for trial in records.trials))
-    assert len(records.trials) == 20
+    assert len(points) == 3 * len(records.trials) == 60
 
 
 def test_a_latency_that_was_never_reached_is_still_drawn() -> None:
     lost = replace(study().trials[-1], latencies_us=(math.inf,) * 700, late=700, passed=False)
     records = evidence(replace(study(), trials=(*study().trials, lost)))
-    with mpl.rc_context(STYLE):
-        figure = rates(records).figure
-    assert [len(markers(axes)) for axes in figure.axes] == [21, 21, 21]
+    points = rows(rates(records), "point")
+    assert len(points) == 3 * 21
+    assert [row["p99"] for row in points if row["y"] is None] == ["never (95 %: never to never)"] * 3
 
 
 def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
@@ -91,22 +81,22 @@ def test_with_a_rate_for_each_configuration_each_is_judged_at_its_own() -> None:
     assert records.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
     # Trials under different loads give no ratio.
     assert records.pairs == ()
-    assert [figure.name for figure in by_load(records).pictures] == ["rates", "completion", "candidates"]
+    assert [figure.name for figure in by_load(records).figures] == ["rates", "completion", "candidates"]
 
 
 def test_one_rate_is_drawn_candidate_by_candidate() -> None:
     trials = [trial for trial in study().trials if trial.load == "poisson:380"]
-    assert [figure.name for figure in by_load(evidence(replace(study(), trials=tuple(trials)))).pictures] == [
+    assert [figure.name for figure in by_load(evidence(replace(study(), trials=tuple(trials)))).figures] == [
         "candidates"
     ]
-    assert [figure.name for figure in by_load(evidence(study())).pictures] == ["rates", "completion", "candidates"]
-    assert [figure.name for figure in by_load(evidence(study("closed:16"))).pictures] == ["throughput", "candidates"]
+    assert [figure.name for figure in by_load(evidence(study())).figures] == ["rates", "completion", "candidates"]
+    assert [figure.name for figure in by_load(evidence(study("closed:16"))).figures] == ["throughput", "candidates"]
 
 
 def test_a_closed_loop_draws_every_measurement_and_the_front() -> None:
-    with mpl.rc_context(STYLE):
-        (axes,) = throughput(evidence(study("closed:16"))).figure.axes
-    assert len(markers(axes)) == 20
+    found = rows(throughput(evidence(study("closed:16"))), "point")
+    assert len([row for row in found if "verdict" in row]) == 20
+    assert len([row for row in found if "simulated" in row]) == 12
     assert front([(1, 5), (2, 4), (3, 9), (3, 8), (2, math.inf)]) == [(2, 4), (3, 8)]
 
 
@@ -114,7 +104,7 @@ def test_the_tail_counts_late_and_unanswered_requests() -> None:
     *others, last = (trial for trial in study().trials if trial.candidate == CHOSEN)
     lost = replace(last, latencies_us=(math.inf, *last.latencies_us[1:]))
     section = tail(evidence(replace(study(), trials=(*others, lost))))
-    assert "1 of 2,800 never answered" in section.pictures[0].caption
+    assert "1 of 2,800 never answered" in section.figures[0].caption
     # Requests of one batch are late together, so all of them are worth fewer.
     found = quantile([us for trial in evidence(study()).of(CHOSEN) for us in trial.latencies_us], 99)
     assert found.design_effect > 1
@@ -173,7 +163,7 @@ def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
     section = parts(evidence(replace(study(), trials=bare, predictions=(replace(prediction, candidate=CHOSEN),))))
     assert "no request was traced" in section.missing[0]
     assert "the marked percentiles are simulated" in section.missing[0]
-    assert [figure.name for figure in section.pictures] == ["parts-1", "parts-2"]
+    assert [figure.name for figure in section.figures] == ["parts-1", "parts-2"]
     assert "p99, simulated" in [row[1] for row in section.grids[0].rows]
 
 
@@ -193,24 +183,28 @@ def test_of_few_traced_requests_the_percentiles_that_they_hold_are_measured() ->
     assert "p99, simulated: the largest part is" in section.sentences[0]
 
 
-def cells(axes: Axes) -> tuple[list[str], list[Rectangle]]:
-    return [text.get_text() for text in axes.texts], [patch for patch in axes.patches if isinstance(patch, Rectangle)]
-
-
 def test_the_map_has_every_simulated_cell_and_outlines_the_measured_ones() -> None:
-    records = evidence(study())
-    with mpl.rc_context(STYLE):
-        section = heat(records)
-    texts, frames = cells(section.pictures[0].figure.axes[0])
-    assert len(texts) == 12
+    figure = heat(evidence(study())).figures[0]
+    cells = {(row["size"], row["delay"]): row for row in rows(figure, "text")}
+    assert len(cells) == 12
     measured = {trial.candidate for trial in study().trials}
-    assert len(frames) == len(measured) == 4
-    assert sum("[" in text for text in texts) == 4
+    framed = [row for row in cells.values() if row["frame"]]
+    assert len(framed) == len(measured) == 4
+    assert sum("[" in row["text"][-1] for row in cells.values()) == 4
     missed = [prediction for prediction in study().predictions if prediction.late > 0.01]
-    assert sum("✕" in text for text in texts) == len(missed) == 3
-    (thick,) = [frame for frame in frames if frame.get_linewidth() == 4]
-    # 16 rows is the third size, 1 ms the second delay
-    assert (round(thick.get_x()), round(thick.get_y())) == (1, 2)
+    assert sum(row["missed"] for row in cells.values()) == len(missed) == 3
+    assert [place for place, row in cells.items() if row["frame"] == 4] == [(16, 1)]
+    assert [layer["transform"] for layer in layers(figure) if layer.get("transform")] == [
+        [{"filter": "datum.frame > 0"}]
+    ]
+
+
+def test_the_tail_can_be_zoomed_to_the_slowest_requests() -> None:
+    figure = tail(evidence(study())).figures[0]
+    whole, tenth, hundredth = figure.zooms
+    assert [zoom.x[0] for zoom in figure.zooms] == pytest.approx([0.95, 9.5, 95])
+    assert whole.y[0] < tenth.y[0] < hundredth.y[0]
+    assert whole.y[1] == tenth.y[1] == hundredth.y[1]
 
 
 def test_predictions_are_checked_against_pooled_measurements() -> None:

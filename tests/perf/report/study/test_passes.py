@@ -5,7 +5,7 @@ from dataclasses import replace
 from studies import CHOSEN, study
 
 from perf.report.study.latency_by_load import data, grid, latency_by_load, rates
-from perf.report.study.points import keys
+from perf.report.study.points import trial_row
 from perf.report.study.search import search
 from perf.report.study.sustained import sustained
 from perf.report.study.verdict import passes
@@ -40,7 +40,7 @@ def test_a_row_a_marker_and_the_log_have_the_verdict_of_the_tuner() -> None:
     assert window.passed is True
     assert grid(records, [window]).rows[0][-1] == data(records, window)["target"] == "cannot tell"
     assert "0 pass the target, 0 fail it, 1 cannot tell" in latency_by_load(records).sentences[0]
-    assert [entry.get_label() for entry in keys(records, [window])][-1] == "cannot tell"
+    assert trial_row(records, window, 1.0, 1.0)["verdict"] == "cannot tell"
     (row,) = [row for row in search(records).grids[0].rows if row[1].startswith("measured")]
     assert row[3].endswith("n = 500: cannot tell")
 

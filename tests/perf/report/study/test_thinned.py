@@ -51,7 +51,7 @@ def test_the_page_of_a_study_in_git_says_so_in_one_line(path: Path, tmp_path: Pa
     assert all(trial.thinned for trial in evidence.trials)
     section = tail(evidence)
     assert section.missing == (THINNED,)
-    assert section.pictures == ()
+    assert section.figures == ()
     assert not any("interval 0" in text or "worth" in text or "95 %" in text for text in section.sentences)
     requests = sum(trial.requests for trial in evidence.of(evidence.shown))
     assert f"without an interval (n = {requests:,} requests in" in section.sentences[0]

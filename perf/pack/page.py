@@ -1,0 +1,90 @@
+"""A page with a placement: the duty cycle and the memory of each device."""
+
+from pathlib import Path
+
+import altair as alt
+
+from perf.pack.placement import Node, Placement, Share
+from perf.pack.workload import Workload
+from perf.report.figure import PAPER, Chart, Figure, Palette, hover, lit, source, vertical
+from perf.report.figure import Row as Values
+from perf.report.page import Legend, render
+from triton_batching import whole_file
+
+NAME = "placement.html"
+MIB = 2**20
+HOVER = ("configuration", "device", "its cycle", "rate", "batch size", "execution", "of the cycle", "memory")
+
+
+def write(workload: Workload, placement: Placement, folder: Path) -> Path:
+    """Write placement.html to the folder."""
+    palette = Palette.of(model.name for model in workload.models)
+    figures = draw(workload, placement, palette)
+    title = f"{len(placement.nodes)} devices by {placement.algorithm} (at least {placement.bound} are needed)"
+    page = render("figures_page.html.j2", title=title, figures=figures, keys=Legend(palette=palette))
+    return whole_file.write(folder / NAME, page)
+
+
+def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Figure, Figure]:
+    """Each model's share of its device's cycle, and the memory of all models of a device."""
+    rows = [row for number, node in enumerate(placement.nodes) for row in _rows(number, node)]
+    capacity = workload.devices.memory_bytes / MIB
+    cycle = Figure(
+        name="cycle",
+        caption="The duty cycle of each device, in % of its longest duration; on the bars: rows in one execution",
+        chart=_bars(rows, "start", "end", "% of the duty cycle", palette, numbered=True),
+        wide=True,
+    )
+    held = _bars(rows, "memory_start", "memory_end", "memory held, MiB", palette)
+    memory = Figure(
+        name="memory",
+        caption=f"The memory that the models of each device hold, of {capacity:,.0f} MiB",
+        chart=held + vertical(capacity, "all of it"),
+        wide=True,
+    )
+    return cycle, memory
+
+
+def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
+    lanes = len({(row["device"], row["lane"]) for row in rows})
+    base = alt.Chart(source(rows)).encode(
+        y=alt.Y("device:O", title=None, sort=None, axis=alt.Axis(grid=False)),
+        yOffset=alt.YOffset("lane:O"),
+        x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6)),
+        opacity=lit(),
+    )
+    chart: Chart = base.mark_bar(stroke=PAPER).encode(x2=f"{end}:Q", color=palette.colour, tooltip=hover(*HOVER))
+    if numbered:
+        texts = base.mark_text(color="#ffffff", align="left", dx=4).transform_filter(f"datum.{end} - datum.{start} > 6")
+        chart = chart + texts.encode(text="batch:N")
+    return chart.properties(height=40 + 30 * lanes)
+
+
+def _rows(number: int, node: Node) -> list[Values]:
+    """Executions one after the other, or in lanes if they run at the same time."""
+    rows: list[Values] = []
+    start = memory = 0.0
+    for lane, share in enumerate(node.shares):
+        width, held = share.exec_ms / node.duty_ms * 100, share.memory_bytes / MIB
+        rows.append(
+            {
+                **{"configuration": share.model, "device": f"device {number}", "lane": lane if node.together else 0},
+                **{"start": start, "end": start + width, "memory_start": memory, "memory_end": memory + held},
+                **_words(node, share, width, held),
+            }
+        )
+        start += 0 if node.together else width
+        memory += held
+    return rows
+
+
+def _words(node: Node, share: Share, width: float, held: float) -> dict[str, object]:
+    return {
+        "batch": str(share.batch),
+        "its cycle": f"{node.duty_ms:.4g} ms",
+        "rate": f"{share.rate_per_s:g} requests/s",
+        "batch size": f"{share.batch} rows",
+        "execution": f"{share.exec_ms:.4g} ms",
+        "of the cycle": f"{width:.1f} %",
+        "memory": f"{held:,.0f} MiB",
+    }
