@@ -42,5 +42,6 @@ def render(template: str, *, figures: Iterable[Figure] = (), **values: object) -
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    scripts = (bundle(), (FOLDER / "explore.js").read_text()) if any(True for _ in figures) else ()
-    return environment.get_template(template).render(scripts=tuple(map(Markup, scripts)), **values)
+    drawn = tuple(figures)
+    scripts = (bundle(), (FOLDER / "explore.js").read_text()) if drawn else ()
+    return environment.get_template(template).render(figures=drawn, scripts=tuple(map(Markup, scripts)), **values)
