@@ -32,7 +32,9 @@ def rich_markdown(table: Table, *, without: Sequence[str] = ()) -> str:
 
 
 def interval_text(interval: Interval) -> str:
-    """A ratio with its interval, to two digits; a single measurement has none."""
+    """A ratio with its interval, to two digits; a single measurement has none, and neither have equal ones."""
     if interval.count < 2:
         return f"{interval.value:.2f} (measured once)"
+    if not interval.bounded:
+        return f"{interval.value:.2f} (no interval)"
     return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f})"

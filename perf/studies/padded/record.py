@@ -105,12 +105,16 @@ def table(record: PaddedRecord) -> Table:
                         mix.name,
                         route,
                         f"{np.median([each.rows_per_s for each in points]):,.0f}",
-                        _cell(record.ratio(kind, mix.name, route, SEPARATE)),
-                        _cell(record.ratio(kind, mix.name, route, CLIENT)),
+                        _cell(record, points[0], SEPARATE),
+                        _cell(record, points[0], CLIENT),
                         f"{np.median([each.rows_per_execution for each in points]):.1f}",
                     )
     return shown
 
 
-def _cell(ratio: Interval | None) -> str:
+def _cell(record: PaddedRecord, point: PaddedPoint, other: str) -> str:
+    """The route of a point over another; 1 over itself."""
+    if point.route == other:
+        return "1"
+    ratio = record.ratio(point.kind, point.mix, point.route, other)
     return "" if ratio is None else interval_text(ratio)
