@@ -12,9 +12,9 @@ from .endpoint import Endpoint
 from .http_answer import Answer, HttpError
 from .in_flight import InFlight
 from .line import MOST_PIECES, Piece, drop
-from .rest import Rest, left_s, pieces_of
+from .rest import Rest, deadline_of, left_s, pieces_of
 from .rest_wire import read
-from .steps import Step, deadline_after
+from .steps import Step
 
 CONNECTIONS = 256
 """The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
@@ -42,7 +42,7 @@ class RestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+        deadline = deadline_of(step)
         pieces: list[Piece] = pieces_of(step) if self._tls else [step.message, *step.tensors]
         while True:
             line = kept = self._kept()

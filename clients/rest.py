@@ -68,7 +68,7 @@ class BlockingRestConnection(Rest):
 
         Raises a `ClientError`.
         """
-        deadline = None if step.timeout_s is None is step.deadline else deadline_after(step.left_s())
+        deadline = deadline_of(step)
         pieces: list[Piece] = pieces_of(step) if self._tls else [step.message, *step.tensors]
         while True:
             line = kept = self._kept()

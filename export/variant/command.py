@@ -2,8 +2,6 @@
 
 import argparse
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,7 +18,7 @@ from export.repository import REPOSITORY, read_config
 from export.variant import variant_folder
 from export.variant import wanted as wanted_variant
 from export.variant.proved import Converted, proved
-from export.variant.report import Report, file_bytes, memory, readme
+from export.variant.report import Report, file_bytes, later_stage, memory, readme
 from export.variant.trial_rows import TrialRows, trial_rows
 from export.variant.wanted import Wanted
 from triton_batching.terminal import Failure, terminal
@@ -136,6 +134,5 @@ def _after(wanted: Wanted, arguments: argparse.Namespace) -> None:
 
 
 def _ran(module: str, *arguments: str) -> str:
-    command = [sys.executable, "-m", module, *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = later_stage(module, *arguments)
     return ran.stdout or f"{module} failed: {ran.stderr}"

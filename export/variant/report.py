@@ -114,12 +114,16 @@ class Report:
 def memory(file: Path, sizes: Sequence[int]) -> Memory | str:
     """What `perf.memory`, a later stage, estimates for these batch sizes in its own process; its error as text."""
     batches = ",".join(map(str, sizes))
-    command = [sys.executable, "-m", "perf.memory", str(file), "--batch", batches, "--format", "json"]
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = later_stage("perf.memory", str(file), "--batch", batches, "--format", "json")
     if ran.returncode:
         return ran.stderr.strip()
     told = json.loads(ran.stdout)
     return Memory(held={line["batch"]: line["held"] for line in told["batches"]}, bound=told["note"])
+
+
+def later_stage(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of a later stage in its own process, since this stage imports none of them."""
+    return subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
 
 
 def file_bytes(file: Path) -> int:
