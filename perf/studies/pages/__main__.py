@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import blind, cluster, experiments, padded, summary, tools
+from perf.studies.pages import blind, calls, cluster, experiments, padded, summary, tools
 from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -29,12 +29,12 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "blind tuning": blind.tuning,
     "overhead": experiments.overhead,
     "served share": experiments.served_share,
-    "peers": experiments.peers,
-    "peers, compared": experiments.peer_pairs,
-    "transports": experiments.transports,
-    "costs": experiments.costs,
-    "costs, compared": experiments.cost_ratios,
-    "mixed calls": experiments.mixed_calls,
+    "peers": calls.peers,
+    "peers, compared": calls.peer_pairs,
+    "transports": calls.transports,
+    "costs": calls.costs,
+    "costs, compared": calls.cost_ratios,
+    "mixed calls": calls.mixed_calls,
     "fleet": tools.fleet,
     "overload": experiments.overload,
     "goodput": experiments.goodput,

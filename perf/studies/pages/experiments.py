@@ -1,8 +1,6 @@
 """The tables of the experiments: pure functions of the records in git."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from perf.measure.ceiling_cost import us_per_request
@@ -12,34 +10,11 @@ from perf.stats.interval import Interval
 from perf.studies import aimd_cap as cap
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
-from perf.studies.cost import mixed
-from perf.studies.cost.record import (
-    ALONE,
-    ALONE_GRPC,
-    ALONE_HTTP,
-    ALONE_RAW,
-    GRPC,
-    GRPCIO,
-    HTTP,
-    MERGED,
-    RAW,
-    SHARED,
-    THEIRS,
-    TOGETHER,
-    CostCell,
-    CostRecord,
-    find,
-    over,
-    size_text,
-)
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
-from perf.studies.inprocess import InProcessRecord
 from perf.studies.overload import record as overload_record
 from perf.studies.overload import table as overload_table
-from perf.studies.peers import point as peers_record
-from perf.studies.peers import table as peers_table
 from perf.studies.pictures import table as pictures_table
 from perf.studies.ragged import table as ragged_table
 from perf.studies.ragged.__main__ import CONCURRENCY
@@ -47,7 +22,6 @@ from perf.studies.served_share import ShareRecord
 from perf.studies.soak import record as soak_record
 from perf.studies.soak import table as soak_table
 from perf.studies.tables import interval_text, rich_markdown, rows_markdown
-from perf.studies.transports.__main__ import TransportCell, TransportRecord
 
 
 def overhead_cells() -> tuple[OverheadCell, ...]:
@@ -117,126 +91,6 @@ def served_share() -> str:
     )
     titles = ("model", "share of onnxruntime alone", "us a request", "onnxruntime alone, rows/s", "rounds")
     return rows_markdown(titles, [row])
-
-
-def inprocess_records() -> list[InProcessRecord]:
-    """The models that ran in their callers' process beside onnxruntime alone."""
-    return [file.read(path, InProcessRecord) for path in sorted((RESULTS / "clients").glob("*.inprocess.json"))]
-
-
-def peer_rounds() -> list[peers_record.PeerRound]:
-    """The rounds of all servers that were compared."""
-    with unpacked(RESULTS / "peers.jsonl") as folder:
-        return list(peers_record.read(folder))
-
-
-def peers() -> str:
-    """Every server beside onnxruntime alone."""
-    return rich_markdown(peers_table.servers(peer_rounds()))
-
-
-def peer_pairs() -> str:
-    """Our server beside others."""
-    return rich_markdown(peers_table.pairs(peer_rounds()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedMemoryGain:
-    """Shared memory over another transport, round by round; above 1 shared memory is better."""
-
-    model: str
-    over: str
-    workers: int
-    latency: Interval
-    throughput: Interval
-
-
-def transport_gains(cells: Sequence[TransportCell]) -> list[SharedMemoryGain]:
-    """Shared memory over gRPC and over HTTP, at equal load."""
-    shared = {(cell.model, cell.workers): cell for cell in cells if cell.transport == "shared_memory"}
-    return [
-        SharedMemoryGain(
-            model=cell.model,
-            over=cell.transport,
-            workers=cell.workers,
-            latency=rounds.paired(cell.median_us, shared[cell.model, cell.workers].median_us),
-            throughput=rounds.paired(shared[cell.model, cell.workers].per_second, cell.per_second),
-        )
-        for cell in cells
-        if cell.transport != "shared_memory"
-    ]
-
-
-def cost_record() -> CostRecord:
-    """The costs in git."""
-    return file.read(RESULTS / "clients" / "cost.json", CostRecord)
-
-
-def costs() -> str:
-    """What a call costs, by client and size: in all, and its parts."""
-    cells = cost_record().cells
-    sizes = sorted({cell.request_bytes for cell in cells})
-    names = [name for name in (*TOGETHER, *MERGED, *ALONE) if any(cell.client == name for cell in cells)]
-    rows = [(name, *(_cost_text(find(cells, name, size)) for size in sizes)) for name in names]
-    return rows_markdown(("client", *map(size_text, sizes)), rows)
-
-
-def _cost_text(cell: CostCell | None) -> str:
-    if cell is None:
-        return ""
-    whole, own, system = (statistics.median(values) for values in (cell.all_us, cell.own_us, cell.system_us))
-    return f"{whole:.0f} ({own:.0f} + {system:.0f})"
-
-
-def mixed_calls() -> str:
-    """How many calls over each transport ended, with cancellations and deadlines among them."""
-    return rich_markdown(mixed.table(file.read(RESULTS / "clients" / "mixed.json", mixed.MixedRecord).ends))
-
-
-COMPARED = (
-    *((HTTP, RAW), (GRPC, RAW), (GRPCIO, GRPC), (THEIRS[1], GRPC), (THEIRS[1], HTTP), (THEIRS[0], HTTP), (GRPC, HTTP)),
-    *(
-        (HTTP, MERGED[0]),
-        (GRPC, MERGED[1]),
-        (SHARED, GRPC),
-        (ALONE[-1], ALONE_GRPC),
-        (ALONE_GRPC, ALONE_HTTP),
-        (ALONE_HTTP, ALONE_RAW),
-    ),
-)
-"""The clients whose costs are compared, each with one that is or was cheaper."""
-
-
-def cost_ratios() -> str:
-    """The cost of one client over that of another, by size."""
-    cells = cost_record().cells
-    sizes = sorted({cell.request_bytes for cell in cells})
-    rows = []
-    for first, second in COMPARED:
-        ratios = [over(cells, first, second, size) for size in sizes]
-        if any(ratios):
-            rows.append((f"{first} / {second}", *(interval_text(ratio) if ratio else "" for ratio in ratios)))
-    return rows_markdown(("cost of", *map(size_text, sizes)), rows)
-
-
-def transport_cells() -> tuple[TransportCell, ...]:
-    """The cells in git."""
-    return file.read(RESULTS / "clients" / "transports.json", TransportRecord).cells
-
-
-def transports() -> str:
-    """Shared memory against gRPC and HTTP."""
-    rows = [
-        (
-            gain.model,
-            gain.workers,
-            gain.over,
-            interval_text(gain.latency),
-            interval_text(gain.throughput),
-        )
-        for gain in transport_gains(transport_cells())
-    ]
-    return rows_markdown(("tensors", "processes", "against", "latency", "throughput"), rows)
 
 
 def overload() -> str:

@@ -14,7 +14,7 @@ from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
 from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
-from perf.studies.pages import cluster, experiments, padded, tools
+from perf.studies.pages import calls, cluster, experiments, padded, tools
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
@@ -95,7 +95,7 @@ def _cluster() -> str:
 @experiment("cost --rounds 7", page="../../clients/README.md")
 def _cost() -> str:
     """What does a call cost its client in CPU time?"""
-    cells = experiments.cost_record().cells
+    cells = calls.cost_record().cells
     main = [cell for name in (*TOGETHER, *MERGED, *ALONE) if (cell := find(cells, name))]
     parts = [f"{cell.client} {statistics.median(cell.all_us):.0f} us" for cell in main]
     pairs = [(HTTP, RAW), (THEIRS[1], GRPC)]
@@ -135,7 +135,7 @@ def _inprocess() -> str:
     parts = [
         f"{record.model}: {interval_text(record.share('threads'))} for {record.callers} threads, "
         f"{interval_text(record.share('tasks'))} for {record.callers} tasks"
-        for record in experiments.inprocess_records()
+        for record in calls.inprocess_records()
     ]
     return "; ".join(parts) or "no record yet"
 
@@ -186,7 +186,7 @@ def _pauses() -> str:
 @experiment("peers --rounds 5", page="peers/README.md")
 def _peers() -> str:
     """How fast are other servers, and what does each add to onnxruntime?"""
-    found = peers_table.ratios(experiments.peer_rounds())
+    found = peers_table.ratios(calls.peer_rounds())
     parts = [f"{LABELS[each.ours]} / {LABELS[each.other]} {interval_text(each.ratio)}" for each in found]
     return f"throughput: {'; '.join(parts)}"
 
@@ -267,7 +267,7 @@ def _soak() -> str:
 @experiment("transports --rounds 7", page="TRANSPORTS.md")
 def _transports() -> str:
     """What does shared memory gain over gRPC and HTTP?"""
-    gains = experiments.transport_gains(experiments.transport_cells())
+    gains = calls.transport_gains(calls.transport_cells())
     latency = {gain.model: gain.latency for gain in gains if (gain.over, gain.workers) == ("grpc", 1)}
     sizes = {"row": "1 KB", "picture": "600 KB in", "map": "4 MB out"}
     return "latency over gRPC: " + ", ".join(

@@ -15,7 +15,7 @@ from perf.studies.memory_estimate.__main__ import EstimateRecord
 from perf.studies.memory_estimate.check import CheckedSession
 from perf.studies.packing.__main__ import NAME as PACKING
 from perf.studies.packing.__main__ import PackingRecord
-from perf.studies.pages import experiments, tools
+from perf.studies.pages import calls, experiments, tools
 from perf.studies.peers import point as peers
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import PeerRound
@@ -48,7 +48,7 @@ def _peer_claim(ours: str, title: str) -> Claim:
         says=f"throughput of {title} over that of mosec",
         page=f"{PAGE}, Other servers",
         record=f"{RECORDS}/peers.jsonl",
-        printed=lambda: figure(experiments.peer_rounds()),
+        printed=lambda: figure(calls.peer_rounds()),
         group="peers",
         command=(*PEERS, "--rounds", "3", "--seconds", "0.6", "--results", FOLDER),
         again=lambda folder: figure(list(peers.read(folder))),
@@ -79,7 +79,7 @@ def _batching(comparisons: Sequence[Comparison]) -> Figure:
 
 
 def _transport(cells: tuple[TransportCell, ...]) -> Figure:
-    gains = experiments.transport_gains(cells)
+    gains = calls.transport_gains(cells)
     (gain,) = (each for each in gains if (each.model, each.over, each.workers) == ("map", "grpc", 1))
     return Figure.of(gain.latency)
 
@@ -167,7 +167,7 @@ CLAIMS: tuple[Claim, ...] = (
         says="latency over gRPC over that in shared memory, 4 MB out, one process",
         page=f"{PAGE}, Transports",
         record=f"{RECORDS}/clients/transports.json",
-        printed=lambda: _transport(experiments.transport_cells()),
+        printed=lambda: _transport(calls.transport_cells()),
         group="shared memory",
         command=(f"{STUDIES}.transports", "--rounds", "3", "--seconds", "0.6", "--results", FOLDER),
         again=lambda folder: _transport(file.read(folder / "transports.json", TransportRecord).cells),
