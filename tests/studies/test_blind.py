@@ -10,15 +10,21 @@ from perf.load.variant import read
 from perf.measure.service_profile import Profile
 from perf.measure.service_way import Way
 from perf.measure.trial import serving
+from perf.records import file
 from perf.records.candidate import Candidate
-from perf.simulate.uncertainty import Bounds
+from perf.simulate.uncertainty import MISFIT, Bounds
+from perf.studies.pages.blind import FOLDER
 from perf.studies.prediction.__main__ import main
-from perf.studies.prediction.blind import BlindComparison, Figure, passed, summary
+from perf.studies.prediction.blind import BlindComparison, BlindRecord, Figure, misfit, passed, summary
 from perf.studies.prediction.blind_bench import MOST_CLIENTS, BlindBench, BlindCase
 from perf.studies.prediction.blind_client import burden_us, calibrated, gathering, send, together
 from perf.studies.prediction.blind_models import KINDS, write
 from perf.studies.prediction.lean_client import arrivals_s
 from tests.perf.simulate.test_simulate import level, predicted, ramp
+
+
+def recorded() -> list[BlindRecord]:
+    return [file.read(path, BlindRecord) for path in sorted(FOLDER.glob("*/blind.json"))]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -79,13 +85,37 @@ def test_the_summary_counts_points_figures_and_single_measurements() -> None:
     """One point holds, one misses its p50 by 11 %; of three rounds each interval holds the first and the third."""
     right = comparison({"throughput": 0.04, "p50": -0.09, "p95": 0.19})
     wrong = comparison({"throughput": 0.0, "p50": 0.11, "p95": 0.0})
-    first, throughput, p50, p95, rounds = summary([right, wrong])
+    first, again, throughput, p50, p95, rounds = summary([right, wrong])
     assert first == "1 of 2 within all limits; the gate of 2 is missed"
+    # 100 beside 90 and 110 repeats; 90 and 110 are 14 % and 16 % from the median of the others.
+    assert again.endswith("of the other rounds in 0.7 of 2 (m 0.7 of 2)")
     assert throughput.startswith("throughput: 2 of 2 within 5%, median error +2.0%; the 90% intervals hold 4 of 6")
     assert p50.startswith("p50: 1 of 2 within 10%, median error +1.0%")
     assert p95.startswith("p95: 2 of 2 within 20%")
     assert rounds == "rounds of one closed loop differ in their rate, in the median: m 22%"
     assert summary([right] * 22 + [wrong] * 2)[0] == "22 of 24 within all limits; the gate of 22 is held"
+
+
+def test_one_round_cannot_repeat() -> None:
+    alone = comparison(dict.fromkeys(("throughput", "p50", "p95"), 0.0), measured=(100.0,))
+    assert summary([alone])[1].endswith("an unknown number: there was one round")
+
+
+def test_the_factor_on_all_intervals_is_that_of_the_seeds_before_it() -> None:
+    """The records whose intervals did not have it yet ask for it, to two digits."""
+    before = [record for record in recorded() if record.misfit == 1.0]
+    assert {record.seed for record in before} == {543530, 766302, 917288}
+    assert misfit(before) == pytest.approx(MISFIT, abs=0.005)
+
+
+def test_the_misfit_of_a_record_is_that_of_its_intervals_without_the_factor() -> None:
+    """Nine measurements at the middle and two at 1.5 half widths, which were twice as wide as the repetitions."""
+    wide = Figure(predicted=1.0, bounds=Bounds(low=0.5, high=2.0), measured=(1.0,) * 8 + (2**1.5,) * 3)
+    made = BlindComparison(
+        model="m", candidate=Candidate(max_batch_size=8), rows=1, load="closed:3", figures={"p50": wide}
+    )
+    record = replace(recorded()[0], points=(made,), misfit=2.0)
+    assert misfit([record]) == pytest.approx(3.0)
 
 
 def test_the_gate_asks_for_points_and_for_intervals() -> None:

@@ -95,7 +95,15 @@ def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biase
         prediction = predict(candidate, CONFIG, traffic, profile, LatencyTarget(latency_ms=50.0), requests=1_000)
         predicted = [prediction.throughput_rows_per_s, *(prediction.percentiles_ms[p] for p in (50, 95))]
         around = bounds(
-            candidate, CONFIG, traffic, profile, seconds=0.0, throughput_rows_per_s=1.0, draws=8, seed=number
+            candidate,
+            CONFIG,
+            traffic,
+            profile,
+            seconds=0.0,
+            throughput_rows_per_s=1.0,
+            draws=8,
+            seed=number,
+            misfit=1.0,
         )
         intervals = [around.throughput_rows_per_s, *(around.percentiles_ms[p] for p in (50, 95))]
         for name, interval, value, expected in zip(("rate", "p50", "p95"), intervals, measured, predicted, strict=True):
