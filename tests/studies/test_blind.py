@@ -89,7 +89,9 @@ def test_the_summary_counts_points_figures_and_single_measurements() -> None:
     assert first == "1 of 2 within all limits; the gate of 2 is missed"
     # 100 beside 90 and 110 repeats; 90 and 110 are 14 % and 16 % from the median of the others.
     assert again.endswith("of the other rounds in 0.7 of 2 (m 0.7 of 2)")
-    assert throughput.startswith("throughput: 2 of 2 within 5%, median error +2.0%; the 90% intervals hold 4 of 6")
+    assert throughput.startswith(
+        "throughput: 2 of 2 within 5%, median error +2.0%; the 90% intervals, in the median +- 12%, hold 4 of 6"
+    )
     assert p50.startswith("p50: 1 of 2 within 10%, median error +1.0%")
     assert p95.startswith("p95: 2 of 2 within 20%")
     assert rounds == "rounds of one closed loop differ in their rate, in the median: m 22%"

@@ -204,10 +204,16 @@ def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
         bias = median(figure.error for figure in figures)
         lines.append(
             f"{name}: {near} of {total} within {limit:.0%}, median error {bias:+.1%}; "
-            f"the {LEVEL:.0%} intervals hold {held} of {count} single measurements ({held / count:.0%})"
+            f"the {LEVEL:.0%} intervals, in the median +- {_width(figures):.0%}, "
+            f"hold {held} of {count} single measurements ({held / count:.0%})"
         )
     lines.append(f"rounds of one closed loop differ in their rate, in the median: {_differences(comparisons)}")
     return lines
+
+
+def _width(figures: Sequence[Figure]) -> float:
+    """The median of the half widths of intervals, as shares."""
+    return median((figure.bounds.high / figure.bounds.low) ** 0.5 - 1 for figure in figures)
 
 
 def _repeated(comparisons: Sequence[BlindComparison]) -> str:
