@@ -32,12 +32,12 @@ def sums(repository: Path, name: str, strategy: str) -> None:
         "g",
         [
             helper.make_tensor_value_info("x", FLOAT, ["b", 1]),
-            helper.make_tensor_value_info("SUM", ["b", 1]),
+            helper.make_tensor_value_info("SUM", FLOAT, ["b", 1]),
             helper.make_tensor_value_info("COUNTS", INT, ["b", 2]),
         ],
         [
-            helper.make_tensor_value_info("y", ["b", 1]),
-            helper.make_tensor_value_info("NEXT", ["b", 1]),
+            helper.make_tensor_value_info("y", FLOAT, ["b", 1]),
+            helper.make_tensor_value_info("NEXT", FLOAT, ["b", 1]),
             helper.make_tensor_value_info("counted", INT, ["b", 2]),
         ],
         [
