@@ -19,6 +19,7 @@ from .errors import (
 )
 from .hooks import Hooks, Request, Response
 from .model import Model
+from .sequences import AsyncSequence, Sequence
 from .steps import Step
 from .transport import AsyncTransport, BlockingTransport
 
@@ -26,6 +27,7 @@ __all__ = [
     "AccessError",
     "AddressError",
     "AsyncModel",
+    "AsyncSequence",
     "AsyncTransport",
     "BlockingTransport",
     "ClientError",
@@ -38,6 +40,7 @@ __all__ = [
     "Request",
     "RequestFailedError",
     "Response",
+    "Sequence",
     "ServerFailureError",
     "ServerUnreachableError",
     "Step",

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import copy
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from .refusal import refused
 from .rest import deadline_of, left_s
 from .steps import Step
 
+if TYPE_CHECKING:
+    from .async_streams import Streams
+
 
 class Connection(Channel):
     """A connection for asyncio, which belongs to the event loop that it is first used in.
@@ -38,6 +41,7 @@ class Connection(Channel):
         self._line: AsyncLine | None = None
         self._lines: set[AsyncLine] = set()
         self._connecting: asyncio.Task[AsyncLine] | None = None
+        self._streams: Streams | None = None
 
     async def call(self, step: Step, model: str) -> Any:
         """Make one call of the protocol about `model`; returns the parsed answer, raises a `ClientError`.
@@ -127,7 +131,7 @@ class Connection(Channel):
                     connect = partial(proxies.connect, proxy, self.endpoint, CONNECT_S)
                     where = {"sock": await loop.run_in_executor(None, connect)}
                 _, line = await loop.create_connection(
-                    lambda: AsyncLine(self._lines), **where, ssl=self._tls, server_hostname=self._name
+                    lambda: AsyncLine(self._lines, self.window), **where, ssl=self._tls, server_hostname=self._name
                 )
                 await line.opened
         except BaseException as error:
@@ -138,6 +142,15 @@ class Connection(Channel):
                 raise ssl.SSLEOFError(str(error) or "the server closed the connection") from error
             raise
         return line
+
+    def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
+        """The answers to one request, as they come (see async_streams.py); raises a `ClientError`."""
+        if self._streams is None:
+            from .async_streams import Streams
+
+            self._streams = Streams(self.endpoint, self._in_flight, reconnect_s=self._reconnect_s)
+        self._streams.cancels = self.cancels
+        return self._streams.answers(step, model)
 
     async def infer(
         self, model: str, inputs: Mapping[str, NDArray[np.generic]], *, timeout_s: float | None = None
@@ -156,6 +169,8 @@ class Connection(Channel):
     async def close(self) -> None:
         """End all calls and the connection; if the server would not survive that, when they are answered."""
         self._closed = True
+        if self._streams:
+            await self._streams.close()
         if self._connecting:
             self._connecting.cancel()
         lines = list(self._lines)

@@ -9,6 +9,7 @@ from typing import cast
 from . import channel
 from .channel import prepare
 from .http2 import Http2
+from .http2_frames import LARGEST
 from .http2_sending import Call
 from .line import MOST_PIECES, AnswerError, Piece, drop
 
@@ -29,6 +30,10 @@ class Waited(Call):
         self.answer: asyncio.Future[None] = loop.create_future()
         self.after: Callable[[], None] | None = None
 
+    def let_go(self) -> None:
+        """End the caller with `CancelledError`."""
+        self.answer.cancel()
+
     def expire(self) -> None:
         """Take that the caller's time is over."""
         if not self.answer.done():
@@ -48,8 +53,8 @@ class AsyncLine(asyncio.BufferedProtocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, lines: "set[AsyncLine]") -> None:
-        self.loop, self.http2, self._lines = asyncio.get_running_loop(), Http2(), lines
+    def __init__(self, lines: "set[AsyncLine]", window: int = LARGEST) -> None:
+        self.loop, self.http2, self._lines = asyncio.get_running_loop(), Http2(window), lines
         self.opened: asyncio.Future[None] = self.loop.create_future()
         self.closed = asyncio.Event()
         self._new: list[Call] = []
@@ -74,7 +79,7 @@ class AsyncLine(asyncio.BufferedProtocol):
         """End all callers with `CancelledError`, and the connection now or after the last answer."""
         self._is_left = True
         for call in self.http2.all():
-            cast(Waited, call).answer.cancel()
+            cast(Waited, call).let_go()
         if at_once or not self.http2.all():
             self.abort()
 

@@ -1,12 +1,14 @@
 """A served model as a coroutine function, for asyncio."""
 
 import asyncio
+import contextlib
 import os
-from collections.abc import Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
+from . import wire
 from .addresses import Addresses
 from .coalesce import Coalescer
 from .connections import Connections
@@ -19,9 +21,10 @@ from .in_flight import InFlight
 from .model import answer, closed_message, exchange
 from .replicas import Replicas
 from .retries import Retries
+from .sequences import AsyncSequence, Id
 from .steps import Step, deadline_after, run_async, seconds_until
 from .terms import Terms
-from .transport import AsyncCustom, AsyncTransport, Transport, connect_async
+from .transport import AsyncCustom, AsyncTransport, Transport, connect_async, streaming_async
 from .wire import Parameter
 
 MAX_IN_FLIGHT = 1024
@@ -138,12 +141,7 @@ class AsyncModel:
         `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         try:
-            if not self._process:
-                raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
-            if self._connection is None or self._closing or self._process != os.getpid():
-                raise ClosedError(closed_message(self._name))
-            if self._loop is not asyncio.get_running_loop():
-                self._move()
+            self._check_open()
             terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
             if self._coalescer:
                 return answer(self.metadata, await self._coalescer.infer(self.metadata.check(arrays), terms))
@@ -160,6 +158,70 @@ class AsyncModel:
         except asyncio.CancelledError as error:
             self._check_cancelled(error)
             raise
+
+    async def stream(
+        self,
+        *arrays: Any,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        request_id: str = "",
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """Run the model; gives each of its answers as soon as it comes, as `predict` returns the only one.
+
+        async for part in model.stream(prompt): ...
+
+        A decoupled model gives any number of answers, others give one. The arguments are those of `predict`, and
+        `timeout_s` is for the whole stream, which counts as one request in flight. Leaving the loop cancels the request
+        on the server from Triton 2.59 on; before, its further answers are dropped. Python does that soon after the loop
+        is left; `contextlib.aclosing(model.stream(...))` does it at once. The server sends at most 1 MiB, or one
+        answer, ahead of the loop.
+
+        Raises `TransportError` over HTTP, and another `ClientError` where the model or the connection fails: answers
+        before that have been given.
+        """
+        try:
+            self._check_open()
+            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
+            checked = self.metadata.check(arrays, streams=True)
+            if not self._in_flight.enter_now():
+                terms = await self._wait(terms)
+            in_flight = self._in_flight
+            try:
+                step = await run_async(self._exchange.stream(checked, terms), self._call)
+                async with contextlib.aclosing(self._stream(step)) as responses:
+                    async for response in responses:
+                        yield answer(self.metadata, wire.answers(response))
+            finally:
+                in_flight.leave()
+        except ClientError as error:
+            error.about(self._name, self._addresses.url)
+            raise
+        except asyncio.CancelledError as error:
+            self._check_cancelled(error)
+            raise
+
+    def sequence(self, sequence_id: Id | None = None) -> AsyncSequence:
+        """A sequence of requests to a model that keeps a state between them, as `Model.sequence` is."""
+        return AsyncSequence(self, sequence_id)
+
+    async def _stream(self, step: Step) -> AsyncGenerator[Any, None]:
+        if self._connection is None:
+            raise ClosedError(closed_message(self._name))
+        connection = streaming_async(self._connection)
+        with self._hooks.around(step):
+            async with contextlib.aclosing(connection.stream(step, self._name)) as responses:
+                async for response in responses:
+                    yield response
+
+    def _check_open(self) -> None:
+        """Raise `ClosedError` if no call can be made; connect anew if the event loop before has ended."""
+        if not self._process:
+            raise ClosedError(f"'{self._name}' is not open. Call it inside: async with AsyncModel(...) as model.")
+        if self._connection is None or self._closing or self._process != os.getpid():
+            raise ClosedError(closed_message(self._name))
+        if self._loop is not asyncio.get_running_loop():
+            self._move()
 
     async def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> dict[str, Array]:
         """Send one request as soon as fewer than `max_in_flight` are in flight."""

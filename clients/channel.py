@@ -6,6 +6,7 @@ from typing import Any
 
 from . import cancelling, grpc_wire
 from .endpoint import Endpoint
+from .http2_frames import LARGEST
 from .http2_sending import Call
 from .steps import Step
 
@@ -32,8 +33,11 @@ ATTEMPTS = 5
 class Channel:
     """What both connections share: the address, TLS, and what its methods may do.
 
-    Cancellations and deadlines are kept from the server until its answer to ServerMetadata shows that it survives them.
+    `window` is how many bytes of an answer the server may send before it is granted more. Cancellations and deadlines
+    are kept from the server until its answer to ServerMetadata shows that it survives them.
     """
+
+    window = LARGEST
 
     def __init__(self, url: str | Endpoint, reconnect_s: float) -> None:
         self.endpoint = Endpoint.of(url)
@@ -58,7 +62,7 @@ class Channel:
         return opening if left is None or not self._may_cancel(step) else opening + grpc_wire.deadline(left)
 
     def _may_cancel(self, step: Step) -> bool:
-        return self.cancels or step.method != "ModelInfer"
+        return self.cancels or step.method not in ("ModelInfer", "ModelStreamInfer")
 
     def _read(self, call: Call, step: Step, model: str) -> Any:
         """The parsed answer; raises a `ClientError`."""

@@ -58,7 +58,8 @@ class Coalescer:
         self._flush_planned, self._closed = False, False
         # An ensemble has no instances of its own; its steps can run at the same time.
         self._instances = metadata.instances or 2
-        self._mergeable = metadata.max_batch_size > 1 and not any(tensor.ragged for tensor in metadata.inputs)
+        ragged = any(tensor.ragged for tensor in metadata.inputs)
+        self._mergeable = metadata.max_batch_size > 1 and not (ragged or metadata.sequences)
 
     async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
         """The outputs of one call; a call with a request id, without inputs or with one on a GPU is sent by itself."""

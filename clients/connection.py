@@ -6,7 +6,8 @@ Each call in flight has a connection of HTTP/2 of its own, so no other thread ha
 import socket
 import threading
 import time
-from typing import Any
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
 
 from . import cancelling, grpc_wire, proxies
 from .channel import ATTEMPTS, BACKOFF_S, CONNECT_S, RECONNECT_S, Channel, prepare
@@ -19,6 +20,9 @@ from .line import AnswerError, OutOfTimeError
 from .refusal import refused
 from .rest import deadline_of, left_s
 from .steps import Step, deadline_after, seconds_until
+
+if TYPE_CHECKING:
+    from .streams import BlockingStreams
 
 
 class BlockingConnection(Channel):
@@ -34,6 +38,7 @@ class BlockingConnection(Channel):
         self._busy: set[GrpcLine] = set()
         self._changed, self._closed = threading.Condition(), False
         self.dropped = 0
+        self._streams: BlockingStreams | None = None
 
     def call(self, step: Step, model: str) -> Any:
         """Make one call of the protocol about `model`; returns the parsed answer.
@@ -56,6 +61,18 @@ class BlockingConnection(Channel):
         except TimeoutError as error:
             raise timed_out(step.timeout_s, self.url, model) from error
         raise grpc_wire.broken(call, self.url, model) from call.error
+
+    def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
+        """The answers to one request, as they come (see streams.py); raises a `ClientError`."""
+        with self._changed:
+            if self._closed:
+                raise ValueError("the connection was closed")
+            if self._streams is None:
+                from .streams import BlockingStreams
+
+                self._streams = BlockingStreams(self.endpoint, reconnect_s=self._reconnect_s)
+            self._streams.cancels = self.cancels
+        return self._streams.answers(step, model)
 
     def _make(self, line: GrpcLine, call: Call, deadline: float | None, *, may_cancel: bool) -> None:
         """Make one call on a connection; one that is left without an answer goes on, or is cancelled on the server.
@@ -146,7 +163,7 @@ class BlockingConnection(Channel):
             prepare(opened)
             if self._tls:  # if the certificate is refused, this closes the connection
                 opened = self._tls.wrap_socket(opened, server_hostname=self._name)
-            line = GrpcLine(opened)
+            line = GrpcLine(opened, self.window)
             line.open(until)
         except BaseException:
             opened.close()
@@ -155,6 +172,8 @@ class BlockingConnection(Channel):
 
     def close(self) -> None:
         """End the connection; if the server would not survive that, only when the calls in flight are answered."""
+        if self._streams:
+            self._streams.close()
         with self._changed:
             self._changed.wait_for(lambda: not self.dropped, cancelling.CLOSE_S)
             self._closed = True

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import threading
+from collections.abc import AsyncGenerator, Generator
 from typing import Any
 
 from .errors import ClientError, ClosedError
@@ -10,7 +11,7 @@ from .in_flight import InFlight
 from .replica import CLOSE
 from .replicas import Replicas
 from .steps import Step, Steps, run, run_async
-from .transport import AsyncTransport, BlockingTransport, connect, connect_async
+from .transport import AsyncTransport, BlockingTransport, connect, connect_async, streaming, streaming_async
 
 
 class BlockingConnections:
@@ -27,6 +28,11 @@ class BlockingConnections:
         if step.method == CLOSE:
             return self._end(step.url)
         return (self._made.get(step.url) or self._make(step.url)).call(step, model)
+
+    def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
+        """The answers to one request, from the server that the step names."""
+        with self._replicas.streaming(step.url):
+            yield from streaming(self._made.get(step.url) or self._make(step.url)).stream(step, model)
 
     def _make(self, url: str) -> BlockingTransport:
         with self._making:
@@ -74,6 +80,14 @@ class Connections:
         if step.method == CLOSE:
             return await self._end(step.url)
         return await (self._made.get(step.url) or self._make(step.url)).call(step, model)
+
+    async def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
+        """The answers to one request, from the server that the step names."""
+        connection = streaming_async(self._made.get(step.url) or self._make(step.url))
+        with self._replicas.streaming(step.url):
+            async with contextlib.aclosing(connection.stream(step, model)) as answers:
+                async for answer in answers:
+                    yield answer
 
     def _make(self, url: str) -> AsyncTransport:
         endpoint, transport = self._replicas.endpoints[url], self._replicas.transport

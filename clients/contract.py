@@ -49,7 +49,8 @@ class Metadata:
 
     `max_batch_size` is in rows, 0 for a model without a batch axis. `instances` is 0 if the configuration names none,
     as for an ensemble. `longest_server_deadline_s` is the longest deadline that is written into a request, 0 if
-    none is. `sequences` is whether the requests of a sequence belong together (sequence_batching).
+    none is. `sequences` is whether the requests of a sequence belong together (sequence_batching), `decoupled` whether
+    a request may have any number of answers. `sequence_ids` is the type of a sequence's id that the model takes.
     """
 
     name: str
@@ -59,6 +60,8 @@ class Metadata:
     instances: int
     longest_server_deadline_s: float
     sequences: bool
+    decoupled: bool = False
+    sequence_ids: str = "UINT64"
 
     @classmethod
     def of(cls, config: Any) -> Self:
@@ -72,15 +75,24 @@ class Metadata:
             instances=sum(group.count * max(1, len(group.gpus)) for group in config.instance_group),
             longest_server_deadline_s=_longest_server_deadline_s(config),
             sequences=config.HasField("sequence_batching"),
+            decoupled=config.model_transaction_policy.decoupled,
+            sequence_ids=_sequence_ids(config),
         )
 
-    def check(self, arrays: Sequence[Any]) -> dict[str, Array]:
+    def check(self, arrays: Sequence[Any], *, streams: bool = False) -> dict[str, Array]:
         """The arrays by the name of their input; raises `InvalidInputError` for what does not fit.
+
+        `streams` is whether the caller takes any number of answers.
 
         `arrays` is one per input in the configuration's order, or one mapping from names to arrays, in which optional
         inputs may be missing. If `max_batch_size` is not 0, each has the batch axis first, with the same number of
         rows, 1 to `max_batch_size`.
         """
+        if self.decoupled and not streams:
+            raise InvalidInputError(
+                f"'{self.name}' is decoupled: it may give any number of answers to one request. Take them with "
+                "stream(...) over gRPC: for part in model.stream(...)."
+            )
         by_name = self._by_name(arrays)
         present = [tensor for tensor in self.inputs if tensor.name in by_name]
         checked = {tensor.name: self._fit(tensor, by_name[tensor.name]) for tensor in present}
@@ -206,6 +218,15 @@ def _longest_server_deadline_s(config: Any) -> float:
     batching = config.dynamic_batching
     policies = [batching.default_queue_policy, *batching.priority_queue_policy.values()]
     return math.inf if any(policy.allow_timeout_override for policy in policies) else 0.0
+
+
+def _sequence_ids(config: Any) -> str:
+    """The data type of the control with a sequence's id; UINT64 if the model does not ask for it."""
+    for tensor in config.sequence_batching.control_input:
+        for control in tensor.control:
+            if control.kind == pb.ModelSequenceBatching.Control.CONTROL_SEQUENCE_CORRID:
+                return str(pb.DataType.Name(control.data_type)).removeprefix("TYPE_")
+    return "UINT64"
 
 
 def _tensor(config: Any, tensor: Any, batch: tuple[int, ...]) -> Tensor:

@@ -160,6 +160,11 @@ def kind(status: str, text: str) -> type[ClientError]:
     return _STATUS.get(status, ServerFailureError)
 
 
+def status_of(text: str) -> str:
+    """The name of the gRPC status that belongs to an error inside a stream, where the server sends its text alone."""
+    return "UNAVAILABLE" if any(words in text for words in _UNAVAILABLE) else "INTERNAL"
+
+
 def behind_proxy(text: str, url: str, model: str) -> str:
     """The message for an answer of a proxy whose servers do not answer; "" if `text` is not a proxy's."""
     if any(words in text for words in _NO_REPLICA):

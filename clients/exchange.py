@@ -23,6 +23,10 @@ LIGHT_BYTES = 1 << 18
 """With "auto", tensors of fewer bytes than this, in and out together, travel in the message (see the README)."""
 
 
+ASKS_FOR_END = {"triton_enable_empty_final_response": True}
+"""The parameter of a request that asks for a last answer without outputs, if the last one was not known to be it."""
+
+
 class Exchange:
     """One model on one server over one transport; `metadata` is set by `open`."""
 
@@ -84,6 +88,22 @@ class Exchange:
             self._demand()
         tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
         return self.outputs((yield self._request(arrays, tensors, terms, deadline)))
+
+    def stream(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[Step]:
+        """The request for a stream of answers, whose tensors travel in messages; raises `TransportError` over HTTP."""
+        if self.transport in ("http", "custom"):
+            raise TransportError(
+                f"{self._endpoint.url}: a stream of answers travels over gRPC, and this client speaks "
+                f"{'HTTP' if self._http else 'through a transport of your own'}. Give the server's gRPC address "
+                '(url="localhost:8001"); Triton streams JSON over HTTP at /v2/models/NAME/generate_stream.',
+                model=self._model,
+                url=self._endpoint.url,
+            )
+        deadline = deadline_after(terms.timeout_s)
+        tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
+        encoded = terms.encoded(longest_server_deadline_s=self.metadata.longest_server_deadline_s)
+        message = self._head(arrays) + encoded + wire.options(parameters=ASKS_FOR_END)
+        return Step("ModelStreamInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
 
     def direct(self, arrays: Mapping[str, Array], terms: Terms) -> Step | None:
         """The only step of `infer`, whose result `outputs` takes; None if it has others."""

@@ -7,6 +7,7 @@ from functools import partial
 
 from . import channel
 from .http2 import Http2
+from .http2_frames import LARGEST
 from .http2_sending import Call
 from .line import LATER, AnswerError, Line, OutOfTimeError
 from .steps import seconds_until
@@ -15,8 +16,8 @@ from .steps import seconds_until
 class GrpcLine(Line):
     """A connection of HTTP/2, and the call that is on it."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self.http2 = Http2()
+    def __init__(self, connected: socket.socket, window: int = LARGEST) -> None:
+        self.http2 = Http2(window)
         super().__init__(connected, self.http2, self.http2.out)
         self._is_awaited = partial(getattr, self.http2, "is_ready")
         self._pinged, self._is_whole = False, True
@@ -45,7 +46,7 @@ class GrpcLine(Line):
 
     def ask(self, call: Call, deadline: float | None, *, again: bool = False) -> None:
         """Make one call, or wait for it again; raises `OutOfTimeError`, and sets the error of any other end."""
-        self._is_awaited = partial(getattr, call, "is_over")
+        self._is_awaited = partial(getattr, call, call.awaited)
         try:
             if not again:
                 self._call, self._is_whole = call, False

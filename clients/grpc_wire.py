@@ -83,7 +83,7 @@ def read(call: Call, method: str, url: str, model: str) -> Any:
     """The parsed message of an answer; raises a `ClientError` for another status, or what is not an answer of gRPC."""
     head = call.head
     if (status := head.get("grpc-status")) != "0":
-        raise _refused(head, status, url, model)
+        raise refused(head, status, url, model)
     body = call.body.content()
     try:
         compressed, size = PREFIX.unpack_from(body)
@@ -115,7 +115,8 @@ def _parser(method: str) -> Any:
     return parse
 
 
-def _refused(head: dict[str, str], status: str | None, url: str, model: str) -> ClientError:
+def refused(head: dict[str, str], status: str | None, url: str, model: str) -> ClientError:
+    """The error for an answer with another status than OK."""
     if (name := _NAMES.get(status or "")) is None:
         code = head.get(":status", "")
         if code == "200":

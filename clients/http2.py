@@ -45,8 +45,8 @@ class Http2(Sending):
     It `is_ready` once the server has shown that it speaks HTTP/2, and `takes` calls until the server ends that.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, window: int = LARGEST) -> None:
+        super().__init__(window)
         self.is_ready, self.pongs = False, 0
         self._buffer = bytearray(FRAME_BYTES + 2 * HEAD_BYTES)
         self._view, self._have = memoryview(self._buffer), 0
@@ -152,10 +152,12 @@ class Http2(Sending):
 
     def _data(self, flags: int, stream: int, begin: int, end: int) -> None:
         self._taken += end - begin
-        call = self.calls.get(stream)
+        call, size = self.calls.get(stream), end - begin
         begin, end = content(self._buffer, flags & PADDED, begin, end)
         if call and end > begin:
             call.body.add(self._view[begin:end])
+        if call and (padding := size - (end - begin)):
+            self.grant(call, padding)
         if call and flags & END_STREAM:
             self._answered(call)
 

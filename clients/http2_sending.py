@@ -40,6 +40,9 @@ class Call:
     has certainly not run the request. `head` holds the fields of the answer, `body` its message.
     """
 
+    awaited = "is_over"
+    """The attribute that a blocking caller waits for."""
+
     __slots__ = (
         *("body", "ended", "error", "head", "is_over", "is_unknown"),
         *("left", "opening", "pieces", "stream", "window"),
@@ -50,7 +53,7 @@ class Call:
         self.left = sum(map(len, pieces))
         self.stream = self.window = 0
         self.head: dict[str, str] = {}
-        self.body = Body()
+        self.body: Body = Body()
         self.is_over = self.is_unknown = False
         self.error: Exception | None = None
 
@@ -58,11 +61,12 @@ class Call:
 class Sending:
     """The side of a connection that sends: `out` is what has to be sent, `calls` are those that have begun.
 
-    It `takes` calls until the server ends that, or the streams are used up.
+    It `takes` calls until the server ends that, or the streams are used up. `window` is how many bytes of an answer the
+    server may send before it is granted more.
     """
 
-    def __init__(self) -> None:
-        announced = ((SET_PUSH, 0), (SET_WINDOW, LARGEST), (SET_FRAME, FRAME_BYTES))
+    def __init__(self, window: int = LARGEST) -> None:
+        announced = ((SET_PUSH, 0), (SET_WINDOW, window), (SET_FRAME, FRAME_BYTES))
         settings = b"".join(SETTING.pack(*setting) for setting in announced)
         opening = PREFACE + frame(SETTINGS, 0, 0, settings)
         self.out: list[Piece] = [opening + frame(WINDOW_UPDATE, 0, 0, NUMBER.pack(LARGEST - FIRST_WINDOW))]
@@ -106,6 +110,11 @@ class Sending:
     def all(self) -> list[Call]:
         """The calls that have not ended."""
         return [*self.calls.values(), *(call for call in self._waiting if not call.stream)]
+
+    def grant(self, call: Call, size: int) -> None:
+        """Let the server send `size` more bytes of an answer."""
+        if call.stream in self.calls:
+            self.out.append(frame(WINDOW_UPDATE, 0, call.stream, NUMBER.pack(size)))
 
     def ping(self) -> None:
         """Ask the server for a sign of life."""

@@ -1,10 +1,11 @@
 """A served model as a blocking function."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from . import wire
 from .addresses import Addresses
 from .connections import BlockingConnections
 from .contract import Array, Metadata
@@ -14,9 +15,10 @@ from .exchange import Exchange
 from .hooks import EventHooks, Hooks
 from .replicas import Replicas
 from .retries import Retries
+from .sequences import Id, Sequence
 from .steps import Step, Steps, T, run
 from .terms import Terms
-from .transport import BlockingTransport, Custom, Transport, connect
+from .transport import BlockingTransport, Custom, Transport, connect, streaming
 from .wire import Parameter
 
 
@@ -116,6 +118,42 @@ class Model:
             error.about(self._name, self._url)
             raise
 
+    def stream(
+        self,
+        *arrays: Any,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        request_id: str = "",
+        parameters: Mapping[str, Parameter] | None = None,
+    ) -> Generator[Any, None, None]:
+        """Run the model; gives each of its answers as soon as it comes, as `predict` returns the only one.
+
+        for part in model.stream(prompt): ...
+
+        A decoupled model gives any number of answers, others give one. The arguments are those of `predict`, and
+        `timeout_s` is for the whole stream. Leaving the loop cancels the request on the server from Triton 2.59 on;
+        before, its further answers are dropped. The server sends at most 1 MiB, or one answer, ahead of the loop.
+
+        Raises `TransportError` over HTTP, and another `ClientError` where the model or the connection fails: answers
+        before that have been given.
+        """
+        try:
+            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
+            checked = self.metadata.check(arrays, streams=True)
+            for response in self._stream(self._run(self._exchange.stream(checked, terms))):
+                yield answer(self.metadata, wire.answers(response))
+        except ClientError as error:
+            error.about(self._name, self._url)
+            raise
+
+    def sequence(self, sequence_id: Id | None = None) -> Sequence:
+        """A sequence of requests to a model that keeps a state between them (see sequences.py).
+
+        `sequence_id` is one that no other client uses; None draws one. Raises `InvalidInputError` for a model without
+        sequence_batching.
+        """
+        return Sequence(self, sequence_id)
+
     def close(self) -> None:
         """Unregister the shared memory and end the connection; later calls raise `ClosedError`.
 
@@ -141,6 +179,15 @@ class Model:
         if self._process != os.getpid():
             raise ClosedError(closed_message(self._name))
         return run(steps, self._call)
+
+    def _stream(self, step: Step) -> Generator[Any, None, None]:
+        try:
+            with self._hooks.around(step):
+                yield from streaming(self._connection).stream(step, self._name)
+        except (ServerFailureError, ServerUnreachableError, ValueError) as error:
+            if self._process != os.getpid():
+                raise ClosedError(closed_message(self._name)) from error
+            raise
 
     def _call(self, step: Step) -> Any:
         try:

@@ -4,13 +4,14 @@ A replica that does not answer gets no more requests, until a look at it in the 
 Until then only a request for which no other replica is left tries it.
 """
 
+import contextlib
 import copy
 import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from zlib import crc32
 
 from .addresses import Addresses
@@ -20,8 +21,9 @@ from .errors import AddressError, ClientError, ServerUnreachableError, TimedOutE
 from .exchange import Exchange
 from .replica import Replica
 from .retries import Retries
-from .steps import Pause, Steps, Work, deadline_after, seconds_until
+from .steps import Pause, Step, Steps, Work, deadline_after, seconds_until
 from .terms import Terms
+from .user_call import UserCall
 from .wire import Parameter
 
 AGAIN_S = 0.3
@@ -35,32 +37,6 @@ WAIT_S, PAUSE_S = 0.5, 0.05
 
 MOST_SEQUENCES = 10_000
 """How many sequences that have not ended are remembered with their replicas; the oldest are forgotten."""
-
-LEAST_S = 1e-3
-"""With less time than this until its deadline, a request is not sent again."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """A call of the user, until one of its requests is answered. `repeats` is whether it may run more than once."""
-
-    arrays: Mapping[str, Array]
-    terms: Terms
-    deadline: float | None
-    repeats: bool
-
-    def left_s(self) -> float | None:
-        """The time that is left, at least a microsecond; None without a deadline."""
-        return None if self.deadline is None else max(1e-6, seconds_until(self.deadline))
-
-    def is_over(self) -> bool:
-        """Whether there is no time for another request."""
-        return self.deadline is not None and seconds_until(self.deadline) < LEAST_S
-
-    def limited(self, try_timeout_s: float | None) -> Terms:
-        """The terms of its next request."""
-        limits = [limit for limit in (self.left_s(), try_timeout_s if self.repeats else None) if limit is not None]
-        return replace(self.terms, timeout_s=min(limits)) if limits else self.terms
 
 
 class Replicas:
@@ -117,7 +93,7 @@ class Replicas:
         """The outputs by name for checked `arrays`; raises a `ClientError`."""
         if self._addresses.is_name:
             self._renew_soon()
-        call = _Call(arrays, terms, deadline_after(terms.timeout_s), self._retries.repeats(self.metadata, terms))
+        call = UserCall(arrays, terms, deadline_after(terms.timeout_s), self._retries.repeats(self.metadata, terms))
         waits_until = time.monotonic() + min(WAIT_S, terms.timeout_s or WAIT_S)
         while True:
             errors: list[ClientError] = []
@@ -129,7 +105,37 @@ class Replicas:
                 raise self._together(errors) from errors[-1]
             yield Pause(PAUSE_S)
 
-    def _round(self, call: "_Call", errors: list[ClientError]) -> Steps[dict[str, Array] | None]:
+    def stream(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[Step]:
+        """The request for a stream of answers from the replica whose turn it is; it is not made again at another."""
+        if self._addresses.is_name:
+            self._renew_soon()
+        chosen = self._next([], [], terms) or self._all[0]
+        if chosen.error:
+            yield from chosen.look(self.metadata, terms.timeout_s)
+        if chosen.error:
+            raise copy.copy(chosen.error)
+        step = yield from chosen.at(chosen.exchange.stream(arrays, terms))
+        return step._replace(url=chosen.url)
+
+    @contextlib.contextmanager
+    def streaming(self, url: str) -> Iterator[None]:
+        """Keep the connection to a replica while it streams; one that breaks off gets no more requests for now."""
+        replicas = [replica for replica in self._all if replica.url == url]  # none if it has just left DNS
+        with self._lock:
+            for replica in replicas:
+                replica.calls += 1
+        try:
+            yield
+        except ClientError as error:
+            for replica in replicas:
+                self._leave_out(replica, error)
+            raise
+        finally:
+            with self._lock:
+                for replica in replicas:
+                    replica.calls -= 1
+
+    def _round(self, call: UserCall, errors: list[ClientError]) -> Steps[dict[str, Array] | None]:
         """The outputs from the first replica that gives them; None if there is no other one to try.
 
         Adds the errors of the others to `errors`, and raises the one after which the call must not be made again.
@@ -189,7 +195,7 @@ class Replicas:
                     del self._sequences[next(iter(self._sequences))]
         return chosen
 
-    def _try(self, replica: Replica, call: "_Call") -> Steps[dict[str, Array]]:
+    def _try(self, replica: Replica, call: UserCall) -> Steps[dict[str, Array]]:
         """The outputs from one replica; raises a `ClientError`, after `try_timeout_s` too if the call repeats."""
         with self._lock:
             replica.calls += 1

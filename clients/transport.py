@@ -19,7 +19,8 @@ always travel in the message.
 """
 
 import inspect
-from typing import Any, Literal, Protocol
+from collections.abc import AsyncGenerator, Generator
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from . import protocol as pb
 from . import wire
@@ -53,6 +54,34 @@ class AsyncTransport(Protocol):
 
     async def close(self) -> None:
         """End the connection; the client calls this when it is closed."""
+
+
+@runtime_checkable
+class StreamingTransport(Protocol):
+    """What our own connections over gRPC can do beside `BlockingTransport`."""
+
+    def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
+        """The answers to one request, as they come."""
+
+
+@runtime_checkable
+class AsyncStreamingTransport(Protocol):
+    """The same for asyncio."""
+
+    def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
+        """The answers to one request, as they come."""
+
+
+def streaming(connection: BlockingTransport) -> StreamingTransport:
+    """The connection, which is one over gRPC: `Exchange.stream` refuses the others."""
+    assert isinstance(connection, StreamingTransport)
+    return connection
+
+
+def streaming_async(connection: AsyncTransport) -> AsyncStreamingTransport:
+    """The same for asyncio."""
+    assert isinstance(connection, AsyncStreamingTransport)
+    return connection
 
 
 def checked(transport: object, endpoint: Endpoint, model: str) -> str:

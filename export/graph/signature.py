@@ -7,7 +7,7 @@ from typing import Self
 
 import onnx
 from google.protobuf.message import DecodeError
-from tritonclient.grpc.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelConfig
+from tritonclient.grpc.model_config_pb2 import BatchInput, BatchOutput, DataType, ModelConfig, ModelInput
 
 from triton_batching.terminal import Mistake
 
@@ -82,7 +82,7 @@ def check(config: ModelConfig, signature: Signature) -> Iterator[str]:
     batch_inputs = {name for batch in config.batch_input for name in batch.target_name}
     scattered = {name for batch in config.batch_output for name in batch.target_name}
     padded = config.parameters["pad"].string_value if "pad" in config.parameters else ""
-    for name in signature.inputs.keys() - sources - batch_inputs - made_masks(config):
+    for name in signature.inputs.keys() - sources - batch_inputs - made_masks(config) - _of_sequences(config):
         yield f'the graph\'s input "{name}" is not declared, so the model cannot load. Add it (or a batch_input).'
     for tensor in config.input:
         if tensor.allow_ragged_batch and not padded:
@@ -96,9 +96,22 @@ def check(config: ModelConfig, signature: Signature) -> Iterator[str]:
             yield from _check(config, tensor, signature.outputs, kind="output", exact=True)
     for batch in config.batch_output:
         yield from _check_ends("batch_output", batch, sources, signature.outputs)
+    for state in config.sequence_batching.state:
+        for kind, name, graph in (
+            ("input", state.input_name, signature.inputs),
+            ("output", state.output_name, signature.outputs),
+        ):
+            tensor = ModelInput(name=name, data_type=state.data_type, dims=state.dims)
+            yield from _check(config, tensor, graph, kind=f"state's {kind}", exact=False)
 
 
-def _check_ragged(tensor: "ModelConfig.ModelInput", graph: Mapping[str, Tensor]) -> Iterator[str]:
+def _of_sequences(config: ModelConfig) -> Set[str]:
+    """The graph's inputs that Triton gives to requests of sequences: controls and states."""
+    batching = config.sequence_batching
+    return {control.name for control in batching.control_input} | {state.input_name for state in batching.state}
+
+
+def _check_ragged(tensor: "ModelInput", graph: Mapping[str, Tensor]) -> Iterator[str]:
     """A ragged input arrives as one flat tensor, so the graph's shape must be [-1] for any dims."""
     where = f'input "{tensor.name}"'
     provided = graph.get(tensor.name)
@@ -147,7 +160,7 @@ def _check_ends(
 
 def _check(
     config: ModelConfig,
-    tensor: "ModelConfig.ModelInput | ModelConfig.ModelOutput",
+    tensor: "ModelInput | ModelConfig.ModelOutput",
     graph: Mapping[str, Tensor],
     *,
     kind: str,

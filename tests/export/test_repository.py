@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import state_models
 from google.protobuf import text_format
 from tiny_models import lookup, mixing, python_model
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -187,3 +188,14 @@ def test_instances_are_counted_as_triton_does(text: str, gpus: int, count: int) 
 
 def test_the_names_of_what_is_exported_are_those_of_the_catalogue() -> None:
     assert sorted(EXPORTED) == sorted(CATALOGUE)
+
+
+def test_states_and_controls_belong_to_the_graph(tmp_path: Path) -> None:
+    state_models.build(tmp_path)
+    assert list(faults(tmp_path)) == []
+    edit(tmp_path / "direct" / "config.pbtxt", "TYPE_INT64 dims: [ 2 ] initial", "TYPE_INT64 dims: [ 3 ] initial")
+    edit(tmp_path / "oldest" / "config.pbtxt", 'output_name: "NEXT"', 'output_name: "NXT"')
+    first, second, third = faults(tmp_path)
+    assert """state's input "COUNTS" has dims [3], the graph has [2]""" in first
+    assert """state's output "counted" has dims [3], the graph has [2]""" in second
+    assert """state's output "NXT" is not in the graph, which has NEXT, counted, y""" in third

@@ -129,6 +129,12 @@ def _refuse_other_schedulers(config: ModelConfig) -> None:
                 f'model "{config.name}" has {scheduler}: it forms batches by other rules than the dynamic batcher, so '
                 "they cannot be replayed. Name a model without it (for an ensemble: each of its steps)."
             )
+    if config.model_transaction_policy.decoupled:
+        raise RulesError(
+            f'model "{config.name}" is decoupled: a request may go on giving answers after its execution, so times of '
+            "executions do not say when an instance is free, and it cannot be replayed. Name a model with one answer "
+            "for each request."
+        )
     if (policy := batch_policy(config)) != "all":
         raise RulesError(
             f'model "{config.name}" has batch_policy "{policy}": it chooses batch sizes by what it measures, '

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import sequences
+import states
 from batch_contract import check_batch_inputs, check_batch_outputs
 from padded_settings import PaddedSettings, check_graph
 from tensor_types import (
@@ -56,7 +57,7 @@ def check(
     _check_duplicates(config, "output")
     check_batch_inputs(config, inputs)
     check_batch_outputs(config)
-    sequences.refuse_states(config)
+    _check_states(config, inputs, outputs)
     _refuse_decoupled(config)
 
 
@@ -69,12 +70,18 @@ def _refuse_decoupled(config: Config) -> None:
         )
 
 
+def _check_states(config: Config, inputs: Sequence[GraphTensor], outputs: Sequence[GraphTensor]) -> None:
+    """Check the input and the output of each state."""
+    for name, graph, kind in (("input_name", inputs, "input"), ("output_name", outputs, "output")):
+        for tensor in states.tensors_of(config, name):
+            _check_shape(config, tensor, _find(config, tensor, graph, kind=kind), exact=False)
+
+
 def _check_count(config: Config, inputs: Sequence[GraphTensor], made: int) -> None:
     """Compare the numbers of inputs; `made` are those that neither clients send nor the sections below declare."""
     required = [tensor for tensor in config["input"] if not tensor.get("optional")]
     batch_inputs = config.get("batch_input", [])
-    states = config.get("sequence_batching", {}).get("state", [])
-    expected = len(required) + len(batch_inputs) + made + len(states)
+    expected = len(required) + len(batch_inputs) + made + len(states.configured(config))
     if len(inputs) == expected:
         return
     several = any(len(entry["target_name"]) > 1 for entry in batch_inputs)
@@ -82,7 +89,7 @@ def _check_count(config: Config, inputs: Sequence[GraphTensor], made: int) -> No
     raise ContractError(
         f"unable to load model '{config['name']}', configuration expects {expected} inputs, model provides "
         f"{len(inputs)}. The graph's inputs are: {name_list(inputs)}; declare each of them once, as an input, a "
-        f"batch_input, a mask of pad_mask or a sequence control.{advice}"
+        f"batch_input, a mask of pad_mask, a sequence control or a state.{advice}"
     )
 
 

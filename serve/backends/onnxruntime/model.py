@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import states
 import triton_python_backend_utils as pb_utils
 from batch_policy import create
 from complete import complete, is_complete
@@ -68,11 +69,15 @@ class TritonPythonModel:
             self._padding = Padding.of(config)
             policy = PolicySettings.of(config)
             self._limit = QueueLimit.of(config, args, pb_utils)
-            self._executor = Executor.of(config, opened, session.run_options(config), args)
+            graph = states.with_states(config) if states.configured(config) else config
+            self._executor: Executor | states.States = Executor.of(graph, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
         self._count = self._padding and _padding_count(args)
-        self._read = _reader(config["input"], [tensor.name for tensor in opened.get_inputs()])
+        self._read = _reader(graph["input"], [tensor.name for tensor in opened.get_inputs()])
+        if graph is not config:
+            self._executor = kept = states.States(config, self._executor)
+            self._read = kept.reader(self._read)
         self._responses = Responses(config, pb_utils, keep=not policy)
         self._loop: PolicyLoop | None = None
         if policy:

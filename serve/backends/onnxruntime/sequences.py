@@ -1,4 +1,4 @@
-"""Checks the control tensors of a sequence batcher against the graph, and refuses implicit state."""
+"""Checks the control tensors of a sequence batcher against the graph."""
 
 from collections.abc import Sequence
 
@@ -52,14 +52,4 @@ def _check_control(config: Config, name: str, data_type: str, inputs: Sequence[G
         raise ContractError(
             f"{where}, the model expects data-type {provided.type.removeprefix('tensor(').removesuffix(')').upper()} "
             f"but the model configuration specifies data-type {data_type}. Write the graph's type."
-        )
-
-
-def refuse_states(config: Config) -> None:
-    """Raise `ContractError` for implicit state, which a Python-based backend cannot give back to Triton."""
-    if states := config.get("sequence_batching", {}).get("state", []):
-        raise ContractError(
-            f"unable to load model '{config['name']}', state '{states[0]['input_name']}' would never change: Triton "
-            "keeps implicit state only for C++ backends, so every request would see the initial one. Let the client "
-            "carry the state as an input and an output, or serve the repository with NVIDIA's image."
         )

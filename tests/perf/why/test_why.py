@@ -194,6 +194,7 @@ def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pyte
     "text",
     [
         "sequence_batching { }",
+        "dynamic_batching { } model_transaction_policy { decoupled: true }",
         'parameters { key: "TRITON_BATCH_STRATEGY_PATH" value { string_value: "x.so" } }',
         'dynamic_batching { } parameters { key: "batch_policy" value { string_value: "aimd" } }',
     ],
@@ -201,6 +202,22 @@ def test_changes_with_the_same_outcome_are_one_line(tmp_path: Path, capsys: pyte
 def test_other_schedulers_are_refused(text: str) -> None:
     with pytest.raises(RulesError, match=r"cannot be replayed|of its own|does not give them"):
         Rules.of(config(text))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("sequence_batching { oldest { } }", "has sequence_batching: it forms batches by other rules"),
+        ("dynamic_batching { } model_transaction_policy { decoupled: true }", "is decoupled: a request may go on giving"),
+    ],
+)
+def test_the_program_says_what_it_does_not_cover(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, found: str
+) -> None:
+    assert main([*folder(tmp_path, f"{X}max_batch_size: 4 {text}"), "--mix", "20", "--service-ms", "10"]) == 2
+    output = capsys.readouterr()
+    assert found in " ".join(output.err.split())
+    assert not output.out
 
 
 def test_traces_become_requests(tmp_path: Path) -> None:

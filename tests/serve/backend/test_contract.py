@@ -225,10 +225,29 @@ def test_sequence_controls_must_fit(start: Node, message: str) -> None:
     assert re.search(message, refusal({"sequence_batching": SEQUENCE}, [INPUTS[0], start, CONTROLLED[2]]))
 
 
-def test_implicit_state_is_refused() -> None:
-    state = {"input_name": "before", "output_name": "after"}
-    message = refusal({"sequence_batching": {"state": [state]}}, [*INPUTS, Node("before", ["b", 1])])
-    assert "state 'before' would never change" in message
+STATE = {"input_name": "before", "output_name": "after", "data_type": "TYPE_FP32", "dims": [1]}
+STATEFUL = {"sequence_batching": {"state": [STATE]}}
+
+
+def test_states_count_as_inputs() -> None:
+    before, after = Node("before", ["b", 1]), Node("after", ["b", 1])
+    contract.check(config(**STATEFUL), [*INPUTS, before], [*OUTPUTS, after])
+    assert "expects 2 inputs, model provides 1" in refusal(STATEFUL, INPUTS, [*OUTPUTS, after])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (Node("other", ["b", 1]), Node("after", ["b", 1]), "unexpected inference input 'before'"),
+        (Node("before", ["b", 1]), Node("other", ["b", 1]), "unexpected inference output 'after'"),
+        (Node("before", ["b", 2]), Node("after", ["b", 1]), r"tensor 'before': the model expects 2 dimensions \(shape"),
+        (Node("before", ["b", 1]), Node("after", ["b", 2]), r"tensor 'after': the model expects 2 dimensions \(shape"),
+        (Node("before", ["b", 1], "tensor(int64)"), Node("after", ["b", 1]), "datatype TYPE_FP32 for input 'before'"),
+        (Node("before", ["b", 1]), Node("after", ["b", 1], "tensor(int64)"), "datatype TYPE_FP32 for output 'after'"),
+    ],
+)
+def test_states_must_fit(before: Node, after: Node, message: str) -> None:
+    assert re.search(message, refusal(STATEFUL, [*INPUTS, before], [*OUTPUTS, after]))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""The examples of a sequence and of a stream: the doctor passes their models, and their programs answer right."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx.parser
+import pytest
+
+from clients.examples import mean_of_readings, spell
+from serve.doctor.__main__ import main as doctor
+from serve.launcher import Server, Settings, launch
+
+MODELS = Path(spell.__file__).parent / "models"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with launch(Settings(models=("running_mean", "spelling"), repository=MODELS)) as running:
+        yield running
+
+
+def test_the_doctor_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor([str(MODELS), "--fail-on", "info"]) == 0, capsys.readouterr().out
+
+
+def test_the_graph_is_its_text() -> None:
+    folder = MODELS / "running_mean"
+    written = onnx.parser.parse_model((folder / "graph.txt").read_text())
+    onnx.checker.check_model(written)
+    assert onnx.load(folder / "1" / "model.onnx") == written
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("address", ["grpc", "http"])
+def test_the_mean_of_readings(server: Server, capsys: pytest.CaptureFixture[str], address: str) -> None:
+    url = server.grpc_url if address == "grpc" else f"http://{server.http_url}"
+    for _ in range(2):  # the second sequence begins with nothing
+        assert mean_of_readings.main(["3", "4", "8", "-5", "--url", url]) == 0
+        assert capsys.readouterr().out == "3: 3\n4: 3.5\n8: 5\n-5: 2.5\n"
+
+
+@pytest.mark.server
+def test_words_are_spelt(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spell.main(["batch", "größe", "", "--url", server.grpc_url]) == 0
+    assert capsys.readouterr().out == "b a t c h \ng r ö ß e \n\n"
+
+
+@pytest.mark.server
+def test_over_http_the_program_names_grpc(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spell.main(["batch", "--url", f"http://{server.http_url}"]) == 2
+    assert "a stream of answers travels over gRPC" in capsys.readouterr().err

@@ -1,0 +1,177 @@
+"""Implicit state of ONNX models on a real server, with the answers of an independent calculation."""
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import state_models
+import tritonclient.grpc as triton
+from numpy.typing import NDArray
+from state_models import BEGIN, STRATEGIES
+from states import LostStateError, Sequenced, States
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from serve.launcher import Server, Settings, launch
+
+START, END = 1, 2
+BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    repository = tmp_path_factory.mktemp("states")
+    with launch(Settings(models=state_models.build(repository), repository=repository)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(server.grpc_url) as opened:
+        yield opened
+
+
+def infer(client: Any, model: str, x: NDArray[Any], sequence: int | str, flags: int = 0) -> Any:
+    tensor = triton.InferInput("x", list(x.shape), np_to_triton_dtype(x.dtype))
+    tensor.set_data_from_numpy(x)
+    return client.infer(
+        model,
+        [tensor],
+        sequence_id=sequence,
+        sequence_start=bool(flags & START),
+        sequence_end=bool(flags & END),
+    )
+
+
+def summed(client: Any, model: str, value: float, sequence: int | str, flags: int = 0) -> tuple[float, list[int]]:
+    """The sum and the counts that a request of a sequence got."""
+    answer = infer(client, model, np.array([[value]], np.float32), sequence, flags)
+    assert {output.name for output in answer.get_response().outputs} == {"y", "counted"}
+    return answer.as_numpy("y").item(), answer.as_numpy("counted")[0].tolist()
+
+
+@pytest.mark.server
+@BOTH
+def test_each_sequence_has_its_own_state(client: Any, strategy: str) -> None:
+    """Three sequences of different values and lengths take turns, one of them with an id of text."""
+    values: Mapping[int | str, Sequence[int]] = {31: [1, 2, 3, 1], "text": [3, 3, 3, 3, 3, 3], 33: [2, 0, 1, 2, 3]}
+    answers: dict[int | str, list[Any]] = {sequence: [] for sequence in values}
+    for step in range(6):
+        for sequence, own in values.items():
+            if step < len(own):
+                flags = START * (step == 0) | END * (step == len(own) - 1)
+                answers[sequence].append(summed(client, strategy, own[step], sequence, flags))
+    for sequence, own in values.items():
+        expected = [
+            (total, [BEGIN[0] + count, BEGIN[1] + count]) for count, total in enumerate(itertools.accumulate(own), 1)
+        ]
+        assert answers[sequence] == expected
+
+
+@pytest.mark.server
+@BOTH
+def test_a_start_begins_anew(client: Any, strategy: str) -> None:
+    assert summed(client, strategy, 3, 7, START)[0] == 3
+    assert summed(client, strategy, 2, 7)[0] == 5
+    assert summed(client, strategy, 1, 7, START) == (1, [101, 1001])
+    assert summed(client, strategy, 1, 7, END) == (2, [102, 1002])
+    assert summed(client, strategy, 2, 7, START | END) == (2, [101, 1001])
+    with pytest.raises(InferenceServerException, match="must specify the START flag"):
+        summed(client, strategy, 1, 7)
+
+
+@pytest.mark.server
+@BOTH
+def test_a_failed_request_changes_no_state(client: Any, strategy: str) -> None:
+    assert summed(client, strategy, 3, 8, START)[0] == 3
+    with pytest.raises(InferenceServerException, match="indices element out of data bounds"):
+        summed(client, strategy, 9, 8)
+    assert summed(client, strategy, 2, 8, END) == (5, [102, 1002])
+    with pytest.raises(InferenceServerException, match="indices element out of data bounds"):
+        summed(client, strategy, 9, 8, START)
+    assert summed(client, strategy, 2, 8, END) == (2, [101, 1001])
+
+
+@pytest.mark.server
+def test_free_slots_change_no_state(client: Any) -> None:
+    """With "direct" Triton fills the slots of idle sequences with empty requests."""
+    for sequence in (41, 42, 43):
+        assert summed(client, "direct", 1, sequence, START)[0] == 1
+    for count in range(2, 6):
+        assert summed(client, "direct", 2, 43)[0] == 1 + 2 * (count - 1)
+    for sequence in (41, 42):
+        assert summed(client, "direct", 3, sequence, END) == (4, [102, 1002])
+    assert summed(client, "direct", 0, 43, END)[0] == 9
+
+
+@pytest.mark.server
+def test_a_state_may_grow(client: Any) -> None:
+    for count in range(1, 5):
+        for sequence in (51, 52):
+            x = np.array([[10 * sequence + count]], np.float32)
+            flags = START * (count == 1) | END * (count == 4)
+            answer = infer(client, "history", x, sequence, flags).as_numpy("y")
+            # Triton begins a state of open size with one element.
+            assert answer.tolist() == [[0, *(10 * sequence + each for each in range(1, count + 1))]]
+
+
+@pytest.mark.server
+def test_a_model_without_a_batch_axis(client: Any) -> None:
+    for count in range(1, 4):
+        flags = START * (count == 1) | END * (count == 3)
+        answer = infer(client, "unbatched", np.array([count], np.float32), 61, flags)
+        assert answer.as_numpy("y").tolist() == [count * (count + 1) / 2]
+
+
+@pytest.mark.server
+def test_a_state_of_texts(client: Any) -> None:
+    texts = ["", "première", "two", "three"]
+    for count in range(1, 4):
+        flags = START * (count == 1) | END * (count == 3)
+        answer = infer(client, "previous", np.array([[texts[count].encode()]], np.object_), 71, flags)
+        assert answer.as_numpy("y")[0, 0].decode() == texts[count - 1]
+
+
+class Adder:
+    """An executor whose graph gives y = S + x, and S = y."""
+
+    outputs = ("y", "S2")
+
+    def run(self, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+        return [[request["S"] + request["x"]] * 2 for request in requests]
+
+    def faults(self, requests: Sequence[Mapping[str, Any]]) -> dict[int, ValueError]:
+        return {}
+
+
+class Request:
+    def __init__(self, sequence: int | str, flags: int = 0) -> None:
+        self.correlation_id, self.flags = lambda: sequence, lambda: flags
+
+
+CONFIG = {
+    "max_batch_size": 2,
+    "output": [{"name": "y"}],
+    "sequence_batching": {"state": [{"input_name": "S", "output_name": "S2", "data_type": "TYPE_FP32"}]},
+}
+
+
+def test_the_newest_sequences_are_kept() -> None:
+    """Two slots: four sequences are kept, the one that was left idle first is not, and says so."""
+    states = States(CONFIG, Adder())
+    read = states.reader(lambda _: {"x": np.ones((1, 1)), "S": np.full((1, 1), 99.0)})
+
+    def run(*requests: Request) -> list[float]:
+        return [answer[0].item() for answer in states.run([*map(read, requests)])]
+
+    assert run(*(Request(number, START) for number in (1, 2, 3, 4))) == [1, 1, 1, 1]
+    assert run(Request(1), Request(2)) == [2, 2]
+    assert run(Request(5, START)) == [1]
+    with pytest.raises(LostStateError, match=r"state of sequence 3 is not in this instance.*4 newer"):
+        read(Request(3))
+    assert run(Request(4), Request(1, END), Request("", 0), Request(0)) == [2, 3, 1, 1]
+    with pytest.raises(LostStateError):
+        read(Request(1))
+    assert isinstance(read(Request(2)), Sequenced)
+    assert run(Request(2), Request(4), Request(5)) == [3, 3, 2]
