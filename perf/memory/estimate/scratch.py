@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from export.graph.onnx_graph import attribute
-from perf.memory.estimate import convolution, recurrent
+from perf.memory.estimate import convolution, quantized, recurrent
 from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate.graph import ONNX_DOMAINS
 
@@ -70,6 +70,7 @@ def _bias_gelu(call: Call) -> list[Step]:
 
 KERNELS: Mapping[str, Kernel] = {
     "Conv": convolution.conv,
+    "ConvInteger": quantized.conv_integer,
     "ConvTranspose": convolution.conv_transpose,
     "GRU": recurrent.gru,
     "Hardmax": _softmax,
@@ -79,11 +80,17 @@ KERNELS: Mapping[str, Kernel] = {
     "Max": _variadic,
     "Mean": _variadic,
     "Min": _variadic,
+    "QLinearConv": quantized.conv,
+    "QLinearMatMul": quantized.matrix,
     "RNN": recurrent.rnn,
     "Resize": _resize,
     "Softmax": _softmax,
     "Sum": _variadic,
     "Where": _where,
     "com.microsoft.BiasGelu": _bias_gelu,
+    "com.microsoft.DynamicQuantizeLSTM": recurrent.quantized_lstm,
+    "com.microsoft.DynamicQuantizeMatMul": quantized.dynamic_matrix,
     "com.microsoft.FusedConv": convolution.conv,
+    "com.microsoft.QGemm": quantized.gemm,
+    "com.microsoft.QLinearConv": quantized.conv,
 }

@@ -65,8 +65,10 @@ class _Arena:
         self.requested = 0
 
     def keep(self, kept: Kept) -> None:
+        scratch = self.take(kept.scratch)
         self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
         self.requested += kept.bytes
+        self.give(scratch)
 
     def take(self, size: int) -> _Block | None:
         if not size:

@@ -7,6 +7,7 @@ from math import prod
 import onnx
 
 from export.graph.onnx_graph import attribute
+from perf.memory.estimate import quantized
 from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, inputs_of, weight_bytes
 
 FLOAT = 4
@@ -22,11 +23,13 @@ LINE_BYTES = 64
 class Kept:
     """A constant or packed weight in the arena for the life of the session.
 
-    It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk.
+    It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk. `scratch` are the bytes of a chunk
+    that is allocated for the packing and then freed.
     """
 
     bytes: int
     reserved: bool = True
+    scratch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +63,11 @@ def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
     # Only ConvTranspose packs into an ordinary chunk.
     reserved = node.op_type != "ConvTranspose"
     sizes = _packed_bytes(node, {at: tuple(tensor.dims) for at, tensor in floats.items()})
-    return {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in sizes}
+    kept = {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in sizes}
+    return kept | {
+        node.input[one.index]: Kept(bytes=one.bytes, reserved=not one.chunk, scratch=one.scratch)
+        for one in quantized.packed(graph, node)
+    }
 
 
 def _packed_bytes(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:
