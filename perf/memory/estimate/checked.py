@@ -8,12 +8,12 @@ from perf.memory.estimate.graph import ONNX_DOMAINS, Graph
 NAMES = """
     Abs Acos Acosh Add AffineGrid And ArgMax ArgMin ArrayFeatureExtractor Asin Asinh Atan Atanh AveragePool
     Binarizer BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu CenterCropPad
-    Clip Col2Im Concat Conv ConvTranspose Cos Cosh CumProd CumSum DepthToSpace DequantizeLinear Det Div Dropout
+    Clip Col2Im Concat ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DepthToSpace DequantizeLinear Det Div Dropout
     DynamicQuantizeLinear Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu
     Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid
     HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM LabelEncoder LayerNormalization
-    LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul Max MaxPool MaxUnpool Mean Min Mish
-    Mod Mul Neg NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QuantizeLinear RMSNormalization RNN
+    LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul MatMulInteger Max MaxPool MaxUnpool Mean Min Mish
+    Mod Mul Neg NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN
     Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
     ReduceSum ReduceSumSquare RegexFullMatch Relu Reshape ReverseSequence RotaryEmbedding Round STFT Scatter
     ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss
@@ -28,9 +28,24 @@ CHECKED = frozenset(NAMES.split())
 FUSED = frozenset(
     {
         "com.microsoft.BiasGelu",
+        "com.microsoft.DynamicQuantizeLSTM",
+        "com.microsoft.DynamicQuantizeMatMul",
         "com.microsoft.FusedConv",
         "com.microsoft.FusedGemm",
         "com.microsoft.FusedMatMul",
+        "com.microsoft.MatMulIntegerToFloat",
+        "com.microsoft.NhwcMaxPool",
+        "com.microsoft.QGemm",
+        "com.microsoft.QLinearAdd",
+        "com.microsoft.QLinearAveragePool",
+        "com.microsoft.QLinearConcat",
+        "com.microsoft.QLinearConv",
+        "com.microsoft.QLinearGlobalAveragePool",
+        "com.microsoft.QLinearLeakyRelu",
+        "com.microsoft.QLinearMul",
+        "com.microsoft.QLinearSigmoid",
+        "com.microsoft.QLinearSoftmax",
+        "com.microsoft.QLinearWhere",
         "com.microsoft.QuickGelu",
         "com.microsoft.SkipLayerNormalization",
         "com.microsoft.nchwc.Conv",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
+import numpy as np
 import onnx
 from onnx import numpy_helper
 
@@ -17,7 +18,7 @@ from perf.memory.estimate.graph import Graph
 from triton_batching.machine import cpu_flags
 
 INT8 = onnx.TensorProto.INT8
-INT32_BYTES = 4
+FLOAT_BYTES, INT32_BYTES, POINTER_BYTES = 4, 4, 8
 # MLAS packs a matrix in groups of 16 columns with a sum each; the size is a multiple of a cache line.
 COLUMNS, LINE_BYTES = 16, 64
 # Filters that `MlasConvSym` takes: a multiple of 4 input channels, and of 8 output channels (4 with AVX-512), from 16 on.
@@ -146,7 +147,9 @@ def _windows(call: Call, symmetric: bool) -> list[int]:
     pixels = prod(output[1:]) // filters
     depthwise = inputs == 1 and filters == groups
     if depthwise or (symmetric and _moves(call, kernel)):
-        return [8 * prod(kernel) * pixels]
+        # The symmetric kernel runs all images of a batch at once if they are channels last.
+        images = output[0] if symmetric and call.attribute("channels_last", 0) else 1
+        return [POINTER_BYTES * prod(kernel) * pixels * images]
     if not _moves(call, kernel):
         return []
     return [(groups if len(kernel) > 2 else 1) * inputs * prod(kernel) * pixels]
@@ -188,6 +191,32 @@ def _packed_inputs(call: Call) -> list[tuple[str, Packed]]:
 def dynamic_matrix(call: Call) -> list[Step]:
     """`DynamicQuantizeMatMul`: the first operand in int8, then the output."""
     return [Scratch(bytes=prod(call.shape(0))), *call.outputs()]
+
+
+def average_pool(call: Call) -> list[Step]:
+    """`QLinearAveragePool`: the input in float."""
+    return [*call.outputs(), Scratch(bytes=FLOAT_BYTES * prod(call.shape(0)))]
+
+
+def softmax(call: Call) -> list[Step]:
+    """`QLinearSoftmax` over an axis that is not the last: transposed copies of the input and of the output."""
+    shape = call.shape(0)
+    if call.attribute("opset") < 13 or call.attribute("axis", -1) % len(shape) == len(shape) - 1:
+        return call.outputs()
+    whole = Scratch(bytes=prod(shape))
+    return [*call.outputs(), whole, whole]
+
+
+def max_pool(call: Call) -> list[Step]:
+    """`NhwcMaxPool`: a pointer to each element of each window of one image."""
+    pixels = prod(call.shapes[call.node.output[0]][1:-1])
+    return [*call.outputs(), Scratch(bytes=POINTER_BYTES * prod(call.attribute("kernel_shape")) * pixels)]
+
+
+def where(call: Call) -> list[Step]:
+    """`QLinearWhere`: X and Y, each broadcast with the condition, then the output."""
+    chosen = [Scratch(bytes=prod(np.broadcast_shapes(call.shape(0), call.shape(at)))) for at in (1, 4)]
+    return [*chosen, *call.outputs()]
 
 
 def _signed(graph: Graph, name: str) -> bool:

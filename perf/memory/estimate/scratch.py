@@ -91,6 +91,10 @@ KERNELS: Mapping[str, Kernel] = {
     "com.microsoft.DynamicQuantizeLSTM": recurrent.quantized_lstm,
     "com.microsoft.DynamicQuantizeMatMul": quantized.dynamic_matrix,
     "com.microsoft.FusedConv": convolution.conv,
+    "com.microsoft.NhwcMaxPool": quantized.max_pool,
     "com.microsoft.QGemm": quantized.gemm,
+    "com.microsoft.QLinearAveragePool": quantized.average_pool,
     "com.microsoft.QLinearConv": quantized.conv,
+    "com.microsoft.QLinearSoftmax": quantized.softmax,
+    "com.microsoft.QLinearWhere": quantized.where,
 }
