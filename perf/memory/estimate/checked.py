@@ -1,9 +1,12 @@
 """The operators whose kernels' memory is known to the byte, and the nodes of a graph with other operators."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 import onnx
 
 from export.graph.onnx_graph import attribute
-from perf.memory.estimate.graph import ONNX_DOMAINS, Graph
+from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, subgraphs
 
 NAMES = """
     Abs Acos Acosh Add AffineGrid And ArgMax ArgMin ArrayFeatureExtractor Asin Asinh Atan Atanh AveragePool
@@ -57,20 +60,35 @@ FUSED = frozenset(
 )
 """Fused operators of the higher optimisation levels, exact in the networks of `perf.studies.memory_estimate`."""
 
+FLOW = frozenset({"If", "Loop", "Scan"})
+"""Operators whose memory depends on values; `perf.memory.estimate.body` has a bound."""
+
 PARTLY = {"BatchNormalization": "training_mode", "Resize": "antialias"}
 """Exact unless this attribute is set."""
 
 
 def unchecked(graph: Graph) -> dict[str, int]:
     """The number of nodes by operator whose kernels may take scratch memory that is not simulated."""
-    counts: dict[str, int] = {}
-    for node in graph.nodes:
-        if not _known(node):
-            counts[node.op_type] = counts.get(node.op_type, 0) + 1
-    return counts
+    return _counts(node for node in graph.nodes if not is_known(node) and not is_bounded(node))
 
 
-def _known(node: onnx.NodeProto) -> bool:
+def bounded(graph: Graph) -> dict[str, int]:
+    """The number of nodes by operator of whose memory only a bound is known."""
+    return _counts(node for node in graph.nodes if is_bounded(node))
+
+
+def is_bounded(node: onnx.NodeProto) -> bool:
+    """Whether it is an If, Loop or Scan, and the kernels in its bodies are all known."""
+    inner = [inside for body in subgraphs(node) for inside in body.node]
+    return node.op_type in FLOW and all(is_known(inside) or is_bounded(inside) for inside in inner)
+
+
+def _counts(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+    return dict(Counter(node.op_type for node in nodes))
+
+
+def is_known(node: onnx.NodeProto) -> bool:
+    """Whether the memory of the kernel is known to the byte."""
     if node.domain not in ONNX_DOMAINS:
         return f"{node.domain}.{node.op_type}" in FUSED
     switch = PARTLY.get(node.op_type)

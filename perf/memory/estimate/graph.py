@@ -54,6 +54,11 @@ class Graph:
             weights=weights,
         )
 
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return next(entry.version for entry in self.model.opset_import if entry.domain in ONNX_DOMAINS)
+
     def element_bytes(self, name: str) -> int | None:
         """Bytes of one element of a tensor; None for other values."""
         kind = self.values[name].type
@@ -88,7 +93,7 @@ def first_output(node: onnx.NodeProto) -> str:
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node and of its subgraphs; '' for an absent optional input."""
-    return [*node.input, *(name for graph in subgraphs(node) for name in _outer_names(graph))]
+    return [*node.input, *(name for graph in subgraphs(node) for name in outer_names(graph))]
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -96,7 +101,8 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
 
 
-def _outer_names(graph: onnx.GraphProto) -> list[str]:
+def outer_names(graph: onnx.GraphProto) -> list[str]:
+    """What a branch or body reads from outside, bodies within it included."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {name for node in graph.node for name in node.output}
     taken = dict.fromkeys(name for node in graph.node for name in inputs_of(node))

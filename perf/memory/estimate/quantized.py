@@ -15,7 +15,7 @@ from onnx import numpy_helper
 from export.graph.onnx_graph import attribute
 from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate.graph import Graph
-from triton_batching.machine import cpu_flags
+from perf.memory.estimate import processor
 
 INT8 = onnx.TensorProto.INT8
 FLOAT_BYTES, INT32_BYTES, POINTER_BYTES = 4, 4, 8
@@ -84,7 +84,7 @@ def gemm_bytes(rows: int, columns: int, *, signed: bool, left: bool = False) -> 
 
 def _depth(signed: bool, left: bool) -> int:
     """The number of rows that are packed together."""
-    flags = cpu_flags()
+    flags = processor.flags()
     if left:
         return 4 if "avx_vnni_int8" in flags else 0
     if signed:
@@ -121,7 +121,7 @@ def _symmetric_bytes(graph: Graph, node: onnx.NodeProto) -> int:
     groups = attribute(node, "group", 1)
     if groups > 1:
         return filters * prod(kernel) if inputs == 1 and filters == groups and groups % 16 == 0 else 0
-    step = 4 if "avx512bw" in cpu_flags() else 8
+    step = 4 if "avx512bw" in processor.flags() else 8
     fits = filters >= SYMMETRIC_OUTPUTS and inputs % SYMMETRIC_INPUTS == 0 and filters % step == 0
     return _rounded(filters, SYMMETRIC_OUTPUTS) * inputs * prod(kernel) if fits else 0
 
@@ -220,7 +220,7 @@ def where(call: Call) -> list[Step]:
 
 
 def _signed(graph: Graph, name: str) -> bool:
-    return graph.values[name].type == INT8
+    return name in graph.values and graph.values[name].type == INT8
 
 
 def _rounded(size: int, step: int) -> int:

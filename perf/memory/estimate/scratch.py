@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from export.graph.onnx_graph import attribute
-from perf.memory.estimate import convolution, quantized, recurrent
+from perf.memory.estimate import body, convolution, quantized, recurrent
 from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate.graph import ONNX_DOMAINS
 
@@ -74,9 +74,11 @@ KERNELS: Mapping[str, Kernel] = {
     "ConvTranspose": convolution.conv_transpose,
     "GRU": recurrent.gru,
     "Hardmax": _softmax,
+    "If": body.steps,
     "LRN": _lrn,
     "LSTM": recurrent.lstm,
     "LogSoftmax": _softmax,
+    "Loop": body.steps,
     "Max": _variadic,
     "Mean": _variadic,
     "Min": _variadic,
@@ -84,6 +86,7 @@ KERNELS: Mapping[str, Kernel] = {
     "QLinearMatMul": quantized.matrix,
     "RNN": recurrent.rnn,
     "Resize": _resize,
+    "Scan": body.steps,
     "Softmax": _softmax,
     "Sum": _variadic,
     "Where": _where,
