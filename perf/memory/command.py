@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
         pattern=arguments.pattern,
         rules=STRATEGIES[arguments.strategy],
     )
-    sizes, dims = _batches(arguments.batch), _dims(arguments.dims)
+    sizes, dims = _batches(arguments.batch), dims_of(arguments.dims)
     if arguments.format == "json":
         print(json.dumps(_document(model, sizes, dims), indent=2))
     else:
@@ -56,7 +56,8 @@ def _batches(text: str) -> Sequence[int]:
     return sizes
 
 
-def _dims(text: str) -> dict[str, int]:
+def dims_of(text: str) -> dict[str, int]:
+    """The sizes in a text such as `length=128,width=100`; raises `Mistake`."""
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
     if not all(name and size.isdecimal() and len(size) < 10 and int(size) for name, _, size in pairs):
         raise Mistake(

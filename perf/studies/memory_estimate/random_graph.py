@@ -34,6 +34,8 @@ class RandomGraph:
         self.net = Builder(seed)
         self.inputs = [Tensor(name=f"x{at}", dims=dims) for at, dims in enumerate(self.rng.sample(INPUTS, k=2))]
         self.tensors = list(self.inputs)
+        # Most graphs have only kernels that are known to the byte.
+        self.flows, self.unknown = self.rng.random() < 0.25, self.rng.random() < 0.1
 
     def grow(self, operators: int) -> None:
         """Add at least so many operators."""
@@ -282,6 +284,8 @@ def attention(graph: RandomGraph, source: Tensor) -> list[Tensor]:
 
 def branch(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     """An If by a value of the tensor: one branch has a constant matrix, the other one operator."""
+    if not graph.flows:
+        return binary(graph, source)
     net, width, wide = graph.net, source.dims[-1], graph.rng.choice([8, 64])
     largest = net.node("ReduceMax", source.name, keepdims=0)
     condition = net.node("Greater", largest, net.constant(np.float32(graph.rng.choice([-1e9, 1e9]))))
@@ -306,6 +310,8 @@ def branch(graph: RandomGraph, source: Tensor) -> list[Tensor]:
 
 def loop(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     """A Loop of a constant number of runs that changes a tensor, and may collect copies of it."""
+    if not graph.flows:
+        return unary(graph, source)
     net, trips = graph.net, graph.rng.choice([1, 3])
     tag, collects = f"l{len(net.nodes)}", graph.rng.random() < 0.5
     nodes = [
@@ -336,6 +342,8 @@ def loop(graph: RandomGraph, source: Tensor) -> list[Tensor]:
 
 def einsum(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     """A kernel whose memory is not known."""
+    if not graph.unknown:
+        return transpose(graph, source)
     letters = "abcd"[: len(source.dims) + 1]
     return graph.add("Einsum", source.name, dims=source.dims[::-1], equation=f"{letters}->a{letters[:0:-1]}")
 
