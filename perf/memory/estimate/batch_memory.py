@@ -196,7 +196,11 @@ class Model:
             maker = {name: node.op_type for node in self.graph.nodes for name in node.output}
             names = ", ".join(f"{name} of {maker[name]}" for name in shapes.unknown[:MAX_NAMED])
             more = ", ..." if len(shapes.unknown) > MAX_NAMED else ""
-            what = "on how often a Loop runs or on shapes that its body changes" if maker[shapes.unknown[0]] == "Loop" else "on the values of the input"
+            what = (
+                "on how often a Loop runs or on shapes that its body changes"
+                if maker[shapes.unknown[0]] == "Loop"
+                else "on the values of the input"
+            )
             raise Failure(
                 f"{self.graph.name}: the shapes of {len(shapes.unknown)} tensors depend {what} "
                 f"({names}{more}), so their bytes are unknown before a run. Measure this model instead."

@@ -163,5 +163,7 @@ def _ran(model: bytes, threads: int) -> Body | None:
     outputs = tuple(shapes[name] for name in graph.outputs)
     in_arena = sum(kept.bytes for kept in estimate.weights.arena)
     peak = max((boundary.peak for boundary in run.boundaries), default=in_arena)
-    sizes = tuple(prod(shape) * (graph.element_bytes(name) or 0) for name, shape in zip(graph.outputs, outputs, strict=True))
+    sizes = tuple(
+        prod(shape) * (graph.element_bytes(name) or 0) for name, shape in zip(graph.outputs, outputs, strict=True)
+    )
     return Body(peak=peak - in_arena, outputs=outputs, bytes=sizes)

@@ -10,23 +10,25 @@ from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, subgraphs
 
 NAMES = """
     Abs Acos Acosh Add AffineGrid And ArgMax ArgMin ArrayFeatureExtractor Asin Asinh Atan Atanh AveragePool
-    Binarizer BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu CenterCropPad
-    Clip Col2Im Concat ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum DepthToSpace DequantizeLinear Det Div Dropout
-    DynamicQuantizeLinear Elu Equal Erf Exp Expand EyeLike Flatten Floor GRU Gather GatherElements GatherND Gelu
-    Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample GroupNormalization HardSigmoid
-    HardSwish Hardmax Identity InstanceNormalization IsInf IsNaN LRN LSTM LabelEncoder LayerNormalization
-    LeakyRelu Less LessOrEqual Log LogSoftmax LpNormalization LpPool MatMul MatMulInteger Max MaxPool MaxUnpool Mean Min Mish
-    Mod Mul Neg NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear RMSNormalization RNN
-    Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd
-    ReduceSum ReduceSumSquare RegexFullMatch Relu Reshape ReverseSequence RotaryEmbedding Round STFT Scatter
-    ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax SoftmaxCrossEntropyLoss
-    Softplus Softsign SpaceToDepth Split Sqrt Squeeze StringConcat Sub Sum Swish Tan Tanh TensorScatter
-    TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
+    Binarizer BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Ceil Celu
+    CenterCropPad Clip Col2Im Concat ConstantOfShape Conv ConvInteger ConvTranspose Cos Cosh CumProd CumSum
+    DepthToSpace DequantizeLinear Det Div Dropout DynamicQuantizeLinear Elu Equal Erf Exp Expand EyeLike
+    Flatten Floor GRU Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater
+    GreaterOrEqual GridSample GroupNormalization HardSigmoid HardSwish Hardmax Identity InstanceNormalization
+    IsInf IsNaN LRN LSTM LabelEncoder LayerNormalization LeakyRelu Less LessOrEqual Log LogSoftmax
+    LpNormalization LpPool MatMul MatMulInteger Max MaxPool MaxUnpool Mean Min Mish Mod Mul Neg
+    NegativeLogLikelihoodLoss Not OneHot Or PRelu Pad Pow QLinearConv QLinearMatMul QuantizeLinear
+    RMSNormalization RNN Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean
+    ReduceMin ReduceProd ReduceSum ReduceSumSquare RegexFullMatch Relu Reshape ReverseSequence RotaryEmbedding
+    Round STFT Scatter ScatterElements ScatterND Selu Shape Shrink Sigmoid Sign Sin Sinh Size Slice Softmax
+    SoftmaxCrossEntropyLoss Softplus Softsign SpaceToDepth Split Sqrt Squeeze StringConcat Sub Sum Swish Tan
+    Tanh TensorScatter TfIdfVectorizer ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Upsample Where Xor
 """
 CHECKED = frozenset(NAMES.split())
 """Exact on all of their node tests in onnx that onnxruntime runs and whose shapes do not depend on values.
 
-`perf.studies.memory_estimate.operators` checks them."""
+`perf.studies.memory_estimate.operators` checks them. The tests of perf/memory check ConstantOfShape, whose shape is
+computed, and the int8 kernels on tensors of more sizes."""
 
 FUSED = frozenset(
     {

@@ -6,8 +6,8 @@ onnxruntime/core/providers/cpu/nn/conv_transpose.cc.
 
 from math import ceil, prod
 
-from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate import processor
+from perf.memory.estimate.call import Call, Scratch, Step
 
 FLOAT = 4
 # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD: one tile of 128 x 128.

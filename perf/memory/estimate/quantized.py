@@ -13,15 +13,15 @@ import onnx
 from onnx import numpy_helper
 
 from export.graph.onnx_graph import attribute
+from perf.memory.estimate import processor
 from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate.graph import Graph
-from perf.memory.estimate import processor
 
 INT8 = onnx.TensorProto.INT8
 FLOAT_BYTES, INT32_BYTES, POINTER_BYTES = 4, 4, 8
 # MLAS packs a matrix in groups of 16 columns with a sum each; the size is a multiple of a cache line.
 COLUMNS, LINE_BYTES = 16, 64
-# Filters that `MlasConvSym` takes: a multiple of 4 input channels, and of 8 output channels (4 with AVX-512), from 16 on.
+# `MlasConvSym` takes a multiple of 4 input channels, and from 16 on a multiple of 8 filters (4 with AVX-512).
 SYMMETRIC_INPUTS, SYMMETRIC_OUTPUTS = 4, 16
 # The index of the weight, of its zero point and of the other operand's zero point.
 MATRICES = {
@@ -31,6 +31,8 @@ MATRICES = {
     "QLinearMatMul": (3, 0),
     "QGemm": (3, 0),
 }
+KERNELS = frozenset({*MATRICES, "DynamicQuantizeLSTM", "QLinearConv"})
+"""The operators that pack their weights by processor."""
 CONV_WEIGHT, CONV_INPUT_ZERO, CONV_WEIGHT_ZERO = 3, 2, 5
 
 
@@ -51,7 +53,7 @@ def packed(graph: Graph, node: onnx.NodeProto) -> Iterator[Packed]:
     """The packed copies of the constants of an int8 node."""
     if node.op_type in MATRICES:
         yield from _packed_matrix(graph, node, *MATRICES[node.op_type])
-    elif node.op_type == "QLinearConv" and CONV_WEIGHT < len(node.input):
+    elif node.op_type == "QLinearConv" and len(node.input) > CONV_WEIGHT:
         yield from _packed_filter(graph, node)
     elif node.op_type == "DynamicQuantizeLSTM":
         for index in (1, 2):
@@ -74,7 +76,10 @@ def _packed_matrix(graph: Graph, node: onnx.NodeProto, index: int, operand: int)
 
 
 def gemm_bytes(rows: int, columns: int, *, signed: bool, left: bool = False) -> int:
-    """`MlasGemmPackBSize` in bytes: a matrix of `signed` values for a `left` operand of signed ones; 0 if not packed."""
+    """`MlasGemmPackBSize` in bytes; 0 if the matrix is not packed.
+
+    `signed` are the values of the matrix, `left` those of the other operand.
+    """
     depth = _depth(signed, left)
     if not depth:
         return 0
@@ -99,14 +104,18 @@ def _packed_filter(graph: Graph, node: onnx.NodeProto) -> Iterator[Packed]:
     filters, inputs, *kernel = tensor.dims
     groups = attribute(node, "group", 1)
     if size := _symmetric_bytes(graph, node):
-        yield Packed(index=CONV_WEIGHT, bytes=size, chunk=True)
+        yield Packed(index=KERNELS = frozenset({*MATRICES, "DynamicQuantizeLSTM", "QLinearConv"})
+"""The operators that pack their weights by processor."""
+CONV_WEIGHT, bytes=size, chunk=True)
         return
     size = 0
     if (inputs, filters) != (1, groups):
         left, signed = _signed(graph, node.input[0]), tensor.data_type == INT8
         size = groups * gemm_bytes(inputs * prod(kernel), filters // groups, signed=signed, left=left)
     scratch = prod(tensor.dims) // groups if size else 0
-    yield Packed(index=CONV_WEIGHT, bytes=size or prod(tensor.dims), scratch=scratch)
+    yield Packed(index=KERNELS = frozenset({*MATRICES, "DynamicQuantizeLSTM", "QLinearConv"})
+"""The operators that pack their weights by processor."""
+CONV_WEIGHT, bytes=size or prod(tensor.dims), scratch=scratch)
 
 
 def _symmetric_bytes(graph: Graph, node: onnx.NodeProto) -> int:

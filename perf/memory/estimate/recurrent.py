@@ -7,7 +7,10 @@ FLOAT = 4
 
 def lstm(call: Call) -> list[Step]:
     """The outputs, then computed but unused outputs, then the buffers of all directions."""
-    return [*call.outputs(), *(Scratch(bytes=size) for size in [*_lstm(call), *(size for _ in _sides(call) for size in _lengths(call))])]
+    return [
+        *call.outputs(),
+        *(Scratch(bytes=size) for size in [*_lstm(call), *(size for _ in _sides(call) for size in _lengths(call))]),
+    ]
 
 
 def quantized_lstm(call: Call) -> list[Step]:

@@ -92,7 +92,9 @@ def inferred(model: onnx.ModelProto) -> dict[str, Dims | None]:
 
 
 def _in_bodies(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    bodies = [attribute.g for node in graph.node for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
+    bodies = [
+        attribute.g for node in graph.node for attribute in node.attribute if attribute.type == AttributeProto.GRAPH
+    ]
     for body in bodies:
         yield from body.initializer
         yield from _in_bodies(body)

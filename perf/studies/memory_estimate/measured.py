@@ -69,4 +69,3 @@ def _boundary(event: NodeEvent) -> Boundary:
         operator=str(event.values["op_name"]),
         **{name: event.number(field) for name, field in FIELDS.items()},
     )
-

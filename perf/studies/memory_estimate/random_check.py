@@ -54,10 +54,15 @@ def check(seed: int) -> Outcome:
             [boundary for run in model.runs(shapes, most=most) for boundary in run.boundaries] for most in (False, True)
         )
     if not model.bounded and not model.unchecked:
-        wrong = [f"{one.field} {one.estimated}, measured {one.measured}, {one.operator} {one.node}" for one in mismatches(least, measured)]
+        wrong = [
+            f"{one.field} {one.estimated}, measured {one.measured}, {one.operator} {one.node}"
+            for one in mismatches(least, measured)
+        ]
         return Outcome(seed=seed, verdict="exact", wrong="; ".join(wrong[:3]))
     verdict = "at least" if model.unchecked else "between"
-    return Outcome(seed=seed, verdict=verdict, wrong=_outside(least[-1], measured[-1], None if model.unchecked else most[-1]))
+    return Outcome(
+        seed=seed, verdict=verdict, wrong=_outside(least[-1], measured[-1], None if model.unchecked else most[-1])
+    )
 
 
 def _outside(least: Boundary, measured: Boundary, most: Boundary | None) -> str:
@@ -75,8 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Check seeds and print the counts; exit code 1 if an estimate is wrong."""
     program = "python -m perf.studies.memory_estimate.random_check"
     parser = program_parser(program, __doc__, example="--seeds 500")
-    parser.add_argument("--seeds", type=whole_number(1, MOST_SEEDS), default=500, metavar="N", help="number of graphs (default: 500)")
-    parser.add_argument("--first", type=whole_number(0, MOST_SEEDS), default=0, metavar="SEED", help="the first seed (default: 0)")
+    parser.add_argument(
+        "--seeds", type=whole_number(1, MOST_SEEDS), default=500, metavar="N", help="number of graphs (default: 500)"
+    )
+    parser.add_argument(
+        "--first", type=whole_number(0, MOST_SEEDS), default=0, metavar="SEED", help="the first seed (default: 0)"
+    )
     arguments = parser.parse_args(argv)
     return guarded(lambda: _check_all(range(arguments.first, arguments.first + arguments.seeds)))
 

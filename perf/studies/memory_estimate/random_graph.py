@@ -15,6 +15,10 @@ from perf.studies.memory_estimate.zoo import FLOAT, INT64, Builder
 # Elements of a row: enough for several regions of an arena, and fast.
 MOST_ITEMS = 24_000
 INPUTS: Sequence[tuple[int, ...]] = ((3, 24, 24), (8, 16, 16), (16, 9, 13), (12, 32), (20, 16), (64,), (300,))
+UNARY = (
+    *("Abs", "Elu", "Erf", "HardSigmoid", "LeakyRelu", "Neg", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign"),
+    "Tanh",
+)
 Dims = tuple[int, ...]
 
 
@@ -62,7 +66,7 @@ class RandomGraph:
 
 def unary(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     """An operator of one input that keeps the shape."""
-    kind = graph.rng.choice("Abs Elu Erf HardSigmoid LeakyRelu Neg Relu Selu Sigmoid Softplus Softsign Tanh".split())
+    kind = graph.rng.choice(UNARY)
     return graph.add(kind, source.name, dims=source.dims)
 
 
@@ -348,9 +352,7 @@ def einsum(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     return graph.add("Einsum", source.name, dims=source.dims[::-1], equation=f"{letters}->a{letters[:0:-1]}")
 
 
-def _body(
-    nodes: Sequence[onnx.NodeProto], output: str, weights: Sequence[onnx.TensorProto] = ()
-) -> onnx.GraphProto:
+def _body(nodes: Sequence[onnx.NodeProto], output: str, weights: Sequence[onnx.TensorProto] = ()) -> onnx.GraphProto:
     return helper.make_graph(nodes, output, [], [helper.make_tensor_value_info(output, FLOAT, None)], weights)
 
 

@@ -34,7 +34,9 @@ def draws(path: Path, dims: Mapping[str, int] | None = None) -> Draws:
 def _values(name: str, kind: int | None, shape: Shape, seed: int) -> Array:
     dtype = None if kind is None else helper.tensor_dtype_to_np_dtype(kind)
     if dtype is None or dtype.kind not in "fiub":
-        raise Mistake(f'input "{name}" is neither of numbers nor of bools, so no values can be drawn. Name another file.')
+        raise Mistake(
+            f'input "{name}" is neither of numbers nor of bools, so no values can be drawn. Name another file.'
+        )
     rng = np.random.default_rng(seed)
     values: Array = (rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)).astype(dtype)
     return values
