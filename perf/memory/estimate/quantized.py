@@ -104,18 +104,14 @@ def _packed_filter(graph: Graph, node: onnx.NodeProto) -> Iterator[Packed]:
     filters, inputs, *kernel = tensor.dims
     groups = attribute(node, "group", 1)
     if size := _symmetric_bytes(graph, node):
-        yield Packed(index=KERNELS = frozenset({*MATRICES, "DynamicQuantizeLSTM", "QLinearConv"})
-"""The operators that pack their weights by processor."""
-CONV_WEIGHT, bytes=size, chunk=True)
+        yield Packed(index=CONV_WEIGHT, bytes=size, chunk=True)
         return
     size = 0
     if (inputs, filters) != (1, groups):
         left, signed = _signed(graph, node.input[0]), tensor.data_type == INT8
         size = groups * gemm_bytes(inputs * prod(kernel), filters // groups, signed=signed, left=left)
     scratch = prod(tensor.dims) // groups if size else 0
-    yield Packed(index=KERNELS = frozenset({*MATRICES, "DynamicQuantizeLSTM", "QLinearConv"})
-"""The operators that pack their weights by processor."""
-CONV_WEIGHT, bytes=size or prod(tensor.dims), scratch=scratch)
+    yield Packed(index=CONV_WEIGHT, bytes=size or prod(tensor.dims), scratch=scratch)
 
 
 def _symmetric_bytes(graph: Graph, node: onnx.NodeProto) -> int:
