@@ -106,8 +106,8 @@ check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	$(PY) -m serve.doctor model_repository --fail-on info
 
 image: vendor  ## build the container images (needs a Docker engine)
-	docker build --file docker/server.Dockerfile --build-arg RELEASE=$(RELEASE) --tag $(IMAGE)-server .
-	docker build --file docker/sdk.Dockerfile --build-arg RELEASE=$(RELEASE) --tag $(IMAGE)-sdk .
+	docker build --build-arg RELEASE=$(RELEASE) --file docker/server.Dockerfile --tag $(IMAGE)-server .
+	docker build --build-arg RELEASE=$(RELEASE) --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
 
 system:  ## install the Debian packages that some tests need, as root; without them these tests are skipped
 	@if ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ]; then \

@@ -56,7 +56,7 @@ def test_the_page_is_written_from_the_table() -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Answers like `ServerMetadata` of the HTTP front end in server, src/http_server.cc, in a version that was not run."""
+    """Answers like the HTTP front end (server, src/http_server.cc, server metadata) of a version that was not run."""
 
     version = ""
 
