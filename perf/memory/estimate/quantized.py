@@ -40,13 +40,14 @@ CONV_WEIGHT, CONV_INPUT_ZERO, CONV_WEIGHT_ZERO = 3, 2, 5
 class Packed:
     """The copy that a kernel packs of its input `index`; `chunk`: in the arena's bins, else reserved outside of them.
 
-    `scratch` are the bytes of a chunk that is allocated for the packing and then freed.
+    `scratch` are the bytes of a chunk that is allocated for the packing and then freed, `reserved_scratch` outside them.
     """
 
     index: int
     bytes: int
     chunk: bool = False
     scratch: int = 0
+    reserved_scratch: int = 0
 
 
 def packed(graph: Graph, node: onnx.NodeProto) -> Iterator[Packed]:
@@ -111,7 +112,7 @@ def _packed_filter(graph: Graph, node: onnx.NodeProto) -> Iterator[Packed]:
         left, signed = _signed(graph, node.input[0]), tensor.data_type == INT8
         size = groups * gemm_bytes(inputs * prod(kernel), filters // groups, signed=signed, left=left)
     scratch = prod(tensor.dims) // groups if size else 0
-    yield Packed(index=CONV_WEIGHT, bytes=size or prod(tensor.dims), scratch=scratch)
+    yield Packed(index=CONV_WEIGHT, bytes=size or prod(tensor.dims), reserved_scratch=scratch)
 
 
 def _symmetric_bytes(graph: Graph, node: onnx.NodeProto) -> int:

@@ -39,8 +39,11 @@ class Session:
         self.opset = graph.opset
         self.arena = _Arena(BfcArena(Device(), rules))
         self._patterns: dict[int, Pattern] = {}
+        packed = [self.arena.bfc.reserve(size) for size in weights.packed]
         for kept in (*weights.arena, *(weights.bodies if most else ())):
             self.arena.keep(kept)
+        for address in packed:
+            self.arena.bfc.free(address)
 
     def run(self, shapes: Mapping[str, Shape]) -> Timeline:
         """One run; `shapes` has all inputs and all outputs of nodes."""
@@ -67,10 +70,16 @@ class _Arena:
         self.requested = 0
 
     def keep(self, kept: Kept) -> None:
-        scratch = self.take(kept.scratch)
+        first = self._packing(kept.scratch, reserved=False)
         self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
         self.requested += kept.bytes
-        self.give(scratch)
+        for address in (*first, *self._packing(kept.reserved_scratch, reserved=True)):
+            self.bfc.free(address)
+
+    def _packing(self, size: int, *, reserved: bool) -> list[int]:
+        if not size:
+            return []
+        return [self.bfc.reserve(size) if reserved else self.bfc.allocate(size)]
 
     def take(self, size: int) -> _Block | None:
         if not size:

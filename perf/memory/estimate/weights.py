@@ -24,24 +24,27 @@ class Kept:
     """A constant or packed weight in the arena for the life of the session.
 
     It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk. `scratch` are the bytes of a chunk
-    that is allocated for the packing and then freed.
+    that is allocated for the packing and then freed, `reserved_scratch` of one outside the bins.
     """
 
     bytes: int
     reserved: bool = True
     scratch: int = 0
+    reserved_scratch: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """The memory of constants: in the `arena`, in order of allocation, and the bytes `outside`.
 
+    `packed` are the bytes of small constants that are in the arena until all kernels have packed theirs.
     `bodies` is what constants in the bodies of If, Loop and Scan take at most, in the arena or outside; their copies
     included. They take `bodies_least` at least.
     """
 
     arena: tuple[Kept, ...]
     outside: int
+    packed: tuple[int, ...] = ()
     bodies: tuple[Kept, ...] = ()
     bodies_least: int = 0
 
@@ -62,10 +65,13 @@ def weights(graph: Graph) -> Weights:
     read = {name for node in graph.nodes for name in inputs_of(node) if name not in _packed(graph, node)}
     sizes = [weight_bytes(tensor) for name, tensor in graph.weights.items() if name in read or name in graph.outputs]
     small = [Kept(bytes=size) for size in sizes if 0 < size <= SMALL_BYTES]
+    taken = {name for node in graph.loaded for name in _packed(graph, node)}
+    gone = [graph.weights[name] for name in taken if name not in read and name not in graph.outputs]
     plain, copies = _in_bodies(graph, graph.loaded)
     return Weights(
         arena=(*small, *packed),
         outside=sum(size for size in sizes if size > SMALL_BYTES),
+        packed=tuple(size for size in map(weight_bytes, gone) if 0 < size <= SMALL_BYTES),
         bodies=tuple(Kept(bytes=size, reserved=False) for size in (*plain, *copies) if size),
         bodies_least=sum(plain),
     )
@@ -81,7 +87,7 @@ def _in_bodies(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> tuple[list[int]
         packed = [kept for node in body.node for kept in _packed(inside, node).values()]
         deeper = _in_bodies(inside, body.node)
         plain += [*map(weight_bytes, body.initializer), *deeper[0]]
-        copies += [*(kept.bytes + kept.scratch for kept in packed), *deeper[1]]
+        copies += [*(kept.bytes + kept.scratch + kept.reserved_scratch for kept in packed), *deeper[1]]
     return plain, copies
 
 
@@ -96,7 +102,9 @@ def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
     sizes = _packed_bytes(node, {at: tuple(tensor.dims) for at, tensor in floats.items()})
     kept = {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in sizes}
     return kept | {
-        node.input[one.index]: Kept(bytes=one.bytes, reserved=not one.chunk, scratch=one.scratch)
+        node.input[one.index]: Kept(
+            bytes=one.bytes, reserved=not one.chunk, scratch=one.scratch, reserved_scratch=one.reserved_scratch
+        )
         for one in quantized.packed(graph, node)
     }
 
