@@ -40,7 +40,7 @@ CONV_WEIGHT, CONV_INPUT_ZERO, CONV_WEIGHT_ZERO = 3, 2, 5
 class Packed:
     """The copy that a kernel packs of its input `index`; `chunk`: in the arena's bins, else reserved outside of them.
 
-    `scratch` are the bytes of a chunk that is allocated for the packing and then freed, `reserved_scratch` outside them.
+    `scratch` are the bytes of a chunk that is allocated for the packing and then freed, `reserved_scratch` outside.
     """
 
     index: int
