@@ -108,7 +108,7 @@ def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> di
         "session_held_most": model.most_after(sizes, dims),
         "bounded": dict(sorted(model.bounded.items())),
         "unchecked": dict(sorted(model.unchecked.items())),
-        "exact": not model.bounded and not model.unchecked,
+        "exact": not model.bounded and not model.unchecked and len(model.orders) == 1,
         "note": limits.note(model, sizes[-1], dims),
     }
 

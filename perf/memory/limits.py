@@ -28,6 +28,11 @@ def _sentences(model: Model, batch: int, dims: Mapping[str, int]) -> Iterator[st
         yield f"The figures are lower estimates: the scratch memory of these kernels is unknown: {kernels}."
     if model.bounded:
         yield f"What these take depends on values, so the figures are the least and the most: {_listed(model.bounded)}."
+    if len(model.orders) > 1:
+        yield (
+            "onnxruntime runs these nodes in an order that differs from session to session; the figures are those of "
+            f"{len(model.orders)} orders."
+        )
     if not onnxruntime.__version__.startswith(f"{VERSION}."):
         yield (
             f"The rules are those of onnxruntime {VERSION}; with {onnxruntime.__version__}, which is installed, the "

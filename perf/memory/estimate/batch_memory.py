@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from perf.memory import greedy
@@ -101,6 +102,12 @@ class Model:
         graph = Graph.of(path, level)
         return cls(graph=graph, plan=plan(graph), weights=weights(graph), threads=threads, pattern=pattern, rules=rules)
 
+    @cached_property
+    def orders(self) -> tuple["Model", ...]:
+        """This model in several orders of execution, if its order differs from session to session; itself first."""
+        others = (replace(self, graph=graph, plan=plan(graph)) for graph in self.graph.orders()[1:])
+        return (self, *others)
+
     @property
     def bounded(self) -> dict[str, int]:
         """The number of nodes by operator of whose memory only a bound is known."""
@@ -128,20 +135,44 @@ class Model:
 
         The least if the estimate is not exact.
         """
-        runs = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]])
-        return runs[-1].boundaries[-1].held + self.weights.bytes - self._in_arena
+        return min(order._held_after(sizes, dims) for order in self.orders)
 
     def most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
         """The most bytes of `held_after`; None if unknown."""
-        if self.unchecked:
-            return None
-        if not self.bounded:
-            return self.held_after(sizes, dims)
-        last = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]], most=True)[-1].boundaries[-1]
-        return last.held + last.next_region + self.weights.outside
+        most = [order._most_after(sizes, dims) for order in self.orders]
+        return None if None in most else max(size for size in most if size is not None)
 
     def at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
         """The memory at one batch size; raises like `inputs` and `shapes`."""
+        first, *others = (order._at(batch, dims) for order in self.orders)
+        every = [first, *others]
+        mosts = [memory.most for memory in every if memory.most]
+        return replace(
+            first,
+            activations_peak=min(memory.activations_peak for memory in every),
+            arena_held=min(memory.arena_held for memory in every),
+            lower_bound=min(memory.lower_bound for memory in every),
+            most=first.most
+            and Most(
+                weights=first.most.weights,
+                activations_peak=max(most.activations_peak for most in mosts),
+                arena_held=max(most.arena_held for most in mosts),
+            ),
+        )
+
+    def _held_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int:
+        runs = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]])
+        return runs[-1].boundaries[-1].held + self.weights.bytes - self._in_arena
+
+    def _most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
+        if self.unchecked:
+            return None
+        if not self.bounded:
+            return self._held_after(sizes, dims)
+        last = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]], most=True)[-1].boundaries[-1]
+        return last.held + last.next_region + self.weights.outside
+
+    def _at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
         shapes = self.shapes(self.inputs(batch, dims))
         first, *later = self._settled(shapes)
         last = (later or [first])[-1].boundaries[-1]

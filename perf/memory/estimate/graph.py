@@ -1,7 +1,8 @@
 """A model as onnxruntime executes it: the nodes in order of execution, and the type and shape of every tensor."""
 
+import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from perf.memory.estimate.ort_format import Value
 # `sizeof(std::string)` of libstdc++; the characters of a long string are outside the arena.
 STRING_BYTES = 32
 ONNX_DOMAINS = ("", "ai.onnx")
+REORDERED = ("com.microsoft.nchwc", "ReorderOutput")
+# Orders of the nodes above that are tried.
+ORDERS = 4
 HALF_BYTE_TYPES = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 
 Shape = tuple[int, ...]
@@ -53,6 +57,23 @@ class Graph:
             outputs=tuple(value.name for value in graph.output),
             weights=weights,
         )
+
+    def orders(self) -> list["Graph"]:
+        """This graph, and others in orders of execution that another session may have.
+
+        onnxruntime numbers the nodes that end a blocked layout as they come out of a hash table of addresses
+        (`NchwcTransformerImpl::Finalize`), so each session may have another order. Some of them are tried.
+        """
+        places = [at for at, node in enumerate(self.loaded) if (node.domain, node.op_type) == REORDERED]
+        found = {tuple(map(first_output, self.nodes)): self}
+        for seed in range(ORDERS if len(places) > 1 else 0):
+            chosen = places[::-1] if seed == 0 else random.Random(seed).sample(places, k=len(places))
+            loaded = list(self.loaded)
+            for place, source in zip(places, chosen, strict=True):
+                loaded[place] = self.loaded[source]
+            nodes = tuple(_executed(loaded))
+            found.setdefault(tuple(map(first_output, nodes)), replace(self, loaded=tuple(loaded), nodes=nodes))
+        return list(found.values())
 
     @property
     def opset(self) -> int:

@@ -3,8 +3,8 @@
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import onnx
@@ -53,6 +53,9 @@ def check(seed: int) -> Outcome:
         least, most = (
             [boundary for run in model.runs(shapes, most=most) for boundary in run.boundaries] for most in (False, True)
         )
+    if not model.bounded and not model.unchecked and len(model.orders) > 1:
+        last = [order.runs(shapes)[-1].boundaries[-1] for order in model.orders]
+        return Outcome(seed=seed, verdict="by order", wrong=_outside(_end(last, min), measured[-1], _end(last, max)))
     if not model.bounded and not model.unchecked:
         wrong = [
             f"{one.field} {one.estimated}, measured {one.measured}, {one.operator} {one.node}"
@@ -63,6 +66,12 @@ def check(seed: int) -> Outcome:
     return Outcome(
         seed=seed, verdict=verdict, wrong=_outside(least[-1], measured[-1], None if model.unchecked else most[-1])
     )
+
+
+def _end(boundaries: Sequence[Boundary], choose: Callable[[Iterable[int]], int]) -> Boundary:
+    """The end of a session that has the least or the most of all."""
+    peak, held = (choose(getattr(boundary, field) for boundary in boundaries) for field in ("peak", "held"))
+    return replace(boundaries[0], peak=peak, held=held, next_region=0)
 
 
 def _outside(least: Boundary, measured: Boundary, most: Boundary | None) -> str:
