@@ -144,7 +144,8 @@ class Model:
 
     def at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
         """The memory at one batch size; raises like `inputs` and `shapes`."""
-        first, *others = (order._at(batch, dims) for order in self.orders)
+        shapes = self.shapes(self.inputs(batch, dims))
+        first, *others = (order._at(batch, shapes) for order in self.orders)
         every = [first, *others]
         mosts = [memory.most for memory in every if memory.most]
         return replace(
@@ -172,8 +173,7 @@ class Model:
         last = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]], most=True)[-1].boundaries[-1]
         return last.held + last.next_region + self.weights.outside
 
-    def _at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
-        shapes = self.shapes(self.inputs(batch, dims))
+    def _at(self, batch: int, shapes: Shapes) -> BatchMemory:
         first, *later = self._settled(shapes)
         last = (later or [first])[-1].boundaries[-1]
         node = self.graph.nodes[first.peak_node]
@@ -214,7 +214,8 @@ class Model:
 
     def least_bytes(self, inputs: Mapping[str, Shape]) -> int:
         """Bytes that one instance needs for these shapes, whatever the allocator: weights and lower bound."""
-        return self.weights.bytes + peak_bytes(self.buffers(self.shapes(inputs)))
+        shapes = self.shapes(inputs)
+        return self.weights.bytes + min(peak_bytes(order.buffers(shapes)) for order in self.orders)
 
     def _session(self, graph: Graph, plan: Plan, *, most: bool = False) -> Session:
         settings = {"threads": self.threads, "pattern": self.pattern, "most": most}

@@ -16,8 +16,8 @@ from perf.memory.estimate.ort_format import Value
 STRING_BYTES = 32
 ONNX_DOMAINS = ("", "ai.onnx")
 REORDERED = ("com.microsoft.nchwc", "ReorderOutput")
-# Orders of the nodes above that are tried.
-ORDERS = 4
+# Permutations of these nodes that are tried, and the most different orders of execution that are kept.
+TRIED_ORDERS, MOST_ORDERS = 16, 6
 HALF_BYTE_TYPES = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 
 Shape = tuple[int, ...]
@@ -66,14 +66,14 @@ class Graph:
         """
         places = [at for at, node in enumerate(self.loaded) if (node.domain, node.op_type) == REORDERED]
         found = {tuple(map(first_output, self.nodes)): self}
-        for seed in range(ORDERS if len(places) > 1 else 0):
+        for seed in range(TRIED_ORDERS if len(places) > 1 else 0):
             chosen = places[::-1] if seed == 0 else random.Random(seed).sample(places, k=len(places))
             loaded = list(self.loaded)
             for place, source in zip(places, chosen, strict=True):
                 loaded[place] = self.loaded[source]
             nodes = tuple(_executed(loaded))
             found.setdefault(tuple(map(first_output, nodes)), replace(self, loaded=tuple(loaded), nodes=nodes))
-        return list(found.values())
+        return list(found.values())[:MOST_ORDERS]
 
     @property
     def opset(self) -> int:
