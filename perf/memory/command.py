@@ -133,9 +133,9 @@ def _table(estimates: Sequence[BatchMemory]) -> Table:
     for memory in estimates:
         most = memory.most
         ranges = (
-            _range(memory.weights, most and most.weights),
-            _range(memory.activations_peak, most and most.activations_peak),
-            _range(memory.arena_held, most and most.arena_held),
+            _range(memory.weights, most.weights if most else None),
+            _range(memory.activations_peak, most.activations_peak if most else None),
+            _range(memory.arena_held, most.arena_held if most else None),
             _range(memory.held, memory.held_most),
         )
         plans = (f"{size / MIB:,.2f}" for size in (memory.lower_bound, memory.packed))

@@ -218,8 +218,9 @@ class Model:
         return self.weights.bytes + min(peak_bytes(order.buffers(shapes)) for order in self.orders)
 
     def _session(self, graph: Graph, plan: Plan, *, most: bool = False) -> Session:
-        settings = {"threads": self.threads, "pattern": self.pattern, "most": most}
-        return Session(graph, plan, self.weights, rules=self.rules, **settings)
+        return Session(
+            graph, plan, self.weights, threads=self.threads, rules=self.rules, pattern=self.pattern, most=most
+        )
 
     def shapes(self, inputs: Mapping[str, Shape]) -> Shapes:
         """The shape of every tensor; raises `Failure` if shapes depend on values of the input."""

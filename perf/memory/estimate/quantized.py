@@ -120,8 +120,8 @@ def _symmetric_bytes(graph: Graph, node: onnx.NodeProto) -> int:
     tensor = graph.weights.get(node.input[CONV_WEIGHT])
     if tensor is None or tensor.data_type != INT8 or _signed(graph, node.input[0]):
         return 0
-    zeros = graph.weights.get(node.input[CONV_WEIGHT_ZERO]), graph.weights.get(node.input[CONV_INPUT_ZERO])
-    if any(zero is None for zero in zeros) or numpy_helper.to_array(zeros[0]).any():
+    zero = graph.weights.get(node.input[CONV_WEIGHT_ZERO])
+    if zero is None or numpy_helper.to_array(zero).any() or node.input[CONV_INPUT_ZERO] not in graph.weights:
         return 0
     filters, inputs, *kernel = tensor.dims
     groups = attribute(node, "group", 1)

@@ -195,7 +195,7 @@ def quantized_conv(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     group = channels if graph.rng.random() < 0.3 else 1
     filters = channels if group > 1 else graph.rng.choice([8, 16, 20])
     weight = quantized_weight(graph, weights, filters, channels // group, side, side)
-    pads = {"pads": [side // 2] * 4, "group": group}
+    pads: dict[str, Any] = {"pads": [side // 2] * 4, "group": group}
     made = graph.net.node("Conv", quantized(graph, source.name, kind), weight, **pads)
     return [Tensor(name=quantized(graph, made, kind), dims=(filters, *source.dims[1:]))]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -68,7 +69,7 @@ def test_a_quantised_convolution_is_exact(
     values, weights = KINDS[kind]
     graph, source = graph_of(inside, 12, 10)
     weight = quantized_weight(graph, weights, filters, inside // group, side, side)
-    settings = {"group": group, "strides": [stride] * 2, "pads": [side // 2] * 4}
+    settings: dict[str, Any] = {"group": group, "strides": [stride] * 2, "pads": [side // 2] * 4}
     made = graph.net.node("Conv", quantized(graph, source.name, values), weight, **settings)
     exact(model_of(graph, quantized(graph, made, values)))
 
@@ -95,7 +96,7 @@ def test_products_in_int8_are_exact(dims: tuple[int, ...], exact: Callable[[onnx
     exact(model_of(graph, third.name))
 
 
-POOLS: dict[str, dict[str, object]] = {
+POOLS: dict[str, dict[str, Any]] = {
     "AveragePool": {"kernel_shape": [2, 2]},
     "GlobalAveragePool": {},
     "LeakyRelu": {"alpha": 0.1},
@@ -132,12 +133,12 @@ ROUND = ["s", "z", "s", "z"]
     ],
 )
 def test_an_operator_on_channels_last_is_exact(
-    operator: str, inputs: list[str], attributes: dict[str, object], tmp_path: Path
+    operator: str, inputs: list[str], attributes: dict[str, Any], tmp_path: Path
 ) -> None:
     constants = {"s": np.float32(0.02), "z": np.uint8(128), "c": np.ones((1, 9, 1), np.bool_)}
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
-        helper.make_node(operator, inputs, ["y"], domain=MICROSOFT, **attributes),  # type: ignore[arg-type]
+        helper.make_node(operator, inputs, ["y"], domain=MICROSOFT, **attributes),
     ]
     graph = helper.make_graph(
         nodes,
