@@ -39,11 +39,12 @@ class Session:
         self.opset = graph.opset
         self.arena = _Arena(BfcArena(Device(), rules))
         self._patterns: dict[int, Pattern] = {}
-        packed = [self.arena.bfc.reserve(size) for size in weights.packed]
-        for kept in (*weights.arena, *(weights.bodies if most else ())):
+        everything = (*weights.arena, *(weights.bodies if most else ()))
+        originals = {at: self.arena.bfc.reserve(kept.frees) for at, kept in enumerate(everything) if kept.frees}
+        for at, kept in enumerate(everything):
             self.arena.keep(kept)
-        for address in packed:
-            self.arena.bfc.free(address)
+            if at in originals:
+                self.arena.bfc.free(originals[at])
 
     def run(self, shapes: Mapping[str, Shape]) -> Timeline:
         """One run; `shapes` has all inputs and all outputs of nodes."""

@@ -24,27 +24,27 @@ class Kept:
     """A constant or packed weight in the arena for the life of the session.
 
     It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk. `scratch` are the bytes of a chunk
-    that is allocated for the packing and then freed, `reserved_scratch` of one outside the bins.
+    that is allocated for the packing and then freed, `reserved_scratch` of one outside the bins. `frees` are the bytes
+    of the small constant in the arena that it takes the place of.
     """
 
     bytes: int
     reserved: bool = True
     scratch: int = 0
     reserved_scratch: int = 0
+    frees: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
     """The memory of constants: in the `arena`, in order of allocation, and the bytes `outside`.
 
-    `packed` are the bytes of small constants that are in the arena until all kernels have packed theirs.
     `bodies` is what constants in the bodies of If, Loop and Scan take at most, in the arena or outside; their copies
     included. They take `bodies_least` at least.
     """
 
     arena: tuple[Kept, ...]
     outside: int
-    packed: tuple[int, ...] = ()
     bodies: tuple[Kept, ...] = ()
     bodies_least: int = 0
 
@@ -61,20 +61,28 @@ class Weights:
 
 def weights(graph: Graph) -> Weights:
     """The memory of a graph's constants; a constant that a kernel packed is freed unless another node reads it."""
-    packed = [kept for node in graph.loaded for kept in _packed(graph, node).values()]
+    copies_of = [one for node in graph.loaded for one in _packed(graph, node).items()]
     read = {name for node in graph.nodes for name in inputs_of(node) if name not in _packed(graph, node)}
     sizes = [weight_bytes(tensor) for name, tensor in graph.weights.items() if name in read or name in graph.outputs]
+    last = {name: at for at, (name, _) in enumerate(copies_of)}
+    packed = [
+        kept if last[name] != at or name in read or name in graph.outputs else replace(kept, frees=_small(graph, name))
+        for at, (name, kept) in enumerate(copies_of)
+    ]
     small = [Kept(bytes=size) for size in sizes if 0 < size <= SMALL_BYTES]
-    taken = {name for node in graph.loaded for name in _packed(graph, node)}
-    gone = [graph.weights[name] for name in taken if name not in read and name not in graph.outputs]
     plain, copies = _in_bodies(graph, graph.loaded)
     return Weights(
         arena=(*small, *packed),
         outside=sum(size for size in sizes if size > SMALL_BYTES),
-        packed=tuple(size for size in map(weight_bytes, gone) if 0 < size <= SMALL_BYTES),
         bodies=tuple(Kept(bytes=size, reserved=False) for size in (*plain, *copies) if size),
         bodies_least=sum(plain),
     )
+
+
+def _small(graph: Graph, name: str) -> int:
+    """Bytes of a constant that is in the arena until a kernel has packed it; 0 for one outside."""
+    size = weight_bytes(graph.weights[name])
+    return size if size <= SMALL_BYTES else 0
 
 
 def _in_bodies(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> tuple[list[int], list[int]]:
