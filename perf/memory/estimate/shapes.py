@@ -74,18 +74,18 @@ def _inferred(graph: Graph, fixed: onnx.ModelProto) -> Shapes:
 
 def _declare_loops(graph: Graph, fixed: onnx.ModelProto, shapes: Shapes) -> bool:
     """Declare the outputs of Loops whose bodies keep all shapes, which onnxruntime does not infer; whether of any."""
-    declared = {value.name for value in fixed.graph.value_info}
-    before = len(fixed.graph.value_info)
+    found: dict[str, Shape] = {}
     for node in graph.nodes:
-        names = [name for name in node.output if name in shapes.unknown and name not in declared]
-        if node.op_type != "Loop" or not names or not all(map(shapes.known.__contains__, filter(None, node.input))):
-            continue
-        call = Call(graph=graph, node=node, shapes=shapes.known, threads=1, opset=graph.opset)
-        found = dict(zip(node.output, loop_shapes(call) or (), strict=False))
-        for name in (name for name in names if name in found):
-            kind = graph.values[name].type
-            fixed.graph.value_info.append(helper.make_tensor_value_info(name, kind or 0, found[name]))
-    return len(fixed.graph.value_info) > before
+        unknown = any(name in shapes.unknown for name in node.output)
+        if node.op_type == "Loop" and unknown and all(name in shapes.known for name in node.input if name):
+            call = Call(graph=graph, node=node, shapes=shapes.known, threads=1, opset=graph.opset)
+            pairs = zip(node.output, loop_shapes(call) or (), strict=False)
+            found |= {name: shape for name, shape in pairs if name}
+    kept = [value for value in fixed.graph.value_info if value.name not in found]
+    del fixed.graph.value_info[:]
+    declared = [helper.make_tensor_value_info(name, graph.values[name].type or 0, found[name]) for name in found]
+    fixed.graph.value_info.extend([*kept, *declared])
+    return bool(found)
 
 
 def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:

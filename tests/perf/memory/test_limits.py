@@ -88,7 +88,7 @@ def test_the_constants_of_both_branches_are_in_the_bound(tmp_path: Path, capsys:
     )
 
 
-def _loop(net: Builder, body: list[onnx.NodeProto], count: str) -> str:
+def _loop(net: Builder, body: list[onnx.NodeProto], count: str, source: str = "x") -> str:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Identity", ["c"], ["k"]), *body],
@@ -96,7 +96,7 @@ def _loop(net: Builder, body: list[onnx.NodeProto], count: str) -> str:
         [value("i", INT64, []), value("c", BOOL, []), value("v", FLOAT, None)],
         [value("k", BOOL, []), value("o", FLOAT, None)],
     )
-    return net.node("Loop", count, "", "x", body=graph)
+    return net.node("Loop", count, "", source, body=graph)
 
 
 def test_a_loop_that_keeps_its_shapes_is_estimated_whatever_the_number_of_its_runs(tmp_path: Path) -> None:
@@ -104,6 +104,9 @@ def test_a_loop_that_keeps_its_shapes_is_estimated_whatever_the_number_of_its_ru
     count = net.node("Cast", net.node("ReduceMax", "x", keepdims=0), to=INT64)
     made = _loop(net, [helper.make_node("Tanh", ["v"], ["o"])], count)
     contains(saved(tmp_path, net, made), 4)
+    first = _loop(net, [helper.make_node("Neg", ["v"], ["o"])], count, made)
+    second = _loop(net, [helper.make_node("Exp", ["v"], ["o"])], count, first)
+    contains(saved(tmp_path, net, second), 4)
 
 
 def test_a_loop_that_changes_a_shape_is_refused_for_that_reason(
