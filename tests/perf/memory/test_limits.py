@@ -103,7 +103,6 @@ def test_a_loop_that_keeps_its_shapes_is_estimated_whatever_the_number_of_its_ru
     net = Builder()
     count = net.node("Cast", net.node("ReduceMax", "x", keepdims=0), to=INT64)
     made = _loop(net, [helper.make_node("Tanh", ["v"], ["o"])], count)
-    contains(saved(tmp_path, net, made), 4)
     first = _loop(net, [helper.make_node("Neg", ["v"], ["o"])], count, made)
     second = _loop(net, [helper.make_node("Exp", ["v"], ["o"])], count, first)
     contains(saved(tmp_path, net, second), 4)
