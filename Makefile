@@ -26,6 +26,7 @@ CONFIG  ?=
 P99_MS  ?= 50
 LOAD    ?= closed:16
 IMAGE   ?= triton-batching
+RELEASE ?= 24.10
 # Tests mostly wait for servers, so two more of them run at a time than there are cores. With more, tests of canaries and
 # targets see a machine that is too slow.
 WORKERS ?= $(shell n=$$(( $$(nproc) + 2 )); echo $$(( n < 8 ? n : 8 )))
@@ -105,8 +106,8 @@ check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	$(PY) -m serve.doctor model_repository --fail-on info
 
 image: vendor  ## build the container images (needs a Docker engine)
-	docker build --file docker/server.Dockerfile --tag $(IMAGE)-server .
-	docker build --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
+	docker build --build-arg RELEASE=$(RELEASE) --file docker/server.Dockerfile --tag $(IMAGE)-server .
+	docker build --build-arg RELEASE=$(RELEASE) --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
 
 system:  ## install the Debian packages that some tests need, as root; without them these tests are skipped
 	@if ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ]; then \

@@ -1,13 +1,16 @@
 # NVIDIA's client image, which holds perf_analyzer, with this project's clients. `make image`.
-FROM nvcr.io/nvidia/tritonserver:24.10-py3-sdk
+ARG RELEASE=24.10
+FROM nvcr.io/nvidia/tritonserver:${RELEASE}-py3-sdk
 
-# The image's Python is 3.10 and the project needs 3.11. A virtual environment leaves the image's own tools alone.
+# The project needs Python 3.11; that of the image is 3.10 up to release 24.10, and 3.12 after it. A virtual environment
+# leaves the image's own tools alone.
 # DL3008 wants versions: Ubuntu keeps only the newest build of a package, so a version here would soon not install.
 # hadolint ignore=DL3008
-RUN apt-get update \
-    && apt-get install --yes --no-install-recommends python3.11 python3.11-venv \
+RUN python=$(python3 -c "import sys; print('python3' if sys.version_info >= (3, 11) else 'python3.11')") \
+    && apt-get update \
+    && apt-get install --yes --no-install-recommends "$python" "$python-venv" \
     && rm -rf /var/lib/apt/lists/* \
-    && python3.11 -m venv /opt/triton-batching
+    && "$python" -m venv /opt/triton-batching
 ENV PATH=/opt/triton-batching/bin:$PATH
 
 WORKDIR /workspace/triton-batching

@@ -1,5 +1,7 @@
 # NVIDIA's tritonserver with this repository's models. `make export`, then `make image`.
-FROM nvcr.io/nvidia/tritonserver:24.10-py3
+# `--build-arg RELEASE=26.08` takes another release (serve/RELEASES.md); only 24.10 was run.
+ARG RELEASE=24.10
+FROM nvcr.io/nvidia/tritonserver:${RELEASE}-py3
 
 # Each 1/model.onnx comes from the build context: the image needs no torch and serves the very file that was proved.
 # Owned by the user below, so that it can read them whatever the rights of the files were here.

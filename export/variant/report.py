@@ -118,7 +118,9 @@ def memory(file: Path, sizes: Sequence[int]) -> Memory | str:
     if ran.returncode:
         return ran.stderr.strip()
     told = json.loads(ran.stdout)
-    return Memory(held={line["batch"]: line["held"] for line in told["batches"]}, bound=told["note"])
+    return Memory(
+        held={line["batch"]: line["held"] for line in told["batches"]}, bound="" if told["exact"] else told["note"]
+    )
 
 
 def later_stage(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

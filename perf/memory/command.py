@@ -9,6 +9,7 @@ from rich.progress import track
 from rich.table import Table
 
 from export.repository import remedy, served_file
+from perf.memory import limits
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
 from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
 from triton_batching.options import MOST_ROWS
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
         pattern=arguments.pattern,
         rules=STRATEGIES[arguments.strategy],
     )
-    sizes, dims = _batches(arguments.batch), _dims(arguments.dims)
+    sizes, dims = _batches(arguments.batch), dims_of(arguments.dims)
     if arguments.format == "json":
         print(json.dumps(_document(model, sizes, dims), indent=2))
     else:
@@ -55,7 +56,8 @@ def _batches(text: str) -> Sequence[int]:
     return sizes
 
 
-def _dims(text: str) -> dict[str, int]:
+def dims_of(text: str) -> dict[str, int]:
+    """The sizes in a text such as `length=128,width=100`; raises `Mistake`."""
     pairs = [pair.partition("=") for pair in text.split(",") if pair]
     if not all(name and size.isdecimal() and len(size) < 10 and int(size) for name, _, size in pairs):
         raise Mistake(
@@ -69,18 +71,19 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
     estimates = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
     console = terminal()
     console.print(_table(estimates))
-    console.print(f"One session that runs all of these sizes holds {model.held_after(sizes, dims) / MIB:,.2f} MiB.")
+    held = _range(model.held_after(sizes, dims), model.most_after(sizes, dims))
+    console.print(f"One session that runs all of these sizes holds {held} MiB.")
     console.print(_peak(estimates[-1]))
-    if note := _note(model):
+    if note := limits.note(model, sizes[-1], dims):
         console.print(note)
 
 
-def _note(model: Model) -> str:
-    """What the figures leave out; empty if nothing."""
-    if not model.unchecked:
-        return ""
-    kernels = ", ".join(f"{count} {operator}" for operator, count in sorted(model.unchecked.items()))
-    return f"The figures are lower estimates: the scratch memory of these kernels is unknown: {kernels}."
+def _range(least: int, most: int | None) -> str:
+    """A figure in MiB, with its upper bound if it is not exact."""
+    text = f"{least / MIB:,.2f}"
+    if most is None:
+        return f"{text} or more"
+    return text if most == least else f"{text} to {most / MIB:,.2f}"
 
 
 def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> dict[str, object]:
@@ -97,12 +100,29 @@ def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> di
                 "offset_plan": memory.packed,
                 "peak_node": memory.peak_node,
                 "live": [{"tensor": one.tensor, "bytes": one.bytes, "scratch": one.scratch} for one in memory.live],
+                "most": _most(memory),
             }
             for memory in (model.at(size, dims) for size in sizes)
         ],
         "session_held": model.held_after(sizes, dims),
+        "session_held_most": model.most_after(sizes, dims),
+        "bounded": dict(sorted(model.bounded.items())),
         "unchecked": dict(sorted(model.unchecked.items())),
-        "note": _note(model),
+        "exact": not model.bounded and not model.unchecked and len(model.orders) == 1,
+        "note": limits.note(model, sizes[-1], dims),
+    }
+
+
+def _most(memory: BatchMemory) -> dict[str, int | None] | None:
+    """The upper bounds of a batch size; None if unknown."""
+    if memory.most is None:
+        return None
+    most = memory.most
+    return {
+        "weights": most.weights,
+        "activations": most.activations_peak,
+        "arena_held": most.arena_held,
+        "held": memory.held_most,
     }
 
 
@@ -111,13 +131,21 @@ def _table(estimates: Sequence[BatchMemory]) -> Table:
     for column in ("batch", "weights", "activations", "arena holds", "all", "lower bound", "offset plan", "would save"):
         table.add_column(column, justify="right")
     for memory in estimates:
-        sizes = (
-            *(memory.weights, memory.activations_peak, memory.arena_held, memory.held),
-            *(memory.lower_bound, memory.packed),
+        most = memory.most
+        ranges = (
+            _range(memory.weights, most.weights if most else None),
+            _range(memory.activations_peak, most.activations_peak if most else None),
+            _range(memory.arena_held, most.arena_held if most else None),
+            _range(memory.held, memory.held_most),
         )
+        plans = (f"{size / MIB:,.2f}" for size in (memory.lower_bound, memory.packed))
         saved = 1 - memory.packed / memory.arena_held if memory.arena_held else 0
-        table.add_row(str(memory.batch), *(f"{size / MIB:,.2f}" for size in sizes), f"{saved:.0%}")
+        table.add_row(str(memory.batch), *ranges, *plans, f"{saved:.0%}" if _is_exact(memory) else "")
     return table
+
+
+def _is_exact(memory: BatchMemory) -> bool:
+    return memory.held_most == memory.held
 
 
 def _peak(memory: BatchMemory) -> Table:

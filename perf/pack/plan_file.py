@@ -154,7 +154,8 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
         )
     estimate = MemoryModel.of(file)
     sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
-    held_bytes = [float(estimate.at(size, {}).held) for size in sizes]
+    memories = [estimate.at(size, {}) for size in sizes]
+    held_bytes = [float(memory.held if memory.held_most is None else memory.held_most) for memory in memories]
     return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(held_bytes, max)))
 
 

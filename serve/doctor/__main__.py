@@ -35,7 +35,8 @@ def parser() -> argparse.ArgumentParser:
     """The command line."""
     commands = program_parser("python -m serve.doctor", __doc__, example=EXAMPLE)
     commands.add_argument("paths", nargs="*", type=Path, metavar="PATH")
-    commands.add_argument("--target", default="24.10", metavar="YY.MM", help="release of tritonserver (default: 24.10)")
+    target_help = "release of tritonserver (default: that of the server of --live, else 24.10)"
+    commands.add_argument("--target", metavar="YY.MM", help=target_help)
     commands.add_argument("--format", choices=FORMATS, default="text")
     commands.add_argument(
         "--select", metavar="CODES", help="only these rules: codes or their beginnings, as in B2,L003"

@@ -17,7 +17,9 @@ from serve.doctor.rule import DROPPED, GROUPS, MERGED, Rule
 from serve.doctor.rules import all_rules
 from serve.doctor.rules_page import explanation
 from serve.doctor.target import Target, release
+from triton_batching import releases
 from triton_batching.options import refuse_unused
+from triton_batching.releases import Release
 from triton_batching.terminal import Mistake, terminal
 
 
@@ -127,10 +129,21 @@ def _current(code: str) -> str:
     return MERGED.get(code, code)
 
 
+def _release(arguments: argparse.Namespace) -> Release:
+    """The release that is named, else that of the running server, else the one that was measured."""
+    if arguments.target is not None:
+        return release(arguments.target)
+    if arguments.live is None:
+        return releases.MEASURED
+    from serve.doctor.live import running_release  # nothing else needs a server
+
+    return running_release(arguments.live) or releases.MEASURED
+
+
 def _target(arguments: argparse.Namespace) -> Target:
     gigabytes = arguments.memory_gb
     return Target(
-        release=release(arguments.target),
+        release=_release(arguments),
         cores=arguments.cores,
         gpus=arguments.gpus,
         memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),

@@ -14,7 +14,8 @@ from serve.doctor.finding import Finding, Position
 from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Rule
 from serve.management import api, loaded
-from triton_batching import machine
+from triton_batching import machine, releases
+from triton_batching.releases import Release
 from triton_batching.terminal import Mistake
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -125,3 +126,12 @@ def _cpu_s(port: str) -> float | None:
 def _cleaned(line: str) -> str:
     """The message of a log line without time and place."""
     return re.sub(r"^\S+ \S+ \d+ \S+\] ?", "", line).strip().strip('"')[:500]
+
+
+def running_release(url: str) -> Release | None:
+    """The release of the server at `url`, by its version; None if unknown. Raises `Mistake` if it does not answer."""
+    try:
+        told = api.call(url.removeprefix("http://").rstrip("/"), "", timeout_s=TIMEOUT_S)
+    except api.ServerError as error:
+        raise Mistake(f"--live: {error}") from error
+    return releases.of_version(str(told.get("version", "")))

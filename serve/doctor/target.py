@@ -3,6 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from triton_batching import releases
+from triton_batching.releases import Release
 from triton_batching.terminal import Mistake
 
 
@@ -14,7 +16,7 @@ class Target:
     the server is started with --cache-config. `rate_limit`: whether it is started with --rate-limit=execution_count.
     """
 
-    release: tuple[int, int] = (24, 10)
+    release: Release = releases.MEASURED
     cores: int | None = None
     gpus: int | None = None
     memory_bytes: int | None = None
@@ -25,10 +27,10 @@ class Target:
     @property
     def release_name(self) -> str:
         """The release as NVIDIA writes it: 24.10."""
-        return f"{self.release[0]}.{self.release[1]:02d}"
+        return releases.written(self.release)
 
 
-def release(text: str) -> tuple[int, int]:
+def release(text: str) -> Release:
     """(24, 10) from "24.10"; raises `Mistake` for anything else."""
     match = re.fullmatch(r"(\d\d)\.(\d\d)", text.strip())
     if match is None or not 1 <= int(match[2]) <= 12:

@@ -18,6 +18,7 @@ import yaml
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from serve.installation import find
+from triton_batching import releases
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -48,16 +49,16 @@ def copied(path: Path) -> list[str]:
 
 def services() -> dict[str, Any]:
     """The services of compose.yaml when nothing is set in the environment."""
-    text = re.sub(r"\$\{\w+:-(\w*)\}", r"\1", COMPOSE[0].read_text())
+    text = re.sub(r"\$\{\w+:-([\w.]*)\}", r"\1", COMPOSE[0].read_text())
     assert "${" not in text
     loaded: dict[str, Any] = yaml.safe_load(text)["services"]
     return loaded
 
 
-def started(*models: str, secret: str = "") -> list[str]:
+def started(*models: str, secret: str = "", release: str = "24.10") -> list[str]:
     """The command that docker/serve.sh becomes in the image, printed in place of run."""
     script = (DOCKER / "serve.sh").read_text().replace("exec /opt/nvidia", "printf '%s\\n' /opt/nvidia")
-    environment = os.environ | {"TRITON_ADMIN_SECRET": secret}
+    environment = os.environ | {"TRITON_ADMIN_SECRET": secret, "NVIDIA_TRITON_SERVER_VERSION": release}
     command = ["sh", "-c", script, "serve.sh", *models]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
 
@@ -206,14 +207,26 @@ def test_images_are_of_one_release_or_of_debian() -> None:
     bases = {name: arguments(path, "FROM") for name, path in DOCKERFILES.items()}
     assert bases.pop("debian.Dockerfile") == ["$BASE"]
     assert arguments(DOCKERFILES["debian.Dockerfile"], "ARG")[0] == "BASE=debian:bookworm-slim"
-    releases = {}
-    for name, (image,) in bases.items():
-        releases[name] = re.fullmatch(r"nvcr\.io/nvidia/tritonserver:(\d\d\.\d\d)-py3(-sdk)?", image)
-    server, sdk = releases["server.Dockerfile"], releases["sdk.Dockerfile"]
-    assert server is not None
-    assert sdk is not None
-    assert (server[1], server[2], sdk[2]) == (sdk[1], None, "-sdk")
-    assert f"release {server[1]}" in (DOCKER / "README.md").read_text()
+    assert bases == {
+        "server.Dockerfile": ["nvcr.io/nvidia/tritonserver:${RELEASE}-py3"],
+        "sdk.Dockerfile": ["nvcr.io/nvidia/tritonserver:${RELEASE}-py3-sdk"],
+    }
+    release = releases.written(releases.MEASURED)
+    for name in bases:
+        assert arguments(DOCKERFILES[name], "ARG")[0] == f"RELEASE={release}"
+    for service in services().values():
+        assert service["build"]["args"] == {"RELEASE": release}
+    assert f"RELEASE ?= {release}\n" in (DOCKER.parent / "Makefile").read_text()
+    assert f"release {release}" in (DOCKER / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("release", "given"), [("24.10", False), ("25.12", False), ("26.04", True), ("26.08", True)])
+def test_a_server_that_refuses_shared_memory_by_itself_is_told_to_allow_it(release: str, given: bool) -> None:
+    command = started("--load-model=x", release=release)
+    assert ("--allow-client-shm=true" in command) is given
+    assert command[-1] == "--load-model=x"
+    year, month = map(int, release.split("."))
+    assert releases.has("client_shared_memory", (year, month)) is given
 
 
 def test_compose_and_the_image_have_the_same_health_check() -> None:

@@ -62,6 +62,11 @@ class BfcArena(Allocator):
         """Bytes taken from the device, reservations included (onnxruntime's `total_allocated_bytes`)."""
         return self.device.held_bytes
 
+    @property
+    def next_region_bytes(self) -> int:
+        """The size of the next region, if the request fits."""
+        return self._next_region_bytes if self.rules.doubling else self.in_use_bytes
+
     def allocate(self, size: int) -> int:
         """The best-fitting chunk, else a new region; a chunk is split if it would waste half or `max_dead_bytes`."""
         need = rounded(size, self.rules.step_bytes)

@@ -2,18 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from perf.memory import greedy
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
 from perf.memory.allocators.device import rounded
-from perf.memory.estimate.checked import unchecked
+from perf.memory.estimate.checked import bounded, unchecked
 from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.ort_format import Value
 from perf.memory.estimate.planner import Plan, plan
 from perf.memory.estimate.shapes import Shapes, infer, inputs_at
 from perf.memory.estimate.simulated import Session
-from perf.memory.estimate.timeline import Lifetime, Timeline
+from perf.memory.estimate.timeline import Boundary, Lifetime, Timeline
 from perf.memory.estimate.weights import Weights, weights
 from perf.memory.greedy import Buffer, peak_bytes
 from triton_batching.terminal import Failure
@@ -33,6 +34,15 @@ class LiveTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Most:
+    """The most bytes that three figures of a `BatchMemory` can be; equal to them if they are exact."""
+
+    weights: int
+    activations_peak: int
+    arena_held: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchMemory:
     """Bytes at batch size `batch`, in a fresh session whose arena has stopped growing.
 
@@ -43,6 +53,7 @@ class BatchMemory:
     `packed`: the height of an offset plan of the same tensors (greedy by size).
     `peak_node`: the operator and name of the node that runs at the peak of the first run.
     `live`: the tensors that are live then, the largest first.
+    `most`: the upper bounds; None if kernels are unknown. If figures are not exact, the others are the least.
     """
 
     batch: int
@@ -53,11 +64,17 @@ class BatchMemory:
     packed: int
     peak_node: str
     live: tuple[LiveTensor, ...]
+    most: Most | None
 
     @property
     def held(self) -> int:
-        """Bytes that the process holds for one instance of the model."""
+        """Bytes that the process holds for one instance of the model; the least if that is not exact."""
         return self.weights + self.arena_held
+
+    @property
+    def held_most(self) -> int | None:
+        """The most bytes that it holds; None if unknown."""
+        return self.most.weights + self.most.arena_held if self.most else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +102,17 @@ class Model:
         graph = Graph.of(path, level)
         return cls(graph=graph, plan=plan(graph), weights=weights(graph), threads=threads, pattern=pattern, rules=rules)
 
+    @cached_property
+    def orders(self) -> tuple["Model", ...]:
+        """This model in several orders of execution, if its order differs from session to session; itself first."""
+        others = (replace(self, graph=graph, plan=plan(graph)) for graph in self.graph.orders()[1:])
+        return (self, *others)
+
+    @property
+    def bounded(self) -> dict[str, int]:
+        """The number of nodes by operator of whose memory only a bound is known."""
+        return bounded(self.graph)
+
     @property
     def unchecked(self) -> dict[str, int]:
         """The number of nodes by operator with unknown scratch memory; with any, all figures are lower estimates."""
@@ -94,43 +122,105 @@ class Model:
         """The shapes of the inputs at one batch size; raises `Mistake` like `inputs_at`."""
         return inputs_at(self.graph, batch, dims)
 
-    def runs(self, inputs: Sequence[Mapping[str, Shape]]) -> list[Timeline]:
-        """Simulated runs of one session, one per item of `inputs`; raises like `shapes`."""
-        session = self._session(self.graph, self.plan)
+    def runs(self, inputs: Sequence[Mapping[str, Shape]], *, most: bool = False) -> list[Timeline]:
+        """Simulated runs of one session, one per item of `inputs`; raises like `shapes`.
+
+        With `most` all kernels take the most of their bounds, else the least.
+        """
+        session = self._session(self.graph, self.plan, most=most)
         return [session.run(self.shapes(shapes).known) for shapes in inputs]
 
     def held_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int:
-        """Bytes held, weights included, after one session has run each of these batch sizes twice in turn."""
-        runs = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]])
-        return runs[-1].boundaries[-1].held + self.weights.outside
+        """Bytes held, weights included, after one session has run each of these batch sizes twice in turn.
+
+        The least if the estimate is not exact.
+        """
+        return min(order._held_after(sizes, dims) for order in self.orders)
+
+    def most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
+        """The most bytes of `held_after`; None if unknown."""
+        most = [order._most_after(sizes, dims) for order in self.orders]
+        return None if None in most else max(size for size in most if size is not None)
 
     def at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
         """The memory at one batch size; raises like `inputs` and `shapes`."""
         shapes = self.shapes(self.inputs(batch, dims))
-        session = self._session(self.graph, self.plan)
-        # The second run is the first that follows the memory pattern; all later runs are like it.
-        first, *later = [session.run(shapes.known) for _ in range(1 + self.pattern)]
+        first, *others = (order._at(batch, shapes) for order in self.orders)
+        every = [first, *others]
+        mosts = [memory.most for memory in every if memory.most]
+        return replace(
+            first,
+            activations_peak=min(memory.activations_peak for memory in every),
+            arena_held=min(memory.arena_held for memory in every),
+            lower_bound=min(memory.lower_bound for memory in every),
+            most=first.most
+            and Most(
+                weights=first.most.weights,
+                activations_peak=max(most.activations_peak for most in mosts),
+                arena_held=max(most.arena_held for most in mosts),
+            ),
+        )
+
+    def _held_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int:
+        runs = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]])
+        return runs[-1].boundaries[-1].held + self.weights.bytes - self._in_arena
+
+    def _most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
+        if self.unchecked:
+            return None
+        if not self.bounded:
+            return self._held_after(sizes, dims)
+        last = self.runs([self.inputs(size, dims) for size in [*sizes, *sizes]], most=True)[-1].boundaries[-1]
+        return last.held + last.next_region + self.weights.outside
+
+    def _at(self, batch: int, shapes: Shapes) -> BatchMemory:
+        first, *later = self._settled(shapes)
         last = (later or [first])[-1].boundaries[-1]
-        in_arena = sum(kept.bytes for kept in self.weights.arena)
         node = self.graph.nodes[first.peak_node]
         buffers = self.buffers(shapes)
         return BatchMemory(
             batch=batch,
             weights=self.weights.bytes,
-            activations_peak=last.peak - in_arena,
-            arena_held=last.held - in_arena,
+            activations_peak=last.peak - self._in_arena,
+            arena_held=last.held - self._in_arena,
             lower_bound=peak_bytes(buffers),
             packed=greedy.plan(buffers).height,
             peak_node=f"{node.op_type} {node.name}".strip(),
             live=tuple(self._live(first)),
+            most=self._most(shapes, last),
+        )
+
+    @property
+    def _in_arena(self) -> int:
+        return sum(kept.bytes for kept in self.weights.arena)
+
+    def _settled(self, shapes: Shapes, *, most: bool = False) -> list[Timeline]:
+        """Runs until the arena stops growing: the second is the first that follows the memory pattern."""
+        session = self._session(self.graph, self.plan, most=most)
+        return [session.run(shapes.known) for _ in range(1 + self.pattern)]
+
+    def _most(self, shapes: Shapes, exact: Boundary) -> Most | None:
+        """The upper bounds. What a bound leaves open can make the arena take one region more."""
+        if self.unchecked:
+            return None
+        last = self._settled(shapes, most=True)[-1].boundaries[-1] if self.bounded else exact
+        more = last.next_region if self.bounded else 0
+        kept = self._in_arena + (sum(kept.bytes for kept in self.weights.bodies) if self.bounded else 0)
+        return Most(
+            weights=self.weights.most_bytes,
+            activations_peak=last.peak - kept,
+            arena_held=last.held + more - kept,
         )
 
     def least_bytes(self, inputs: Mapping[str, Shape]) -> int:
         """Bytes that one instance needs for these shapes, whatever the allocator: weights and lower bound."""
-        return self.weights.bytes + peak_bytes(self.buffers(self.shapes(inputs)))
+        shapes = self.shapes(inputs)
+        return self.weights.bytes + min(peak_bytes(order.buffers(shapes)) for order in self.orders)
 
-    def _session(self, graph: Graph, plan: Plan) -> Session:
-        return Session(graph, plan, self.weights, threads=self.threads, rules=self.rules, pattern=self.pattern)
+    def _session(self, graph: Graph, plan: Plan, *, most: bool = False) -> Session:
+        return Session(
+            graph, plan, self.weights, threads=self.threads, rules=self.rules, pattern=self.pattern, most=most
+        )
 
     def shapes(self, inputs: Mapping[str, Shape]) -> Shapes:
         """The shape of every tensor; raises `Failure` if shapes depend on values of the input."""
@@ -139,8 +229,13 @@ class Model:
             maker = {name: node.op_type for node in self.graph.nodes for name in node.output}
             names = ", ".join(f"{name} of {maker[name]}" for name in shapes.unknown[:MAX_NAMED])
             more = ", ..." if len(shapes.unknown) > MAX_NAMED else ""
+            what = (
+                "on how often a Loop runs or on shapes that its body changes"
+                if maker[shapes.unknown[0]] == "Loop"
+                else "on the values of the input"
+            )
             raise Failure(
-                f"{self.graph.name}: the shapes of {len(shapes.unknown)} tensors depend on the values of the input "
+                f"{self.graph.name}: the shapes of {len(shapes.unknown)} tensors depend {what} "
                 f"({names}{more}), so their bytes are unknown before a run. Measure this model instead."
             )
         return shapes

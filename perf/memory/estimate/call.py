@@ -19,10 +19,14 @@ class Output:
 
 @dataclass(frozen=True, kw_only=True)
 class Scratch:
-    """The kernel allocates `bytes` of scratch, then frees the scratch of its step `frees`; the rest at its end."""
+    """The kernel allocates `bytes` of scratch, then frees the scratch of its step `frees`; the rest at its end.
+
+    If only a bound is known, `bytes` is the least and `most` the most.
+    """
 
     bytes: int
     frees: int | None = None
+    most: int | None = None
 
 
 Step = Output | Scratch

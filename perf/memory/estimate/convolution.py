@@ -6,8 +6,8 @@ onnxruntime/core/providers/cpu/nn/conv_transpose.cc.
 
 from math import ceil, prod
 
+from perf.memory.estimate import processor
 from perf.memory.estimate.call import Call, Scratch, Step
-from triton_batching.machine import cpu_flags
 
 FLOAT = 4
 # MLAS_CONV_WORKING_BUFFER_SIZE_PER_THREAD: one tile of 128 x 128.
@@ -62,7 +62,7 @@ def _doubling(call: Call, filters: int) -> bool:
 
     `MlasConvDepthwiseMultiplier2CHWKernel7x7S2Avx512F`; the estimate is for the CPU of this machine.
     """
-    fits = "avx512f" in cpu_flags() and filters == 2 and tuple(call.shape(1)[1:]) == (1, 7, 7)
+    fits = "avx512f" in processor.flags() and filters == 2 and tuple(call.shape(1)[1:]) == (1, 7, 7)
     return fits and call.attribute("strides", [1, 1]) == [2, 2] and set(_pads(call)) == {3}
 
 

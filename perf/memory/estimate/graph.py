@@ -1,7 +1,8 @@
 """A model as onnxruntime executes it: the nodes in order of execution, and the type and shape of every tensor."""
 
+import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from perf.memory.estimate.ort_format import Value
 # `sizeof(std::string)` of libstdc++; the characters of a long string are outside the arena.
 STRING_BYTES = 32
 ONNX_DOMAINS = ("", "ai.onnx")
+REORDERED = ("com.microsoft.nchwc", "ReorderOutput")
+# Permutations of these nodes that are tried, and the most different orders of execution that are kept.
+TRIED_ORDERS, MOST_ORDERS = 16, 6
 HALF_BYTE_TYPES = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 
 Shape = tuple[int, ...]
@@ -54,6 +58,28 @@ class Graph:
             weights=weights,
         )
 
+    def orders(self) -> list["Graph"]:
+        """This graph, and others in orders of execution that another session may have.
+
+        onnxruntime numbers the nodes that end a blocked layout as they come out of a hash table of addresses
+        (`NchwcTransformerImpl::Finalize`), so each session may have another order. Some of them are tried.
+        """
+        places = [at for at, node in enumerate(self.loaded) if (node.domain, node.op_type) == REORDERED]
+        found = {tuple(map(first_output, self.nodes)): self}
+        for seed in range(TRIED_ORDERS if len(places) > 1 else 0):
+            chosen = places[::-1] if seed == 0 else random.Random(seed).sample(places, k=len(places))
+            loaded = list(self.loaded)
+            for place, source in zip(places, chosen, strict=True):
+                loaded[place] = self.loaded[source]
+            nodes = tuple(_executed(loaded))
+            found.setdefault(tuple(map(first_output, nodes)), replace(self, loaded=tuple(loaded), nodes=nodes))
+        return list(found.values())[:MOST_ORDERS]
+
+    @property
+    def opset(self) -> int:
+        """The version of ONNX's own operators."""
+        return next(entry.version for entry in self.model.opset_import if entry.domain in ONNX_DOMAINS)
+
     def element_bytes(self, name: str) -> int | None:
         """Bytes of one element of a tensor; None for other values."""
         kind = self.values[name].type
@@ -88,7 +114,7 @@ def first_output(node: onnx.NodeProto) -> str:
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
     """The inputs of a node and of its subgraphs; '' for an absent optional input."""
-    return [*node.input, *(name for graph in subgraphs(node) for name in _outer_names(graph))]
+    return [*node.input, *(name for graph in subgraphs(node) for name in outer_names(graph))]
 
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
@@ -96,7 +122,8 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return [attribute.g for attribute in node.attribute if attribute.type == AttributeProto.GRAPH]
 
 
-def _outer_names(graph: onnx.GraphProto) -> list[str]:
+def outer_names(graph: onnx.GraphProto) -> list[str]:
+    """What a branch or body reads from outside, bodies within it included."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     own |= {name for node in graph.node for name in node.output}
     taken = dict.fromkeys(name for node in graph.node for name in inputs_of(node))

@@ -84,8 +84,9 @@ class _Planner:
         return None
 
     def _reusable_buffer(self, name: str) -> str | None:
+        """A freed buffer of the size of `name`. An output that no node reads always has a buffer of its own."""
         value = self.graph.values[name]
-        if not self.reuse or value.type is None or not value.dims:
+        if not self.reuse or value.type is None or not value.dims or self.uses[name] == 1:
             return None
         for at, buffer in enumerate(self.free):
             if self._same_size(buffer, name):

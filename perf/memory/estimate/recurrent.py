@@ -7,6 +7,23 @@ FLOAT = 4
 
 def lstm(call: Call) -> list[Step]:
     """The outputs, then computed but unused outputs, then the buffers of all directions."""
+    return [
+        *call.outputs(),
+        *(Scratch(bytes=size) for size in [*_lstm(call), *(size for _ in _sides(call) for size in _lengths(call))]),
+    ]
+
+
+def quantized_lstm(call: Call) -> list[Step]:
+    """`DynamicQuantizeLSTM`: for each direction also the inputs in int8, and the sums of one step in int32."""
+    length, rows, width = call.shape(0)
+    hidden = call.attribute("hidden_size")
+    inputs, sums = max(length * rows * width, rows * hidden), 4 * 4 * rows * hidden
+    sizes = [*_lstm(call), *(size for _ in _sides(call) for size in (*_lengths(call), inputs, sums))]
+    return [*call.outputs(), *(Scratch(bytes=size) for size in sizes)]
+
+
+def _lstm(call: Call) -> list[int]:
+    """Bytes of the computed but unused outputs, and of the buffers of all directions."""
     length, rows, width = call.shape(0)
     hidden = call.attribute("hidden_size")
     sides = _sides(call)
@@ -15,8 +32,12 @@ def lstm(call: Call) -> list[Step]:
         floats += [hidden, hidden, rows * hidden, rows * hidden, rows * hidden, 4 * hidden * rows * length]
         floats += [hidden] * 4 if call.has(3) else []
         floats += [length * rows * width, length * rows * hidden] if reverse else []
-    floats += [] if call.has(4) else [rows] * len(sides)
-    return [*call.outputs(), *(Scratch(bytes=FLOAT * count) for count in floats)]
+    return [FLOAT * count for count in floats]
+
+
+def _lengths(call: Call) -> list[int]:
+    """Bytes of the lengths of all sequences if they are not an input."""
+    return [] if call.has(4) else [FLOAT * call.shape(0)[1]]
 
 
 def gru(call: Call) -> list[Step]:

@@ -6,7 +6,7 @@ from math import prod
 import numpy as np
 
 from export.graph.onnx_graph import attribute
-from perf.memory.estimate import convolution, recurrent
+from perf.memory.estimate import body, convolution, quantized, recurrent
 from perf.memory.estimate.call import Call, Scratch, Step
 from perf.memory.estimate.graph import ONNX_DOMAINS
 
@@ -70,20 +70,34 @@ def _bias_gelu(call: Call) -> list[Step]:
 
 KERNELS: Mapping[str, Kernel] = {
     "Conv": convolution.conv,
+    "ConvInteger": quantized.conv_integer,
     "ConvTranspose": convolution.conv_transpose,
     "GRU": recurrent.gru,
     "Hardmax": _softmax,
+    "If": body.steps,
     "LRN": _lrn,
     "LSTM": recurrent.lstm,
     "LogSoftmax": _softmax,
+    "Loop": body.steps,
     "Max": _variadic,
     "Mean": _variadic,
     "Min": _variadic,
+    "QLinearConv": quantized.conv,
+    "QLinearMatMul": quantized.matrix,
     "RNN": recurrent.rnn,
     "Resize": _resize,
+    "Scan": body.steps,
     "Softmax": _softmax,
     "Sum": _variadic,
     "Where": _where,
     "com.microsoft.BiasGelu": _bias_gelu,
+    "com.microsoft.DynamicQuantizeLSTM": recurrent.quantized_lstm,
+    "com.microsoft.DynamicQuantizeMatMul": quantized.dynamic_matrix,
     "com.microsoft.FusedConv": convolution.conv,
+    "com.microsoft.NhwcMaxPool": quantized.max_pool,
+    "com.microsoft.QGemm": quantized.gemm,
+    "com.microsoft.QLinearAveragePool": quantized.average_pool,
+    "com.microsoft.QLinearConv": quantized.conv,
+    "com.microsoft.QLinearSoftmax": quantized.softmax,
+    "com.microsoft.QLinearWhere": quantized.where,
 }

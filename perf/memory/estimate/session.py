@@ -1,11 +1,14 @@
 """onnxruntime sessions that never run: they give the optimised graph of a model and its inferred shapes."""
 
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 
 import onnx
 import onnxruntime
+from onnx import AttributeProto, helper
 
 from perf.memory.estimate.ort_format import Dims, Layout
 from triton_batching.terminal import Mistake
@@ -77,6 +80,8 @@ def inferred(model: onnx.ModelProto) -> dict[str, Dims | None]:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     declared = {value.name for value in [*copy.graph.input, *copy.graph.output]}
+    for tensor in _in_bodies(copy.graph):
+        _clear(tensor)
     for tensor in [tensor for tensor in copy.graph.initializer if tensor.external_data]:
         copy.graph.initializer.remove(tensor)
         if tensor.name not in declared:
@@ -84,6 +89,23 @@ def inferred(model: onnx.ModelProto) -> dict[str, Dims | None]:
     outputs = [name for node in copy.graph.node for name in node.output if name and name not in declared]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     return {name: value.dims for name, value in Layout.of(_ort_format(copy, "basic")).values.items()}
+
+
+def _in_bodies(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    bodies = [
+        attribute.g for node in graph.node for attribute in node.attribute if attribute.type == AttributeProto.GRAPH
+    ]
+    for body in bodies:
+        yield from body.initializer
+        yield from _in_bodies(body)
+
+
+def _clear(tensor: onnx.TensorProto) -> None:
+    """Fill a weight that has no data here with zeros; it is too large to decide a shape."""
+    if tensor.external_data:
+        tensor.ClearField("external_data")
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        tensor.raw_data = bytes(prod(tensor.dims) * helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize)
 
 
 def _ort_format(model: onnx.ModelProto | Path, level: str) -> bytes:

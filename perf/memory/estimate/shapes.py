@@ -4,8 +4,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import onnx
+from onnx import helper
 
 from perf.memory.estimate import session
+from perf.memory.estimate.body import loop_shapes
+from perf.memory.estimate.call import Call
 from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.ort_format import Dims
 from triton_batching.terminal import Mistake
@@ -46,6 +49,16 @@ def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
     onnxruntime infers them with constants folded; onnx's own inference, with data propagation, fills the rest.
     """
     fixed = _fixed(graph, inputs)
+    shapes = _inferred(graph, fixed)
+    # Each round may find the shapes that the next Loop needs.
+    for _ in range(sum(node.op_type == "Loop" for node in graph.nodes)):
+        if not shapes.unknown or not _declare_loops(graph, fixed, shapes):
+            break
+        shapes = _inferred(graph, fixed)
+    return shapes
+
+
+def _inferred(graph: Graph, fixed: onnx.ModelProto) -> Shapes:
     shapes = session.inferred(fixed)
     if not all(map(_whole, shapes.values())):
         shapes = {**_by_onnx(fixed), **{name: shape for name, shape in shapes.items() if _whole(shape)}}
@@ -57,6 +70,22 @@ def infer(graph: Graph, inputs: Mapping[str, Shape]) -> Shapes:
     }
     outputs = [name for node in graph.nodes for name in node.output if name]
     return Shapes(known=known, unknown=tuple(name for name in outputs if name not in known))
+
+
+def _declare_loops(graph: Graph, fixed: onnx.ModelProto, shapes: Shapes) -> bool:
+    """Declare the outputs of Loops whose bodies keep all shapes, which onnxruntime does not infer; whether of any."""
+    found: dict[str, Shape] = {}
+    for node in graph.nodes:
+        unknown = any(name in shapes.unknown for name in node.output)
+        if node.op_type == "Loop" and unknown and all(name in shapes.known for name in node.input if name):
+            call = Call(graph=graph, node=node, shapes=shapes.known, threads=1, opset=graph.opset)
+            pairs = zip(node.output, loop_shapes(call) or (), strict=False)
+            found |= {name: shape for name, shape in pairs if name}
+    kept = [value for value in fixed.graph.value_info if value.name not in found]
+    del fixed.graph.value_info[:]
+    declared = [helper.make_tensor_value_info(name, graph.values[name].type or 0, found[name]) for name in found]
+    fixed.graph.value_info.extend([*kept, *declared])
+    return bool(found)
 
 
 def batch_dim(graph: Graph, fixed: Collection[str] = ()) -> str | None:

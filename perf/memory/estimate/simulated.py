@@ -8,7 +8,7 @@ import onnx
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcArena, BfcRules
 from perf.memory.allocators.device import Device
 from perf.memory.estimate.call import Call, Output
-from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, Shape
+from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.pattern import Pattern, key
 from perf.memory.estimate.planner import NEW, OUTPUT, Plan
 from perf.memory.estimate.scratch import steps
@@ -20,7 +20,8 @@ class Session:
     """A model's arena, from the load of the weights over all runs.
 
     With `pattern` the first run with some input shapes records a memory pattern. Later runs with these shapes allocate
-    one block for all its buffers; only outputs and scratch are still allocated singly.
+    one block for all its buffers; only outputs and scratch are still allocated singly. With `most` kernels take the
+    most of their bounds, else the least.
     """
 
     def __init__(
@@ -32,13 +33,18 @@ class Session:
         threads: int = 1,
         rules: BfcRules = NEXT_POWER_OF_TWO,
         pattern: bool = False,
+        most: bool = False,
     ) -> None:
-        self.graph, self.plan, self.threads, self.pattern = graph, plan, threads, pattern
-        self.opset = next(opset.version for opset in graph.model.opset_import if opset.domain in ONNX_DOMAINS)
+        self.graph, self.plan, self.threads, self.pattern, self.most = graph, plan, threads, pattern, most
+        self.opset = graph.opset
         self.arena = _Arena(BfcArena(Device(), rules))
         self._patterns: dict[int, Pattern] = {}
-        for kept in weights.arena:
+        everything = (*weights.arena, *(weights.bodies if most else ()))
+        originals = {at: self.arena.bfc.reserve(kept.frees) for at, kept in enumerate(everything) if kept.frees}
+        for at, kept in enumerate(everything):
             self.arena.keep(kept)
+            if at in originals:
+                self.arena.bfc.free(originals[at])
 
     def run(self, shapes: Mapping[str, Shape]) -> Timeline:
         """One run; `shapes` has all inputs and all outputs of nodes."""
@@ -65,8 +71,16 @@ class _Arena:
         self.requested = 0
 
     def keep(self, kept: Kept) -> None:
+        first = self._packing(kept.scratch, reserved=False)
         self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
         self.requested += kept.bytes
+        for address in (*first, *self._packing(kept.reserved_scratch, reserved=True)):
+            self.bfc.free(address)
+
+    def _packing(self, size: int, *, reserved: bool) -> list[int]:
+        if not size:
+            return []
+        return [self.bfc.reserve(size) if reserved else self.bfc.allocate(size)]
 
     def take(self, size: int) -> _Block | None:
         if not size:
@@ -87,6 +101,7 @@ class _Arena:
             requested=self.requested,
             peak=self.bfc.peak_in_use_bytes,
             held=self.bfc.held_bytes,
+            next_region=self.bfc.next_region_bytes,
         )
 
 
@@ -95,7 +110,7 @@ class _Run:
 
     def __init__(self, session: "Session", shapes: Mapping[str, Shape], known: Pattern | None) -> None:
         self.graph, self.plan, self.arena, self.shapes = session.graph, session.plan, session.arena, shapes
-        self.threads, self.opset = session.threads, session.opset
+        self.threads, self.opset, self.most = session.threads, session.opset, session.most
         self.known, self.pattern = known, Pattern()
         self.block = self.arena.take(known.peak) if known else None
         self.live: dict[str, tuple[_Block | None, int, int]] = {}  # tensor -> block, bytes, node that writes it
@@ -119,8 +134,9 @@ class _Run:
             if isinstance(step, Output):
                 self._output(at, node.output[step.index])
                 continue
-            scratch.append(self.arena.take(step.bytes))
-            self.ended.append(Lifetime(tensor=node.output[0], bytes=step.bytes, first=at, last=at, scratch=True))
+            size = step.most if self.most and step.most is not None else step.bytes
+            scratch.append(self.arena.take(size))
+            self.ended.append(Lifetime(tensor=node.output[0], bytes=size, first=at, last=at, scratch=True))
             if step.frees is not None:
                 self.arena.give(scratch[step.frees])
                 scratch[step.frees] = None

@@ -8,7 +8,8 @@ class Boundary:
     """The arena after a node has run and before its inputs are released, in bytes, weights included.
 
     `in_use` counts whole chunks, `requested` the requested bytes of these chunks, `peak` the most in use so far, also
-    within kernels, and `held` the memory taken from the system.
+    within kernels, and `held` the memory taken from the system. `next_region` is the size of the region that the arena
+    would take next; 0 if unknown.
     """
 
     node: str
@@ -17,6 +18,7 @@ class Boundary:
     requested: int
     peak: int
     held: int
+    next_region: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,14 @@
 """The memory of constants: small ones in the arena, large ones outside it, and the copies that kernels pack."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import prod
 
 import onnx
 
 from export.graph.onnx_graph import attribute
-from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, inputs_of, weight_bytes
+from perf.memory.estimate import quantized
+from perf.memory.estimate.graph import ONNX_DOMAINS, Graph, inputs_of, subgraphs, weight_bytes
 
 FLOAT = 4
 # A larger constant stays outside the arena, in the memory it was loaded to (`kSmallTensorExternalDataThreshold`).
@@ -22,33 +23,80 @@ LINE_BYTES = 64
 class Kept:
     """A constant or packed weight in the arena for the life of the session.
 
-    It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk.
+    It is `reserved` outside the arena's bins (`IAllocator::Reserve`), else a chunk. `scratch` are the bytes of a chunk
+    that is allocated for the packing and then freed, `reserved_scratch` of one outside the bins. `frees` are the bytes
+    of the small constant in the arena that it takes the place of.
     """
 
     bytes: int
     reserved: bool = True
+    scratch: int = 0
+    reserved_scratch: int = 0
+    frees: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Weights:
-    """The memory of constants: in the `arena`, in order of allocation, and the bytes `outside`."""
+    """The memory of constants: in the `arena`, in order of allocation, and the bytes `outside`.
+
+    `bodies` is what constants in the bodies of If, Loop and Scan take at most, in the arena or outside; their copies
+    included. They take `bodies_least` at least.
+    """
 
     arena: tuple[Kept, ...]
     outside: int
+    bodies: tuple[Kept, ...] = ()
+    bodies_least: int = 0
 
     @property
     def bytes(self) -> int:
-        """All bytes."""
-        return sum(kept.bytes for kept in self.arena) + self.outside
+        """All bytes; the least if there are constants in bodies."""
+        return sum(kept.bytes for kept in self.arena) + self.outside + self.bodies_least
+
+    @property
+    def most_bytes(self) -> int:
+        """The most bytes."""
+        return self.bytes - self.bodies_least + sum(kept.bytes for kept in self.bodies)
 
 
 def weights(graph: Graph) -> Weights:
     """The memory of a graph's constants; a constant that a kernel packed is freed unless another node reads it."""
-    packed = [kept for node in graph.loaded for kept in _packed(graph, node).values()]
+    copies_of = [one for node in graph.loaded for one in _packed(graph, node).items()]
     read = {name for node in graph.nodes for name in inputs_of(node) if name not in _packed(graph, node)}
     sizes = [weight_bytes(tensor) for name, tensor in graph.weights.items() if name in read or name in graph.outputs]
+    last = {name: at for at, (name, _) in enumerate(copies_of)}
+    packed = [
+        kept if last[name] != at or name in read or name in graph.outputs else replace(kept, frees=_small(graph, name))
+        for at, (name, kept) in enumerate(copies_of)
+    ]
     small = [Kept(bytes=size) for size in sizes if 0 < size <= SMALL_BYTES]
-    return Weights(arena=(*small, *packed), outside=sum(size for size in sizes if size > SMALL_BYTES))
+    plain, copies = _in_bodies(graph, graph.loaded)
+    return Weights(
+        arena=(*small, *packed),
+        outside=sum(size for size in sizes if size > SMALL_BYTES),
+        bodies=tuple(Kept(bytes=size, reserved=False) for size in (*plain, *copies) if size),
+        bodies_least=sum(plain),
+    )
+
+
+def _small(graph: Graph, name: str) -> int:
+    """Bytes of a constant that is in the arena until a kernel has packed it; 0 for one outside."""
+    size = weight_bytes(graph.weights[name])
+    return size if size <= SMALL_BYTES else 0
+
+
+def _in_bodies(graph: Graph, nodes: Iterable[onnx.NodeProto]) -> tuple[list[int], list[int]]:
+    """Bytes of each constant in the bodies of these nodes, and of each copy that kernels may pack of them."""
+    plain: list[int] = []
+    copies: list[int] = []
+    for body in (body for node in nodes for body in subgraphs(node)):
+        own = {tensor.name: tensor for tensor in body.initializer}
+        inside = replace(graph, weights={**graph.weights, **own})
+        packed = [kept for node in body.node for kept in _packed(inside, node).values()]
+        deeper = _in_bodies(inside, body.node)
+        plain += [*map(weight_bytes, body.initializer), *deeper[0]]
+        copies += [*(kept.bytes + kept.scratch + kept.reserved_scratch for kept in packed), *deeper[1]]
+    return plain, copies
 
 
 def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
@@ -60,7 +108,13 @@ def _packed(graph: Graph, node: onnx.NodeProto) -> Mapping[str, Kept]:
     # Only ConvTranspose packs into an ordinary chunk.
     reserved = node.op_type != "ConvTranspose"
     sizes = _packed_bytes(node, {at: tuple(tensor.dims) for at, tensor in floats.items()})
-    return {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in sizes}
+    kept = {node.input[at]: Kept(bytes=size, reserved=reserved) for at, size in sizes}
+    return kept | {
+        node.input[one.index]: Kept(
+            bytes=one.bytes, reserved=not one.chunk, scratch=one.scratch, reserved_scratch=one.reserved_scratch
+        )
+        for one in quantized.packed(graph, node)
+    }
 
 
 def _packed_bytes(node: onnx.NodeProto, shapes: Mapping[int, tuple[int, ...]]) -> Iterator[tuple[int, int]]:

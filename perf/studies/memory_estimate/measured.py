@@ -5,17 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import onnx
 from numpy.typing import NDArray
-from onnx import helper
 
-from export.graph.onnx_graph import graph_inputs, load
 from export.graph.ragged_feed import draw_items, feed, is_ragged
 from export.repository import REPOSITORY, config_file, model_folder, models, read_config
 from perf.memory.estimate import session
 from perf.memory.estimate.timeline import Boundary
+from perf.studies.memory_lab.drawn import draws
 from perf.studies.memory_lab.traces.onnxruntime_events import NodeEvent, nodes_by_run
-from triton_batching.terminal import Mistake
 
 Array = NDArray[np.generic]
 # Maps a batch size, in rows or ragged items, to the inputs of one run.
@@ -36,8 +33,7 @@ def feeds_of(name: str, path: Path) -> Feeds:
         config = read_config(config_file(model_folder(name, REPOSITORY), None))
         if is_ragged(config):
             return lambda batch: feed(config, draw_items(config, [LENGTHS[at % len(LENGTHS)] for at in range(batch)]))
-    inputs = graph_inputs(load(path))
-    return lambda batch: {value.name: _random(value, batch) for value in inputs}
+    return draws(path)
 
 
 def measure(
@@ -73,15 +69,3 @@ def _boundary(event: NodeEvent) -> Boundary:
         operator=str(event.values["op_name"]),
         **{name: event.number(field) for name, field in FIELDS.items()},
     )
-
-
-def _random(value: onnx.ValueInfoProto, batch: int) -> Array:
-    """Seeded values; integers are 0 or 1. Raises `Mistake` if a dimension besides the first is dynamic."""
-    tensor = value.type.tensor_type
-    dims = [dim.dim_value if dim.HasField("dim_value") else None for dim in tensor.shape.dim]
-    if None in dims[1:]:
-        raise Mistake(f'input "{value.name}" has dynamic dimensions besides the batch. Check a model without them.')
-    shape = [batch if dim is None else dim for dim in dims]
-    kind, rng = helper.tensor_dtype_to_np_dtype(tensor.elem_type), np.random.default_rng(batch)
-    values: Array = (rng.random(shape) if kind.kind == "f" else rng.integers(0, 2, shape)).astype(kind)
-    return values

@@ -6,7 +6,7 @@ each tensor by itself.
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from rich.table import Table
 from export.graph.ragged_feed import is_ragged
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config
+from perf.memory.command import dims_of
+from perf.studies.memory_lab.drawn import Array, draws
 from perf.studies.memory_lab.traces import onnxruntime_profile, trace_file
 from perf.studies.memory_lab.traces.trace import Trace
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -28,8 +30,24 @@ OPTIMISATIONS = {
 }
 
 
-def record(model: str, rows: int, *, optimisation: str = "all", repository: Path = REPOSITORY) -> Trace:
-    """The trace of one inference of `rows` rows; raises `Mistake` unless the model is a batched ONNX model."""
+def record(
+    model: str,
+    rows: int,
+    *,
+    optimisation: str = "all",
+    repository: Path = REPOSITORY,
+    dims: Mapping[str, int] | None = None,
+) -> Trace:
+    """The trace of one inference of `rows` rows.
+
+    `model` is a model of the repository or an .onnx file, with the sizes `dims` of its dynamic dimensions besides the
+    batch. Raises `Mistake` unless it is an ONNX model that takes so many rows.
+    """
+    if model.endswith(".onnx"):
+        path = Path(model)
+        if not path.is_file():
+            raise Mistake(f"{path}: no such file. Name another.")
+        return _traced(path, path.stem, rows, draws(path, dims)(rows), optimisation)
     folder = model_folder(model, repository)
     config = read_config(config_file(folder, None))
     path = model_file(folder, config)
@@ -39,37 +57,41 @@ def record(model: str, rows: int, *, optimisation: str = "all", repository: Path
         raise Mistake(f"{path}: not exported yet. Run: make export ARGS={model}.")
     if not 1 <= rows <= max(1, config.max_batch_size):
         raise Mistake(f"'{model}' takes batches of 1 to {config.max_batch_size} rows, not {rows}.")
+    return _traced(path, model, rows, sample(config, rows=rows), optimisation)
+
+
+def _traced(path: Path, name: str, rows: int, inputs: Mapping[str, Array], optimisation: str) -> Trace:
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = OPTIMISATIONS[optimisation]
     options.enable_mem_pattern = False
     options.enable_profiling = True
-    inputs = sample(config, rows=rows)
     with tempfile.TemporaryDirectory() as folder_of_profile:
         options.profile_file_prefix = str(Path(folder_of_profile) / "profile")
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         for _ in range(2):
-            session.run(None, inputs)
+            session.run(None, dict(inputs))
         traces = onnxruntime_profile.read(Path(session.end_profiling()))
-    return replace(traces[-1], model=model, rows=rows)
+    return replace(traces[-1], model=name, rows=rows)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Record and write the traces; exit code 2 for a user's mistake."""
     parser = program_parser("python -m perf.studies.memory_lab.record", __doc__, example="resnet50 --rows 1 8 32")
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="a model of the repository")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="of the repository, or an .onnx file")
     parser.add_argument("--rows", nargs="+", type=int, default=[1, 8], metavar="N", help="batch sizes (default: 1 8)")
     parser.add_argument("--optimisation", choices=sorted(OPTIMISATIONS), default="all", help="graph optimisation level")
+    parser.add_argument("--dims", default="", metavar="NAME=SIZE,...", help="a file's other dynamic dimensions")
     parser.add_argument("--to", type=Path, default=FOLDER, metavar="FOLDER", help=f"of the files (default: {FOLDER})")
     arguments = parser.parse_args(argv)
     pairs = [(model, rows) for model in arguments.models for rows in arguments.rows]
-    return guarded(lambda: _write_all(pairs, arguments.optimisation, arguments.to))
+    return guarded(lambda: _write_all(pairs, arguments.optimisation, dims_of(arguments.dims), arguments.to))
 
 
-def _write_all(pairs: list[tuple[str, int]], optimisation: str, folder: Path) -> None:
+def _write_all(pairs: list[tuple[str, int]], optimisation: str, dims: Mapping[str, int], folder: Path) -> None:
     table = Table("trace", "allocations", "live peak, bytes", "not freed", "remarks")
     for model, rows in track(pairs, description="recording", transient=True):
-        trace = record(model, rows, optimisation=optimisation)
-        path = trace_file.write(trace, folder / f"{model}-onnxruntime-{rows}.json")
+        trace = record(model, rows, optimisation=optimisation, dims=dims)
+        path = trace_file.write(trace, folder / f"{trace.model}-onnxruntime-{rows}.json")
         counts = (len(trace.allocations), trace.live_peak_bytes, len(trace.unmatched), len(trace.remarks))
         table.add_row(str(path), *(f"{count:,}" for count in counts))
     terminal().print(table)

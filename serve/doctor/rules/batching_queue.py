@@ -10,6 +10,7 @@ from serve.doctor.rule import rule
 from serve.doctor.rules.batch_policy import can_be_limited, is_limited
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
+from triton_batching.releases import has
 
 # The interval at which the batcher looks for expired requests while every instance is busy.
 POLL_US = 500_000
@@ -44,6 +45,9 @@ def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Probl
     was answered after 0.98 s. A longer one with REJECT is not reported, but it has a price as well: at half of the
     capacity the p99 was 444 ms for 362 ms, and a burst of 100 requests took 2.07 s for 0.18 s.
 
+    Up to 26.07 the batcher's count of waiting requests drifts with a queue policy, so that it can starve; 26.08 mends
+    that (read in its source, not run).
+
     Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870, 7512; serve/README.md, Overload.
     Fix: to refuse late requests use `queue_limit_ms`, which leaves the batcher alone, where it is read (see B215).
     Elsewhere use default_timeout_microseconds of a second or more with REJECT and without max_queue_size.
@@ -54,12 +58,14 @@ def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Probl
         reasons += _pauses(policy)
     if reasons:
         first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
+        starves = not has("batcher_starvation", config.target.release)
+        drift = " Before release 26.08 the batcher also loses count of its requests and can starve." if starves else ""
         limit = "queue_limit_ms" if can_be_limited(config) else f"{TIMEOUT} of a second or more alone"
         yield Problem(
             config.at("dynamic_batching", *first),
             f"{', '.join(dict.fromkeys(reasons))}: prefetching is off, so an instance can be idle for 500 ms while "
             f"requests wait, and an overload lowers the capacity. To bound the queue use {limit}, or limit the load in "
-            "front of the server.",
+            f"front of the server.{drift}",
         )
 
 

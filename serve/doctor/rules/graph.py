@@ -7,6 +7,7 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import known_types
 from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
+from triton_batching import releases
 
 TWO_INPUTS = """<ir_version: 8, opset_import: ["": 17]>
 example (float[N,2] x, float[N,2] mask) => (float[N,2] y) { y = Mul(x, mask) }"""
@@ -15,8 +16,6 @@ DOUBLE = '<ir_version: 8, opset_import: ["": 17]>\nexample (double[N,2] x) => (d
 DEFAULT = """<ir_version: 8, opset_import: ["": 17]>
 example (float[N,2] x, float[2] bias = {0, 0}) => (float[N,2] y) { y = Add(x, bias) }"""
 INPUT = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]'
-# The newest opset and IR version of the onnxruntime in each release of NVIDIA's container, from that release on.
-NEWEST = {(24, 4): (20, 9), (24, 5): (21, 10), (25, 3): (22, 10), (25, 5): (23, 11), (25, 8): None}
 
 
 @rule(
@@ -192,15 +191,15 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
     onnxruntime refuses a higher IR version ("Unsupported model IR version") and a newer opset, so a file that loads
     where it was exported fails in the container. 24.10 has onnxruntime 1.19, which reads opset 21 and IR version 10.
 
-    Source: docs/introduction/compatibility.md of tritonserver, onnxruntime's version matrix. Releases before 24.04 and
+    Source: docs/introduction/compatibility.md of tritonserver, onnxruntime's version matrix. Releases before 24.05 and
     after 25.07 are not checked.
     Fix: convert the file with `python -m export.add FILE --opset 21`, which checks that the answers stay the same; or
     export with a lower opset, or name a newer release with --target.
     """
-    limits = [NEWEST[since] for since in sorted(NEWEST) if since <= config.target.release]
-    if not limits or limits[-1] is None or config.graph is None:
+    limits = releases.readable(config.target.release)
+    if limits is None or config.graph is None:
         return
-    (opset, version), graph = limits[-1], config.graph
+    (opset, version), graph = limits, config.graph
     newer = [f"opset {graph.opset}"] if graph.opset > opset else []
     newer += [f"IR version {graph.proto.ir_version}"] if graph.proto.ir_version > version else []
     if newer:

@@ -11,9 +11,13 @@ from serve.doctor.repository import Configuration, Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.schema import unknowns
 from serve.doctor.template import places
+from triton_batching.releases import FACTS, written
 
 # Fields that an older server's schema does not have, with the release that brought them.
-NEWER = {("model_metrics",): (24, 11), ("ensemble_scheduling", "max_inflight_requests"): (25, 11)}
+NEWER = {
+    ("model_metrics",): FACTS["model_metrics"].since,
+    ("ensemble_scheduling", "max_inflight_requests"): FACTS["inflight_limit"].since,
+}
 
 
 @rule(
@@ -92,7 +96,7 @@ def fields_are_known_to_the_target(config: Configuration) -> Iterator[Problem]:
         if config.document.has(*steps) and config.target.release < since:
             yield Problem(
                 config.at(*steps),
-                f"{steps[-1]} came with release {since[0]}.{since[1]:02d}; {config.target.release_name} refuses the "
+                f"{steps[-1]} came with release {written(since)}; {config.target.release_name} refuses the "
                 "whole file. Remove it, or name a newer release with --target.",
             )
 

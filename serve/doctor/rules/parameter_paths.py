@@ -12,11 +12,12 @@ from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
 from serve.doctor.target import Target
+from triton_batching.releases import FACTS, has
 
 MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
 ENVIRONMENT = "EXECUTION_ENV_PATH"
 STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
-PYTHONS = (((24, 11), "3.12"), ((23, 4), "3.10"), ((0, 0), "3.8"))
+PYTHONS = ((FACTS["python_312"].since, "3.12"), ((23, 4), "3.10"), ((0, 0), "3.8"))
 """The first release of NVIDIA's images with each Python."""
 MEMBERS_READ = 5000
 """The search unpacks the archive, so it stops after this many files."""
@@ -130,7 +131,7 @@ def the_strategy_is_there(config: Configuration) -> Iterator[Problem]:
         return
     path = Path(value)
     inside = config.model.folder.absolute() in path.absolute().parents
-    if not os.path.lexists(path) or (config.target.release >= (26, 6) and not inside):
+    if not os.path.lexists(path) or (has("paths_inside", config.target.release) and not inside):
         yield Problem(
             config.at_parameter(STRATEGY),
             f'{STRATEGY} is "{value}", which {"is not on this machine" if not inside else "does not exist"}: without '

@@ -7,6 +7,7 @@ from serve.doctor.repository import Configuration
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.steps import STEP_CONFIG, STEP_FILES, ensemble_text, files, step_text, steps_of
 from serve.doctor.target import Target
+from triton_batching.releases import has
 
 STREAMING = files(f"{STEP_CONFIG}model_transaction_policy {{ decoupled: true }}\n") | {
     "../part/1/model.py": PYTHON_MODEL.replace(
@@ -54,7 +55,7 @@ def streams_between_steps_are_limited(config: Configuration) -> Iterator[Problem
     Fix: set ensemble_scheduling.max_inflight_requests.
     """
     scheduling = config.proto.ensemble_scheduling
-    if config.target.release < (25, 11) or getattr(scheduling, "max_inflight_requests", None):
+    if not has("inflight_limit", config.target.release) or getattr(scheduling, "max_inflight_requests", None):
         return
     read = {tensor for step in scheduling.step for tensor in step.input_map.values()}
     for index, step, run in steps_of(config):

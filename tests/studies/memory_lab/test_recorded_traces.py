@@ -4,10 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from memory_instances import trace_of
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from tiny_models import onnx_model
 
 from perf.studies.memory_lab import record
@@ -166,3 +167,21 @@ def test_a_broken_trace_file_says_where(change: dict[str, object], text: str, tm
         trace_file.parse(broken)
     with pytest.raises(Mistake, match="trace: not a memory trace"):
         trace_file.parse(path.read_bytes()[:-20])
+
+
+def test_any_onnx_file_is_recorded(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Exp", ["x"], ["large"]), helper.make_node("ReduceMean", ["large"], ["y"], axes=[1])]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", "length"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "graph", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)], ir_version=9
+    )
+    path = tmp_path / "mine.onnx"
+    onnx.save(model, path)
+    trace = record.record(str(path), 3, dims={"length": 200})
+    assert [allocation.requested_bytes for allocation in trace.allocations] == [3 * 200 * 4, 3 * 4]
+    assert (trace.model, trace.rows) == ("mine", 3)
+    with pytest.raises(Mistake, match="Give its size: --dims length=SIZE"):
+        record.record(str(path), 3)
+    with pytest.raises(Mistake, match="no such file"):
+        record.record(str(tmp_path / "other.onnx"), 3)

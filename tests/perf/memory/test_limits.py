@@ -1,0 +1,183 @@
+"""What an estimate does not know: bounds that contain what onnxruntime measures, and words."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from perf.memory import limits
+from perf.memory.__main__ import main
+from perf.memory.estimate import processor
+from perf.memory.estimate.batch_memory import Model
+from perf.memory.estimate.weights import weights
+from perf.studies.memory_estimate.check import check
+from perf.studies.memory_estimate.measured import feeds_of, measure
+from perf.studies.memory_estimate.random_graph import RandomGraph, Tensor, branch, loop
+from perf.studies.memory_estimate.zoo import Builder
+
+MIB = 2**20
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def saved(folder: Path, net: Builder, output: str, dims: tuple[int, ...] = (64,)) -> Path:
+    path = folder / "graph.onnx"
+    onnx.save(net.model("graph", {"x": ["batch", *dims]}, {"y": output}), path)
+    return path
+
+
+def contains(path: Path, batch: int) -> None:
+    """Peak and held bytes of a session are within the bounds."""
+    model = Model.of(path)
+    memory = model.at(batch, {})
+    (run,) = measure(path, [feeds_of("graph", path)(batch)])
+    outside = model.weights.outside
+    assert memory.most is not None
+    assert memory.held_most is not None
+    assert model.bounded
+    assert memory.arena_held <= run[-1].held <= memory.held_most - outside
+    assert memory.activations_peak <= run[-1].peak <= memory.most.activations_peak + memory.most.weights - outside
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("make", [branch, loop])
+def test_a_bound_contains_what_a_branch_or_a_loop_takes(
+    make: Callable[[RandomGraph, Tensor], list[Tensor]], seed: int, tmp_path: Path
+) -> None:
+    graph = RandomGraph(seed)
+    graph.flows = True
+    graph.tensors = [source := Tensor(name="x", dims=(64,))]
+    (made,) = make(graph, source)
+    path = saved(tmp_path, graph.net, graph.net.node("Exp", made.name))
+    for batch in (1, 8):
+        contains(path, batch)
+
+
+def test_the_constants_of_both_branches_are_in_the_bound(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Builder()
+    value = helper.make_tensor_value_info
+    matrices = [
+        numpy_helper.from_array(np.ones(shape, np.float32), f"w{at}")
+        for at, shape in enumerate([(64, 4096), (4096, 64)])
+    ]
+    products = [helper.make_node("MatMul", ["x", "w0"], ["a"]), helper.make_node("MatMul", ["a", "w1"], ["o"])]
+    condition = net.node("Greater", net.node("ReduceMax", "x", keepdims=0), net.constant(np.float32(0)))
+    made = net.node(
+        "If",
+        condition,
+        then_branch=helper.make_graph(products, "then", [], [value("o", FLOAT, None)], matrices),
+        else_branch=helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "else", [], [value("e", FLOAT, None)]),
+    )
+    path = saved(tmp_path, net, made)
+    contains(path, 8)
+    assert main([str(path), "--batch", "8", "--format", "json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    (line,) = told["batches"]
+    assert (told["exact"], told["bounded"], told["unchecked"]) == (False, {"If": 1}, {})
+    assert line["weights"] >= 2 * MIB
+    assert line["most"]["weights"] >= 4 * MIB
+    assert line["most"]["held"] >= line["held"] + 2 * MIB
+    assert told["session_held_most"] >= told["session_held"]
+    assert main([str(path), "--batch", "8"]) == 0
+    assert "depends on values, so the figures are the least and the most: 1 If." in " ".join(
+        capsys.readouterr().out.split()
+    )
+
+
+def _loop(net: Builder, body: list[onnx.NodeProto], count: str, source: str = "x") -> str:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["c"], ["k"]), *body],
+        "body",
+        [value("i", INT64, []), value("c", BOOL, []), value("v", FLOAT, None)],
+        [value("k", BOOL, []), value("o", FLOAT, None)],
+    )
+    return net.node("Loop", count, "", source, body=graph)
+
+
+def test_a_loop_that_keeps_its_shapes_is_estimated_whatever_the_number_of_its_runs(tmp_path: Path) -> None:
+    net = Builder()
+    count = net.node("Cast", net.node("ReduceMax", "x", keepdims=0), to=INT64)
+    made = _loop(net, [helper.make_node("Tanh", ["v"], ["o"])], count)
+    first = _loop(net, [helper.make_node("Neg", ["v"], ["o"])], count, made)
+    second = _loop(net, [helper.make_node("Exp", ["v"], ["o"])], count, first)
+    contains(saved(tmp_path, net, second), 4)
+
+
+def test_a_loop_that_changes_a_shape_is_refused_for_that_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = Builder()
+    made = _loop(net, [helper.make_node("Concat", ["v", "v"], ["o"], axis=1)], net.constant(np.array(2)))
+    assert main([str(saved(tmp_path, net, made)), "--batch", "1"]) == 1
+    assert "depend on how often a Loop runs or on shapes that its body changes" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_zeros_of_a_computed_shape_are_known(tmp_path: Path) -> None:
+    """Exporters make the first state of an LSTM with ConstantOfShape."""
+    net = Builder()
+    shape = net.node(
+        "Concat", net.node("Gather", net.node("Shape", "x"), net.numbers(0), axis=0), net.numbers(48), axis=0
+    )
+    net.node("ConstantOfShape", shape)
+    zeros = net.nodes[-1].output[0]
+    path = saved(tmp_path, net, net.node("Concat", zeros, net.node("Exp", "x"), axis=1))
+    assert Model.of(path).unchecked == {}
+    for checked in check(path, "served", feeds_of("graph", path), sessions=[(3, 3)]):
+        assert checked.mismatches == ()
+
+
+def test_states_that_no_node_reads_have_buffers_of_their_own(tmp_path: Path) -> None:
+    """As torch exports two layers of an LSTM, with outputs for their last states."""
+    net = Builder()
+    current = net.node("Transpose", "x", perm=[1, 0, 2])
+    for width in (16, 24):
+        weights = (net.weight(2, 48, width), net.weight(2, 48, 12), net.weight(2, 96))
+        layer = net.node("LSTM", current, *weights, outputs=3, hidden_size=12, direction="bidirectional")
+        current = net.node("Reshape", net.node("Transpose", layer, perm=[0, 2, 1, 3]), net.numbers(0, 0, 24))
+    path = saved(tmp_path, net, current, (10, 16))
+    for setting, sizes in (("basic", (8,)), ("served", (8, 8))):
+        for checked in check(path, setting, feeds_of("graph", path), sessions=[sizes]):
+            assert checked.mismatches == ()
+            assert checked.boundaries >= 8
+
+
+def test_another_version_of_onnxruntime_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = Builder()
+    model = Model.of(saved(tmp_path, net, net.node("Exp", "x")))
+    assert onnxruntime.__version__.startswith(limits.VERSION)
+    assert limits.note(model, 1, {}) == ""
+    monkeypatch.setattr(onnxruntime, "__version__", "1.19.2")
+    assert "those of onnxruntime 1.31; with 1.19.2, which is installed, the figures can differ" in limits.note(
+        model, 1, {}
+    )
+
+
+def test_a_kernel_that_packs_by_processor_has_a_range(tmp_path: Path) -> None:
+    net = Builder()
+    name = net.node("DynamicQuantizeLinear", "x", outputs=3)
+    matrix = net.constant(np.ones((64, 4000), np.uint8))
+    product = net.node("MatMulInteger", name, matrix, f"{name}_2")
+    path = saved(tmp_path, net, net.node("Cast", product, to=FLOAT))
+    model = Model.of(path)
+    sizes = {}
+    for kind in processor.KINDS:
+        with processor.like(kind):
+            sizes[kind] = sum(kept.bytes for kept in weights(model.graph).arena)
+    # 64 rows need no padding, whether two or four are packed together; 64 columns of 63 rows do.
+    assert len(set(sizes.values())) == 1
+    signed = Builder()
+    name = signed.node("DynamicQuantizeLinear", "x", outputs=3)
+    product = signed.node("MatMulInteger", name, signed.constant(np.ones((65, 4000), np.int8)), f"{name}_2")
+    model = Model.of(saved(tmp_path, signed, signed.node("Cast", product, to=FLOAT), (65,)))
+    with processor.like("AVX2"):
+        assert [kept.bytes for kept in weights(model.graph).arena if kept.bytes > 200_000] == [4000 * (4 + 68)]
+    with processor.like("AMX"):
+        assert [kept.bytes for kept in weights(model.graph).arena if kept.bytes > 200_000] == [4000 * (4 + 128)]
+    assert "On other x86-64 processors batch 1 holds" in limits.note(model, 1, {})

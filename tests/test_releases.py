@@ -1,0 +1,97 @@
+"""The table of what depends on the server's release."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
+
+import pytest
+
+from clients.cancelling import SURVIVES
+from serve import release_page
+from serve.doctor.live import running_release
+from triton_batching import releases
+from triton_batching.terminal import Mistake
+
+
+@pytest.mark.parametrize(
+    ("version", "release"),
+    [
+        ("2.51.0", (24, 10)),
+        ("2.59.1", (25, 6)),
+        ("2.68.0", (26, 4)),
+        ("2.72.0", (26, 8)),
+        ("2.73.0dev", (26, 8)),
+        ("2.40.0", None),
+        ("unknown", None),
+    ],
+)
+def test_a_version_has_a_release(version: str, release: releases.Release | None) -> None:
+    assert releases.of_version(version) == release
+
+
+def test_releases_are_in_order_and_every_fact_is_of_one() -> None:
+    assert all(older < newer for older, newer in pairwise(releases.CONTENTS))
+    versions = [contents.version for contents in releases.CONTENTS.values()]
+    assert all(newer == (2, older[1] + 1) for older, newer in pairwise(versions))
+    assert {fact.since for fact in releases.FACTS.values()} <= set(releases.CONTENTS)
+    assert all(fact.source and fact.used for fact in releases.FACTS.values())
+
+
+def test_the_clients_wait_for_the_release_of_the_table() -> None:
+    """The client library stands alone, so it has the version itself."""
+    assert releases.CONTENTS[releases.FACTS["cancelling"].since].version == SURVIVES
+
+
+@pytest.mark.parametrize(
+    ("release", "limits"), [((24, 10), (21, 10)), ((25, 3), (22, 10)), ((25, 7), (23, 11)), ((26, 8), None)]
+)
+def test_the_opset_that_a_release_reads(release: releases.Release, limits: tuple[int, int] | None) -> None:
+    assert releases.readable(release) == limits
+
+
+def test_the_page_is_written_from_the_table() -> None:
+    assert release_page.PAGE.read_text() == release_page.page()
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers like the HTTP front end (server, src/http_server.cc, server metadata) of a version that was not run."""
+
+    version = ""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"name": "triton", "version": self.version, "extensions": ["statistics"]}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def address() -> Iterator[str]:
+    """Where `Answers` answers."""
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("version", "release"), [("2.51.0", (24, 10)), ("2.72.0", (26, 8))])
+def test_the_doctor_asks_a_running_server(
+    version: str, release: releases.Release, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Answers, "version", version)
+    assert running_release(address) == release
+
+
+def test_no_server_is_a_mistake() -> None:
+    with pytest.raises(Mistake, match="--live"):
+        running_release("127.0.0.1:9")
