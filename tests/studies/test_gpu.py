@@ -2,14 +2,17 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
+from simulated_bench import SimulatedBench, accelerator
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from export.repository import config_file, model_folder, read_config, variants
 from perf.records import file
+from perf.records.study import Study
 from perf.studies.archive import ROOT
 from perf.studies.experiment import origin
 from perf.studies.gpu import __main__ as program
@@ -19,11 +22,16 @@ from perf.studies.gpu.extent import ENCODER, EXTENTS, FULL, SMALL, Extent
 from perf.studies.gpu.record import CPU, CUDA, NO_GPU, Finding, StepRecord, difference
 from perf.studies.gpu.step import STEPS, record_of
 from perf.studies.gpu.throughput import CONFIG_NAMES, PUBLISHED
+from perf.studies.gpu.tuner import NOT_TUNED, compared
+from perf.studies.grid.record import Grid
 from perf.studies.memory_estimate.zoo import ZOO
 from perf.studies.padded import encoders
+from perf.studies.padded.record import MIXES as PADDED_MIXES
 from perf.studies.padded.served import repository
-from perf.studies.ragged.table import MIXES
+from perf.studies.ragged.table import MIXES, ROUTES
 from tests.perf.test_defaults import IGNORED
+from tests.studies.test_tune_grid import JUDGED_STUDY
+from tests.studies.test_tune_grid import RESULTS as GRIDS
 from triton_batching.machine import Machine
 from triton_batching.terminal import Failure, Mistake
 
@@ -70,12 +78,12 @@ def test_each_step_measures_what_it_should(finished: Path) -> None:
     assert [finding.note for finding in tensorrt] == [NO_GPU, NO_GPU]
     padded, *routes = of(finished, "lengths")
     assert 0 <= (padded.value or 0) <= 1e-4
-    assert sum(SMALL.ragged in finding.what for finding in routes) == 2
+    assert [SMALL.ragged in finding.what for finding in routes] == [False, False, True]
     together, *factors = of(finished, "pair")
     assert together.unit == "x"
     assert [finding.value is not None and finding.value >= 1 for finding in factors] == [True, True]
-    (tuned,) = of(finished, "tuner")
-    assert tuned.what.startswith("ranker, closed:8, p99 <= ")
+    best, tuned = of(finished, "tuner")
+    assert (best.unit, tuned.note) == ("rows/s", NOT_TUNED)
 
 
 @pytest.mark.server
@@ -161,6 +169,8 @@ def test_an_extent_names_what_exists(extent: Extent) -> None:
         assert {group.kind for group in groups} == {ModelInstanceGroup.KIND_AUTO}
     assert extent.padded in encoders.KINDS
     assert set(extent.lengths) <= {mix.name for mix in MIXES[extent.ragged]}
+    assert set(extent.padded_lengths) <= {mix.name for mix in PADDED_MIXES}
+    assert set(extent.routes) <= {route.name for route in ROUTES}
     assert all(name in ZOO or config_file(model_folder(name), None).is_file() for name in extent.memory)
     assert max(extent.sizes) <= read_config(config_file(model_folder(extent.tuned), None)).max_batch_size
 
@@ -170,6 +180,16 @@ def test_the_form_for_a_gpu_measures_what_was_published() -> None:
         assert model == FULL.recogniser
         assert config_name in CONFIG_NAMES
         assert clients in FULL.clients
+
+
+def test_the_tuners_choice_is_measured_for_as_many_rounds_as_the_extent_says(tmp_path: Path) -> None:
+    study = replace(Study.read(JUDGED_STUDY), profiles=())
+    grid = file.read(GRIDS / "simulated_accelerator.closed-32.json", Grid)
+    bench = SimulatedBench(service=accelerator, target=study.sla)
+    extent = replace(FULL, looks=(2,), trial_s=0.5)
+    said = compared("choice", study, grid, tmp_path, bench, extent, lambda text, done: None)
+    assert {(stage, number) for _, stage, number, *_ in bench.measured} >= {("tuned", 1), ("tuned", 2)}
+    assert said.unit == "x"
 
 
 def test_the_padded_encoder_runs_where_it_is_told(tmp_path: Path) -> None:

@@ -18,9 +18,10 @@ class Extent:
     transport: the model whose tensors travel in shared memory.
     recogniser, rows, clients, repeats, window_ms: of the sweeps; `repeats` are those of the other steps, too.
     precisions: models that get variants; `encoder_width` and `encoder_layers` are those of the encoder among them.
-    padded, ragged, lengths: the encoder to pad, the ragged model, and its mix of lengths.
+    padded, padded_lengths, checked: the encoder to pad, its mixes of lengths, and how many of its answers are compared.
+    ragged, lengths, routes: the ragged model, its mixes, and the ways to send them.
     tuned, sizes, delays_us, instances, load: the model to tune, the grid, and the load.
-    points, live_s: what the search of the tuner may cost.
+    points, live_s: what the search of the tuner may cost; without points it does not run.
     looks: numbers of rounds at which the comparison with the grid's best may end.
     pair: two models for one device.
     memory: models of the repository, or of `memory_estimate.zoo`, and the batch sizes to run.
@@ -39,8 +40,11 @@ class Extent:
     encoder_width: int
     encoder_layers: int
     padded: str
+    padded_lengths: tuple[str, ...]
+    checked: int
     ragged: str
     lengths: tuple[str, ...]
+    routes: tuple[str, ...]
     tuned: str
     sizes: tuple[int, ...]
     delays_us: tuple[int, ...]
@@ -79,17 +83,20 @@ SMALL = Extent(
     encoder_width=64,
     encoder_layers=2,
     padded="blind",
+    padded_lengths=("long tail",),
+    checked=50,
     ragged="ragged_encoder",
     lengths=("longer tail",),
+    routes=("separate executions", "ragged"),
     tuned="ranker",
     sizes=(8, 32),
     delays_us=(0,),
     instances=(1,),
     load="closed:8",
-    points=5,
-    live_s=10.0,
+    points=0,
+    live_s=0.0,
     looks=(1,),
-    pair=("ranker", "text_recognition"),
+    pair=("ranker", "simulated_accelerator"),
     memory={"mlp": (1, 8)},
     trial_s=0.3,
 )
@@ -107,10 +114,13 @@ FULL = Extent(
     encoder_width=512,
     encoder_layers=6,
     padded="bert",
+    padded_lengths=("equal", "mixed", "long tail"),
+    checked=1000,
     ragged="ragged_encoder",
     lengths=("equal", "longer tail"),
+    routes=("separate executions", "client padding", "ragged"),
     tuned="text_recognition_512",
-    sizes=(4, 8, 16),
+    sizes=(2, 4, 8),
     delays_us=(0, 2500),
     instances=(1, 2),
     load="closed:32",

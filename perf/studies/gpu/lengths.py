@@ -9,9 +9,10 @@ from perf.studies.gpu.record import COMMAND, Finding, difference
 from perf.studies.padded.__main__ import resumed
 from perf.studies.padded.__main__ import run as run_padded
 from perf.studies.padded.record import CLIENT, SEPARATE, SPLIT, PaddedRecord
+from perf.studies.padded.record import MIXES as PADDED_MIXES
 from perf.studies.ragged.__main__ import CONCURRENCY
 from perf.studies.ragged.__main__ import run as run_ragged
-from perf.studies.ragged.table import MIXES, RAGGED, ROUTES, RaggedExperiment, rows_of
+from perf.studies.ragged.table import MIXES, ROUTES, RaggedExperiment, rows_of
 
 SEED = 1
 
@@ -28,7 +29,17 @@ def _padded(extent: Extent, path: Path, progress: StepProgress) -> list[Finding]
         made = origin(COMMAND, now())
         record = PaddedRecord(**made, seed=SEED, seconds=extent.trial_s, errors={}, points=())
     kind = extent.padded
-    record = run_padded(record, path, (kind,), extent.repeats, progress, device=extent.kind, tolerance=extent.tolerance)
+    record = run_padded(
+        record,
+        path,
+        (kind,),
+        extent.repeats,
+        progress,
+        mixes=[mix for mix in PADDED_MIXES if mix.name in extent.padded_lengths],
+        count=extent.checked,
+        device=extent.kind,
+        tolerance=extent.tolerance,
+    )
     ratios = [
         Finding.ratio(
             f"{kind} encoder, {mix}, padded with a budget, over {other}", record.ratio(kind, mix, SPLIT, other)
@@ -44,7 +55,7 @@ def _ragged(extent: Extent, folder: Path, progress: StepProgress) -> list[Findin
     experiment = RaggedExperiment(
         model=extent.ragged,
         mixes=tuple(mix for mix in MIXES[extent.ragged] if mix.name in extent.lengths),
-        routes=tuple(route for route in ROUTES if route.config_name in ("baseline", RAGGED.config_name)),
+        routes=tuple(route for route in ROUTES if route.name in extent.routes),
         concurrency=CONCURRENCY,
         repeats=extent.repeats,
         window_ms=extent.window_ms,

@@ -17,7 +17,12 @@ def pair(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]:
     """Each model alone, then both together, on one server."""
     seconds, started = 2 * extent.trial_s, now()
     names, alone, together = interference(
-        extent.pair, DYNAMIC, clients=CLIENTS, seconds=seconds, progress=lambda text: progress(text, False)
+        extent.pair,
+        DYNAMIC,
+        clients=CLIENTS,
+        seconds=seconds,
+        warm_up_s=extent.trial_s,
+        progress=lambda text: progress(text, False),
     )
     record = Interference(
         models=names,

@@ -18,11 +18,13 @@ from perf.studies.grid.__main__ import NO_TARGET, candidates, measure, stored
 from perf.studies.grid.judgement import judge
 from perf.studies.grid.record import Grid
 from perf.tune.live import LiveBench
+from perf.tune.study_log import Bench
 from perf.tune.tuning import Question
 from triton_batching.terminal import Failure
 
 # The target is this percentile of the p99s of the grid: most configurations meet it, and it still refuses some.
 PERCENTILE = 75
+NOT_TUNED = "not run in the small form: perf.tune takes a minute"
 
 
 def tuner(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]:
@@ -34,6 +36,16 @@ def tuner(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]
     with LiveBench(config=config, target=NO_TARGET, repository=repository, command=COMMAND) as bench:
         grid = _grid(extent, traffic, folder / "grid.json", bench, progress)
     target = LatencyTarget(latency_ms=float(f"{np.percentile([each.p99_ms for each in grid.points], PERCENTILE):.3g}"))
+    best = grid.best(target.latency_ms)
+    what = f"{extent.tuned}, {extent.load}, p99 <= {target.latency_ms:g} ms"
+    if best is None:
+        return [Finding(what=what, note="no configuration of the grid met the target")]
+    found = Finding(
+        what=f"{what}: the best of the grid", value=best.throughput_rows_per_s, unit="rows/s", note=str(best.candidate)
+    )
+    what = f"{what}: the tuner's choice over it"
+    if not extent.points:
+        return [found, Finding(what=what, note=NOT_TUNED)]
     question = Question(
         model=extent.tuned,
         target=target,
@@ -45,22 +57,27 @@ def tuner(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]
         repository=repository.resolve(),
     )
     study = _study(question)
-    what = f"{extent.tuned}, {extent.load}, p99 <= {target.latency_ms:g} ms: the tuner's choice over the grid's best"
-    if study.chosen is None or grid.best(target.latency_ms) is None:
-        side = "the tuner chose nothing" if study.chosen is None else "no configuration of the grid met the target"
-        return [Finding(what=what, note=side)]
+    if study.chosen is None:
+        return [found, Finding(what=what, note="the tuner chose nothing")]
     with LiveBench(config=config, target=NO_TARGET, repository=repository, command=COMMAND) as bench:
-        judged = judge(
-            study,
-            grid,
-            folder,
-            bench,
-            looks=extent.looks,
-            seconds=extent.trial_s,
-            progress=lambda text: progress(text, False),
-        )
+        return [found, compared(what, study, grid, folder, bench, extent, progress)]
+
+
+def compared(
+    what: str, study: Study, grid: Grid, folder: Path, bench: Bench, extent: Extent, progress: StepProgress
+) -> Finding:
+    """The throughput of the study's choice over that of the grid's best, measured in turn."""
+    judged = judge(
+        study,
+        grid,
+        folder,
+        bench,
+        looks=extent.looks,
+        seconds=extent.trial_s,
+        progress=lambda text: progress(text, False),
+    )
     cost = f"{judged.live_points} points, {judged.live_s:.0f} s of load"
-    return [Finding.ratio(what, judged.ratio, f"{judged.tuned} over {judged.best}; the search took {cost}")]
+    return Finding.ratio(what, judged.ratio, f"{judged.tuned} over {judged.best}; the search took {cost}")
 
 
 def _grid(extent: Extent, traffic: Traffic, path: Path, bench: LiveBench, progress: StepProgress) -> Grid:

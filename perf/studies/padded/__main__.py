@@ -116,6 +116,8 @@ def run(
     repeats: int,
     progress: Any,
     *,
+    mixes: Sequence[LengthMix] = MIXES,
+    count: int = CHECKED,
     device: str = "cpu",
     tolerance: float = TOLERANCE,
 ) -> PaddedRecord:
@@ -126,7 +128,7 @@ def run(
             todo = [
                 (repeat, mix, route)
                 for repeat in range(1, repeats + 1)
-                for mix in MIXES
+                for mix in mixes
                 for route in np.random.default_rng([record.seed, repeat]).permutation(routes(kind)).tolist()
                 if (mix.name, route, repeat) not in done
             ]
@@ -136,9 +138,9 @@ def run(
             names = tuple(dict.fromkeys(MODELS[route] for route in routes(kind)))
             with launch(Settings(models=names, repository=models)) as server:
                 if kind not in record.errors:
-                    progress(f"{kind}: {CHECKED} mixed requests", False)
+                    progress(f"{kind}: {count} mixed requests", False)
                     file_served = models / "padded" / "1" / "model.onnx"
-                    error = checked(server, kind, file_served, record.seed, tolerance=tolerance)
+                    error = checked(server, kind, file_served, record.seed, count, tolerance)
                     record = replace(record, errors={**record.errors, kind: error})
                 for repeat, mix, route in todo:
                     progress(f"{kind}: {mix.name}, {route}, repeat {repeat}", False)
