@@ -1,7 +1,8 @@
 """Arrays on a GPU, and GPU memory that a server on the same machine can open: CUDA shared memory.
 
 An array's `__cuda_array_interface__` tells its place, so torch, CuPy and Numba are not imported. CUDA's driver library
-is loaded with the first such array.
+is loaded with the first such array. `tritonclient.utils.cuda_shared_memory` cannot take this module's place: it needs
+cuda-python, copies from numpy and DLPack only, and makes regions that may share a block with other memory.
 """
 
 import contextlib

@@ -36,7 +36,13 @@ Progress = Callable[[str], None]
 
 
 def interference(
-    models: tuple[str, str], config_name: str | None, *, clients: int, seconds: float, progress: Progress
+    models: tuple[str, str],
+    config_name: str | None,
+    *,
+    clients: int,
+    seconds: float,
+    warm_up_s: float = WARM_UP_S,
+    progress: Progress,
 ) -> tuple[tuple[str, str], tuple[Busy, Busy], tuple[Busy, Busy]]:
     """The served names, both models alone, and both together; raises the errors of the launcher and the clients."""
     with contextlib.ExitStack() as stack:
@@ -48,7 +54,7 @@ def interference(
         settings = Settings(models=names, config_name=config_name, repository=repository)
         server = stack.enter_context(launch(settings, progress=progress))
         traffic = Traffic(pattern="closed", clients=clients)
-        load = traffic.load(warm_up_s=WARM_UP_S, duration_s=seconds, workers=1)
+        load = traffic.load(warm_up_s=warm_up_s, duration_s=seconds, workers=1)
         first, second = names
         alone = [measure(server, {name: load}, progress)[name] for name in names]
         both = measure(server, {first: load, second: load}, progress)

@@ -107,6 +107,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "cluster fault": ("a fault of a cluster under load", "python -m perf.studies.cluster faults --results {folder}"),
     "cluster balance": ("the balance of a cluster", "python -m perf.studies.cluster balance --results {folder}"),
     "cluster under attack": ("a hostile load", "python -m perf.studies.cluster hostile --results {folder}"),
+    "gpu step": ("a step of perf.studies.gpu", "python -m perf.studies.gpu --results {folder}/.."),
     "operators": ("checked operators", "python -m perf.studies.memory_estimate.operators --results {folder}"),
 }
 

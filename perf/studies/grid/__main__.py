@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
     path = arguments.results / f"{arguments.model}.{str(traffic).replace(':', '-')}.json"
     pairs = [_pair(text) for text in arguments.pairs.split(",")]
     planned = candidates(_numbers(arguments.sizes), _numbers(arguments.delays_us), pairs)
-    grid = _stored(path, arguments.model, traffic, command, len(planned))
+    grid = stored(path, arguments.model, traffic, command, len(planned))
     until = time.monotonic() + arguments.limit
     with (
         Console(stderr=True, emoji=False).status("starting") as status,
@@ -135,7 +135,7 @@ def table(grid: Grid) -> Table:
     return rows
 
 
-def _stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], planned: int) -> Grid:
+def stored(path: Path, model: str, traffic: Traffic, command: tuple[str, ...], planned: int) -> Grid:
     """The grid on disk, or an empty one; raises `GridError` for a grid of another load or machine."""
     new = Grid(
         model=model,

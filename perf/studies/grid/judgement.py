@@ -110,11 +110,20 @@ class GridJudgement:
 
 
 def judge(
-    study: Study, grid: Grid, folder: Path, bench: Bench, *, current: bool = False, progress: Callable[[str], None]
+    study: Study,
+    grid: Grid,
+    folder: Path,
+    bench: Bench,
+    *,
+    current: bool = False,
+    looks: tuple[int, ...] = LOOKS,
+    seconds: float = SECONDS,
+    progress: Callable[[str], None],
 ) -> GridJudgement:
     """Measure the study's choice and the best of the grid again; the rounds on disk are not repeated.
 
-    With `current` the configuration that the study was to improve on is measured beside them.
+    It ends at one of the `looks`, numbers of rounds; a trial takes `seconds`. With `current` the configuration that the
+    study was to improve on is measured beside them.
     """
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:
@@ -125,19 +134,19 @@ def judge(
         )
     name = f"{grid.model}.{grid.load.replace(':', '-')}.p99-{study.sla.latency_ms:g}ms.judged.json"
     path = folder / name
-    judged = file.read(path, GridJudgement) if path.exists() else _empty(study, best, folder)
+    judged = file.read(path, GridJudgement) if path.exists() else _empty(study, best, folder, looks)
     traffic = Traffic.of_record(study.load, rows=grid.rows)
     sides: dict[Candidate, str] = {}
     for stage, candidate in ((TUNED, judged.tuned), (BEST, judged.best), (CURRENT, study.default)):
         if current or stage != CURRENT:
             sides.setdefault(candidate, stage)
     while not judged.finished:
-        judged = _with_round(judged, sides, bench, traffic, progress)
+        judged = _with_round(judged, sides, bench, traffic, seconds, progress)
         file.write(judged, path)
     return judged
 
 
-def _empty(study: Study, best: GridTrial, folder: Path) -> GridJudgement:
+def _empty(study: Study, best: GridTrial, folder: Path, looks: tuple[int, ...]) -> GridJudgement:
     """The judgement without rounds."""
     assert study.chosen is not None
     profile_points, profile_s = _profile_cost(study, folder)
@@ -153,7 +162,7 @@ def _empty(study: Study, best: GridTrial, folder: Path) -> GridJudgement:
         live_s=round(sum(trial.seconds + WARM_UP_S for trial in study.trials) + profile_s, 1),
         points=(),
         wall_s=study.steps[-1].at_s if study.steps else None,
-        looks=LOOKS,
+        looks=looks,
     )
 
 
@@ -162,13 +171,14 @@ def _with_round(
     sides: Mapping[Candidate, str],
     bench: Bench,
     traffic: Traffic,
+    seconds: float,
     progress: Callable[[str], None],
 ) -> GridJudgement:
     """The judgement with one more round; the order alternates, so that no side always comes first."""
     number, measured = len(judged.of(TUNED)) + 1, []
     for candidate, stage in list(sides.items())[:: 1 if number % 2 else -1]:
-        progress(f"round {number} of at most {LOOKS[-1]}, {stage}: {candidate}")
-        trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=SECONDS)
+        progress(f"round {number} of at most {judged.looks[-1]}, {stage}: {candidate}")
+        trial = bench.measure(candidate, traffic, stage=stage, round=number, seconds=seconds)
         measured.append(counted(trial, judged.sla))
     return dataclasses.replace(judged, points=(*judged.points, *measured))
 

@@ -38,8 +38,10 @@ RESULTS = Path("perf/results/local/padded")
 CLIENTS, CHECKED, TOLERANCE, WARM_UP_S = 32, 1000, 1e-4, 0.4
 
 
-def checked(server: Server, kind: str, model: Path, seed: int, count: int = CHECKED) -> float:
-    """Send `count` requests of random lengths, 32 at a time; the largest difference from the same alone."""
+def checked(
+    server: Server, kind: str, model: Path, seed: int, count: int = CHECKED, tolerance: float = TOLERANCE
+) -> float:
+    """Send `count` requests of random lengths, 32 at a time; the largest difference from the same alone on the CPU."""
     rng, encoder = np.random.default_rng(seed), taken(kind)
     session = onnxruntime_alone(model, 2)
     lengths = [int(rng.integers(1, 200)) for _ in range(count)]
@@ -50,7 +52,7 @@ def checked(server: Server, kind: str, model: Path, seed: int, count: int = CHEC
         mask = {encoder.mask: np.ones_like(tokens)} if encoder.mask else {}
         (alone,) = session.run(None, {"tokens": tokens, **mask})
         worst = max(worst, float(np.abs(answer - alone).max() / np.abs(alone).max()))
-    if worst > TOLERANCE:
+    if worst > tolerance:
         raise Failure(f"{model}: an answer differs from that of the request alone by {worst:.1e} of its largest value.")
     return worst
 
@@ -107,26 +109,38 @@ def point(server: Server, kind: str, mix: LengthMix, route: str, repeat: int, se
     )
 
 
-def run(record: PaddedRecord, path: Path, kinds: Sequence[str], repeats: int, progress: Any) -> PaddedRecord:
-    """Measure what the record lacks; it is written after each measurement."""
+def run(
+    record: PaddedRecord,
+    path: Path,
+    kinds: Sequence[str],
+    repeats: int,
+    progress: Any,
+    *,
+    mixes: Sequence[LengthMix] = MIXES,
+    count: int = CHECKED,
+    device: str = "cpu",
+    tolerance: float = TOLERANCE,
+) -> PaddedRecord:
+    """Measure what the record lacks on a `device` of `export.add --kind`; it is written after each measurement."""
     with tempfile.TemporaryDirectory(prefix="triton-batching-padded-") as folder:
         for kind in kinds:
             done = {(each.mix, each.route, each.repeat) for each in record.points if each.kind == kind}
             todo = [
                 (repeat, mix, route)
                 for repeat in range(1, repeats + 1)
-                for mix in MIXES
+                for mix in mixes
                 for route in np.random.default_rng([record.seed, repeat]).permutation(routes(kind)).tolist()
                 if (mix.name, route, repeat) not in done
             ]
             if not todo and kind in record.errors:
                 continue
-            models = repository(Path(folder), kind, record.seed)
+            models = repository(Path(folder), kind, record.seed, device)
             names = tuple(dict.fromkeys(MODELS[route] for route in routes(kind)))
             with launch(Settings(models=names, repository=models)) as server:
                 if kind not in record.errors:
-                    progress(f"{kind}: {CHECKED} mixed requests", False)
-                    error = checked(server, kind, models / "padded" / "1" / "model.onnx", record.seed)
+                    progress(f"{kind}: {count} mixed requests", False)
+                    file_served = models / "padded" / "1" / "model.onnx"
+                    error = checked(server, kind, file_served, record.seed, count, tolerance)
                     record = replace(record, errors={**record.errors, kind: error})
                 for repeat, mix, route in todo:
                     progress(f"{kind}: {mix.name}, {route}, repeat {repeat}", False)

@@ -42,12 +42,12 @@ def taken(kind: str) -> Taken:
     return Taken(source="", data_type="INT64", vocabulary=encoders.VOCABULARY, mask="mask")
 
 
-def repository(folder: Path, kind: str, seed: int) -> Path:
-    """A repository with the configurations of one encoder."""
+def repository(folder: Path, kind: str, seed: int, device: str = "cpu") -> Path:
+    """A repository with the configurations of one encoder, for a cpu or a gpu."""
     encoder = taken(kind)
     source = encoder.source or str(encoders.write(folder / f"{kind}.onnx", kind, seed))
     models = folder / kind
-    words = ["--variable-length", "--max-batch-size", "32", "--kind", "cpu", "--repository", str(models)]
+    words = ["--variable-length", "--max-batch-size", "32", "--kind", device, "--repository", str(models)]
     if add([source, "--name", "padded", *words]):
         raise Failure(f"{source}: export.add refused it.")
     home = models / "padded"

@@ -1,7 +1,4 @@
-"""CUDA instances: staging in pinned memory and onnxruntime's I/O binding.
-
-This has never run on a GPU. Its tests use the CPU as the device.
-"""
+"""CUDA instances: staging in pinned memory and onnxruntime's I/O binding. serve/GPU.md says how far it is tested."""
 
 import ctypes
 from collections.abc import Sequence
