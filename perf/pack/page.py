@@ -8,7 +8,9 @@ from perf.pack.placement import Node, Placement, Share
 from perf.pack.workload import Workload
 from perf.report.figure import PAPER, Chart, Figure, Palette, hover, lit, source, vertical
 from perf.report.figure import Row as Values
-from perf.report.page import Legend, render
+from perf.report.page import Legend, render_sections
+from perf.report.section import Grid, Section
+from perf.report.units import count
 from triton_batching import whole_file
 
 NAME = "placement.html"
@@ -20,9 +22,24 @@ def write(workload: Workload, placement: Placement, folder: Path) -> Path:
     """Write placement.html to the folder."""
     palette = Palette.of(model.name for model in workload.models)
     figures = draw(workload, placement, palette)
-    title = f"{len(placement.nodes)} devices by {placement.algorithm} (at least {placement.bound} are needed)"
-    page = render("figures_page.html.j2", title=title, figures=figures, keys=Legend(palette=palette))
-    return whole_file.write(folder / NAME, page)
+    devices = count(len(placement.nodes), "device")
+    verdict = Section(
+        name="placement",
+        title=f"{count(len(palette.colours), 'model')} on {devices}, at least {placement.bound} needed",
+        sentences=(
+            f"Placed by {placement.algorithm}, for {1 + placement.headroom:g} x the rates of the plan. The models of a "
+            "device take turns: in each cycle every model executes once, with the requests that came since its last "
+            "turn. A request waits for at most one cycle and its own execution.",
+        ),
+        figures=figures,
+    )
+    text = render_sections(
+        (verdict, _executions(workload, placement)),
+        title="A placement of models on devices",
+        keys=Legend(palette=palette, what="models"),
+        command="Made by python -m perf.pack.",
+    )
+    return whole_file.write(folder / NAME, text)
 
 
 def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Figure, Figure]:
@@ -43,6 +60,34 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
         wide=True,
     )
     return cycle, memory
+
+
+def _executions(workload: Workload, placement: Placement) -> Section:
+    """A table of every execution, with the longest wait beside the latency target."""
+    targets = {model.name: model.device_target_ms for model in workload.models}
+    rows = (
+        (
+            share.model,
+            f"device {number}" + (" (together)" if node.together else ""),
+            f"{share.rate_per_s:g}",
+            str(share.batch),
+            *(f"{ms:.4g}" for ms in (share.exec_ms, node.duty_ms, node.duty_ms + share.exec_ms, targets[share.model])),
+            f"{share.memory_bytes / MIB:,.0f}",
+        )
+        for number, node in enumerate(placement.nodes)
+        for share in node.shares
+    )
+    titles = (
+        *("model", "device", "rate\nper s", "batch\nrows", "execution\nms", "cycle\nms"),
+        *("longest wait\nms", "target on the\ndevice, ms", "memory\nMiB"),
+    )
+    sentence = "The longest wait follows from the plan and is no measurement, so it has no interval."
+    return Section(
+        name="executions",
+        title="Executions",
+        sentences=(sentence,),
+        grids=(Grid(titles=titles, rows=tuple(rows), left=2),),
+    )
 
 
 def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
