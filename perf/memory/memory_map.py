@@ -50,9 +50,7 @@ def memory_map(
     buffers = alt.Chart(source(rows)).mark_rect(stroke=PAPER, strokeWidth=0.5)
     chart: Chart = (
         ground.encode(**ends, tooltip=hover("region"))
-        + buffers.encode(
-            **ends, color=alt.Color("kind:N", scale=colours), opacity=live, tooltip=hover(*HOVER), order="x:Q"
-        )
+        + buffers.encode(**ends, color=alt.Color("kind:N", scale=colours), opacity=live, tooltip=hover(*HOVER))
         + horizontal(bound_bytes / MIB, "lower bound")
     )
     if slides:

@@ -84,7 +84,8 @@ def _verdict(drawn: Drawn, name: str, note: str) -> Section:
 def _steps(run: Timeline) -> Iterator[str]:
     for number, each in enumerate(run.boundaries, 1):
         peak = ", the peak" if number == run.peak_node + 1 else ""
-        yield f"{number} of {len(run.boundaries)}: {each.operator} {each.node}, {mib(each.in_use)} in use{peak}"
+        name = f"{each.operator} {each.node}".strip()
+        yield f"{number} of {len(run.boundaries)}: {name}, {mib(each.in_use)} in use{peak}"
 
 
 def _figures(drawn: Drawn) -> Iterator[Figure]:

@@ -4,15 +4,13 @@ import argparse
 import csv
 import dataclasses
 import io
-import sys
 import webbrowser
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import track
 
 from perf.records import batch_timeline
 from perf.records.batch_timeline import BatchTimeline
@@ -235,34 +233,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the index without a folder or with `--index`; else report on the folder. `--open` shows the page."""
     if arguments.folder is None or arguments.index:
         refuse_unused((arguments.format is not None, "--format", "for the index, which is a page"))
-        page = _index(arguments)
+        from perf.report.index.command import run as write_index
+
+        page = write_index(arguments.folder, arguments.out, arguments.repository)
     else:
         page = _folder(arguments.folder, arguments.out or arguments.folder, arguments.format)
     if arguments.open and not webbrowser.open(page.resolve().as_uri()):
         raise Failure(f"no browser was found to open {page}. Open it by hand.")
-
-
-def _index(arguments: argparse.Namespace) -> Path:
-    """Write the index of a folder, or of all places where the programs write records."""
-    from perf.report.index import index
-    from perf.report.index.present import Present
-
-    if arguments.folder is not None and not arguments.folder.exists():
-        raise ReportError(f"{arguments.folder}: no such folder. Name one with records, or none for all of them.")
-    places = index.PLACES if arguments.folder is None else (arguments.folder,)
-    out = arguments.out or (index.OUT if arguments.folder is None else arguments.folder)
-    console = Console(stderr=True)
-
-    def bar(paths: Sequence[Path], what: str) -> Iterable[Path]:
-        return track(paths, what, transient=True, console=console, disable=not sys.stderr.isatty())
-
-    found = index.find(places, Present(arguments.repository), bar)
-    written = index.write(found, out, bar)
-    terminal().print(
-        f"{len(found.entries)} results, {len(found.damaged)} files that cannot be read\nwritten: {written}",
-        markup=False,
-    )
-    return written
 
 
 def _folder(folder: Path, out: Path, name: str | None) -> Path:

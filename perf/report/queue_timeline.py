@@ -1,5 +1,6 @@
 """A figure of requests that wait and run together: a band per configuration, or per change of it."""
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -7,8 +8,8 @@ import altair as alt
 
 from perf.report.figure import INK, PAPER, Figure, Palette, Row, Zoom, hover, lit, source, zoomable
 
-# A request's height in pixels; so many of them are free above a band, for its text.
-PIXELS, GAP = 7, 8
+# Pixels of a request. A line of text above a band has the height of two, on a phone this many characters fit in it.
+PIXELS, LINE = 7, 50
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +43,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Band:
-    """The executions of one configuration in order of their start; `text` is above them, a line each."""
+    """The executions of one configuration in order of their start; `text` is above them, in lines."""
 
     text: tuple[str, ...]
     batches: tuple[Batch, ...]
@@ -58,25 +59,29 @@ def queue_timeline(bands: Sequence[Band], palette: Palette, *, caption: str, nea
 
     A button of the figure shows the first `near_ms` milliseconds.
     """
-    waits, boxes, texts = [], [], []
+    waits: list[Row] = []
+    boxes: list[Row] = []
+    texts: list[Row] = []
     top = 0
     for band in bands:
         key = band.batches[0].key if len({batch.key for batch in band.batches}) == 1 else ""
-        texts.append({"configuration": key, "x": 0, "y": top + GAP - 2, "text": list(band.text)})
-        for row in _rows(band, top + GAP):
+        lines = [line for text in band.text for line in textwrap.wrap(text, LINE)]
+        top += 2 * len(lines) + 4
+        texts.append({"configuration": key, "x": 0, "y": top - 2, "text": lines})
+        for row in _rows(band, top):
             (boxes if "y2" in row else waits).append(row)
-        top += GAP + band.requests
+        top += band.requests
     last = max(batch.ended_ms for band in bands for batch in band.batches)
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[0, top], reverse=True, nice=False))
     scale = alt.Scale(domain=[0, last], nice=False)
     x = alt.X("x:Q", title="ms since the first request", axis=alt.Axis(tickCount=8), scale=scale)
-    lines = alt.Chart(source(waits)).mark_bar(height=3, color=INK, opacity=0.45)
+    threads = alt.Chart(source(waits)).mark_bar(height=3, color=INK, opacity=0.45)
     rectangles = alt.Chart(source(boxes)).mark_rect(stroke=PAPER, strokeWidth=1.5, cornerRadius=2)
     captions = alt.Chart(source(texts)).mark_text(align="left", baseline="bottom", lineHeight=14)
     ends = {"x": x, "x2": "x2:Q", "y": y}
     chart = (
         rectangles.encode(**ends, y2="y2:Q", color=palette.colour, opacity=lit(0.85), tooltip=_seen(boxes))
-        + lines.encode(**ends, tooltip=_seen(waits), opacity=lit(0.5))
+        + threads.encode(**ends, tooltip=_seen(waits), opacity=lit(0.5))
         + captions.encode(x=x, y=y, text="text:N")
     )
     near = [("all", last), (f"the first {near_ms:g} ms", near_ms)] if near_ms < last else []

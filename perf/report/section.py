@@ -6,12 +6,16 @@ from dataclasses import dataclass, field
 from perf.report.figure import Figure
 
 
-@dataclass(frozen=True, kw_only=True)
-class Link:
-    """A cell that leads to another page."""
+class Link(str):
+    """The text of a cell that leads to another page."""
 
-    text: str
     address: str
+
+    def __new__(cls, text: str, address: str) -> "Link":
+        """The text, with the address of the page."""
+        link = super().__new__(cls, text)
+        link.address = address
+        return link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +26,7 @@ class Grid:
     """
 
     titles: tuple[str, ...]
-    rows: tuple[tuple[str | Link, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
     left: int = 1
     summary: str = ""
     cards: bool = False

@@ -158,7 +158,7 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
     return Grid(titles=titles, rows=rows, left=len(titles), cards=True)
 
 
-def _link(entry: Entry, folder: Path) -> str | Link:
+def _link(entry: Entry, folder: Path) -> str:
     if entry.placed:
-        return Link(text="page", address=Path(os.path.relpath(entry.placed.resolve(), folder.resolve())).as_posix())
-    return Link(text="page", address=entry.page_name) if entry.draw else f"none: {entry.problem}"
+        return Link("page", Path(os.path.relpath(entry.placed.resolve(), folder.resolve())).as_posix())
+    return Link("page", entry.page_name) if entry.draw else f"none: {entry.problem}"

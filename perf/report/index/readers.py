@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -173,7 +174,7 @@ def rounds(found: Mapping[Path, TrialKey], present: Present) -> Iterator[Entry]:
             sources=tuple(all_keys),
             machine=first.machine,
             stale=_unique(change for each in made for change in present.changes(each)),
-            draw=lambda content=content, path=path, verdict=verdict: record_page.of_values(content, path, verdict),
+            draw=partial(record_page.of_values, content, path, verdict),
         )
 
 

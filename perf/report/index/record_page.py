@@ -28,7 +28,7 @@ def of_load(found: LoadRecord, path: Path, verdict: str) -> str:
         *(("right answers", outcome.right), ("wrong answers", outcome.wrong), ("failed", outcome.failed)),
         *(("not sent", outcome.not_sent), ("sent late", outcome.late_sends)),
     )
-    figures = ()
+    figures: tuple[Figure, ...] = ()
     if stages.parts:
         parts = {each.name: each.mean_us / 1e3 for each in stages.parts}
         bar = Bar(name="mean", configuration=found.model, requests=count(outcome.answered, "request"), ms=parts)

@@ -17,7 +17,7 @@ def timeline(timelines: Sequence[BatchTimeline], palette: Palette) -> Figure:
 
 
 def _band(each: BatchTimeline) -> Band:
-    """The executions under two lines, so that the text fits on a phone."""
+    """The executions, and what they took."""
     last = max(request.ended_ms for request in each.requests)
     half = percentile([request.ended_ms - request.arrived_ms for request in each.requests], 50)
     return Band(

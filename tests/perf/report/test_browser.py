@@ -255,7 +255,7 @@ def test_the_slider_shows_the_tensors_of_a_node(browser: webdriver.Chrome, pages
     """Each of four nodes of a chain has its output and that of the node before, 4 MiB each."""
     opened(browser, pages["memory"])
     live = """return [...document.querySelectorAll('figure[data-chart=live] .chart .mark-text text')]
-      .map((each) => each.textContent).filter((text) => text.includes("MiB")).sort()"""
+      .map((each) => each.textContent).filter((text) => text.includes(" MiB")).sort()"""
     slider = browser.find_element(By.CSS_SELECTOR, "input[data-at]")
     # The peak, the first node with two buffers.
     assert slider.get_attribute("value") == "1"
