@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from export.repository import REPOSITORY
 from perf.records import batch_timeline
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
@@ -237,6 +238,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         page = write_index(arguments.folder, arguments.out, arguments.repository)
     else:
+        refuse_unused((arguments.repository != REPOSITORY, "--repository", "without the index"))
         page = _folder(arguments.folder, arguments.out or arguments.folder, arguments.format)
     if arguments.open and not webbrowser.open(page.resolve().as_uri()):
         raise Failure(f"no browser was found to open {page}. Open it by hand.")
