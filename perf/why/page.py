@@ -37,7 +37,9 @@ def write(diagnosis: Diagnosis, path: Path, *, title: str, service: str) -> Path
 
 def sections(diagnosis: Diagnosis, palette: Palette, service: str) -> tuple[Section, ...]:
     """The advice with the timeline, the rules, and the changes."""
+    change, _, prediction = report.advice(diagnosis).partition(". ")
     sentences = (
+        prediction,
         report.verdict(diagnosis),
         f"Now: {report.rules(diagnosis)}; an execution takes {service}. {_outcome(diagnosis.now)}",
         *(f"{count(number, 'request')} refused: {error}" for error, number in diagnosis.now.refused.items()),
@@ -48,7 +50,7 @@ def sections(diagnosis: Diagnosis, palette: Palette, service: str) -> tuple[Sect
     return (
         Section(
             name="advice",
-            title=report.advice(diagnosis),
+            title=change.removesuffix("."),
             sentences=tuple(filter(None, sentences)),
             figures=(_figure(diagnosis, palette),) if diagnosis.now.executions else (),
         ),

@@ -123,6 +123,7 @@ def sections(found: Found, folder: Path) -> Iterator[Section]:
 def _verdict(found: Found, here: Sequence[Entry], others: Sequence[Entry]) -> Section:
     stale = sum(bool(each.stale) for each in here)
     title = f"{count(len(here), 'result')} of this machine, {stale} of them stale" if here else "No records here yet"
+    unnamed = sum(each.machine is None for each in here)
     absent = [place for place in found.places if not place.exists()]
     empty = [place for place in found.places if place.exists() and not any(_files(place))]
     missing = [f"{place} does not exist." for place in absent if not found.entries]
@@ -132,6 +133,7 @@ def _verdict(found: Found, here: Sequence[Entry], others: Sequence[Entry]) -> Se
     sentences = (
         f"This machine: {Machine.this()}.",
         "Stale: the model file, the configuration or a version has changed since the record was made." if here else "",
+        f"{count(unnamed, 'result')} of them computed or without the name of a machine." if unnamed else "",
         f"{count(len(others), 'result')} of other machines, below." if others else "",
         f"{count(len(found.damaged), 'file')} cannot be read, see below." if found.damaged else "",
         f"{count(found.strange, 'JSON file')} beside them: no records." if found.strange else "",
@@ -142,16 +144,15 @@ def _verdict(found: Found, here: Sequence[Entry], others: Sequence[Entry]) -> Se
 def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> Grid:
     order = sorted(entries, key=lambda each: each.started_at, reverse=True)
     order.sort(key=lambda each: each.model)
-    titles = ("model", "what", "verdict", "stale", *(["machine"] if machines else []), "measured (UTC)", "page")
+    titles = ("model", "what", "verdict", "stale", *(["machine"] if machines else []), "measured (UTC)")
     rows = tuple(
         (
             each.model,
-            each.what,
+            _link(each, folder),
             each.verdict,
             "; ".join(each.stale) or "no",
             *([str(each.machine)] if machines else []),
-            each.date or "-",
-            _link(each, folder),
+            each.date or "unknown",
         )
         for each in order
     )
@@ -160,5 +161,6 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
 
 def _link(entry: Entry, folder: Path) -> str:
     if entry.placed:
-        return Link("page", Path(os.path.relpath(entry.placed.resolve(), folder.resolve())).as_posix())
-    return Link("page", entry.page_name) if entry.draw else f"none: {entry.problem}"
+        address = Path(os.path.relpath(entry.placed.resolve(), folder.resolve())).as_posix()
+        return Link(entry.what, address)
+    return Link(entry.what, entry.page_name) if entry.draw else entry.what

@@ -213,7 +213,7 @@ def other(path: Path, kind: str, present: Present) -> Entry:
     return Entry(
         group=OTHERS,
         model=facts.model or ", ".join(map(str, content.get("models", ()))) or "-",
-        what=f"{what}, {path.name}",
+        what=path.name,
         verdict=verdict,
         sources=(path,),
         started_at=facts.started_at,

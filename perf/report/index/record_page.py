@@ -86,7 +86,7 @@ def of_values(content: Mapping[str, Any], path: Path, verdict: str) -> str:
     left = f"The first {MOST_VALUES} of {len(values):,} values; the file has all." if len(values) > MOST_VALUES else ""
     return _page(
         path,
-        Section(name="verdict", title=verdict),
+        Section(name="verdict", title=path.stem, sentences=(verdict,)),
         Section(
             name="values",
             title="Values",
