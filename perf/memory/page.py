@@ -62,14 +62,15 @@ def write(
 
 
 def _verdict(drawn: Drawn, name: str, note: str) -> Section:
-    memory, peak = drawn.memory, drawn.run.peak_node
+    memory, peak, first = drawn.memory, drawn.run.peak_node, sum(drawn.run.regions.values())
     saved = 1 - memory.packed / memory.arena_held if memory.arena_held else 0.0
     sentences = (
         f"Weights take {mib(memory.weights)}, the arena for activations {mib(memory.arena_held)}. At its peak, in "
         f"{memory.peak_node}, {mib(memory.activations_peak)} of it are in use. An offset plan would need "
         f"{mib(memory.packed)}, {saved:.0%} less than the arena, and no allocator less than {mib(memory.lower_bound)}.",
-        "The maps are of the first run of a session. Move the slider, or click a buffer, to see which tensors are "
-        "live at a node; the page begins at the peak.",
+        f"The maps are of the first run, after which the arena holds {mib(first)}. With the memory pattern "
+        "it grows once more in the second run. Move the slider, or click a buffer, to see which tensors are live at a "
+        "node; the page begins at the peak.",
         note,
     )
     return Section(
@@ -146,7 +147,9 @@ def _use(run: Timeline) -> Chart:
         x=alt.X("at:Q", title=NODES, axis=numbers(grid=False), scale=alt.Scale(nice=False)),
         y=alt.Y("mib:Q", title="MiB", axis=numbers()),
         color=alt.Color(
-            "what:N", scale=alt.Scale(domain=list(series), range=list(series.values())), legend=alt.Legend()
+            "what:N",
+            scale=alt.Scale(domain=list(series), range=list(series.values())),
+            legend=alt.Legend(symbolOpacity=1),
         ),
     )
     lines = base.mark_line(interpolate="step-after", strokeWidth=1.8)

@@ -48,7 +48,7 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     capacity = workload.devices.memory_bytes / MIB
     cycle = Figure(
         name="cycle",
-        caption="The duty cycle of each device, in % of its longest duration; on the bars: rows in one execution",
+        caption="The duty cycle of each device; what is left of 100 % is idle; on the bars: rows in one execution",
         chart=_bars(rows, "start", "end", "% of the duty cycle", palette, numbered=True),
         wide=True,
     )
@@ -56,7 +56,7 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     memory = Figure(
         name="memory",
         caption=f"The memory that the models of each device hold, of {capacity:,.0f} MiB",
-        chart=held + vertical(capacity, "all of it"),
+        chart=held + vertical(capacity, "all of it", before=True),
         wide=True,
     )
     return cycle, memory
@@ -92,10 +92,12 @@ def _executions(workload: Workload, placement: Placement) -> Section:
 
 def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
     lanes = len({(row["device"], row["lane"]) for row in rows})
+    devices = list(dict.fromkeys(str(row["device"]) for row in rows))
+    scale = alt.Scale(domain=[0, 100]) if numbered else alt.Scale()
     base = alt.Chart(source(rows)).encode(
-        y=alt.Y("device:O", title=None, sort=None, axis=alt.Axis(grid=False)),
+        y=alt.Y("device:O", title=None, sort=devices, axis=alt.Axis(grid=False)),
         yOffset=alt.YOffset("lane:O"),
-        x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6)),
+        x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale),
         opacity=lit(),
     )
     chart: Chart = base.mark_bar(stroke=PAPER).encode(x2=f"{end}:Q", color=palette.colour, tooltip=hover(*HOVER))
@@ -113,7 +115,11 @@ def _rows(number: int, node: Node) -> list[Values]:
         width, held = share.exec_ms / node.duty_ms * 100, share.memory_bytes / MIB
         rows.append(
             {
-                **{"configuration": share.model, "device": f"device {number}", "lane": lane if node.together else 0},
+                **{
+                    "configuration": share.model,
+                    "device": f"device {number}, {node.duty_ms:.4g} ms",
+                    "lane": lane if node.together else 0,
+                },
                 **{"start": start, "end": start + width, "memory_start": memory, "memory_end": memory + held},
                 **_words(node, share, width, held),
             }

@@ -228,9 +228,10 @@ def horizontal(y: float, text: str, colour: str = INK) -> Chart:
     return alt.layer(rule, words)
 
 
-def vertical(x: float, text: str, colour: str = INK) -> Chart:
-    """A labelled line from the bottom to the top of the chart."""
+def vertical(x: float, text: str, colour: str = INK, *, before: bool = False) -> Chart:
+    """A labelled line from the bottom to the top of the chart; the label is after or `before` it."""
     line = alt.Chart(source([{"at": float(x), "text": text}])).encode(x=alt.X("at:Q"))
     rule = line.mark_rule(strokeDash=[5, 3], color=colour, strokeWidth=1.5)
-    words = line.mark_text(align="left", baseline="top", dx=4).encode(y=alt.value(0), text="text:N")
+    place: Any = {"align": "right", "dx": -4} if before else {"align": "left", "dx": 4}
+    words = line.mark_text(baseline="top", **place).encode(y=alt.value(0), text="text:N")
     return alt.layer(rule, words)

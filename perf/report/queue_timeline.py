@@ -66,8 +66,8 @@ def queue_timeline(bands: Sequence[Band], palette: Palette, *, caption: str, nea
     for band in bands:
         key = band.batches[0].key if len({batch.key for batch in band.batches}) == 1 else ""
         lines = [line for text in band.text for line in textwrap.wrap(text, LINE)]
+        texts.append({"configuration": key, "x": 0, "y": top + 2, "text": lines})
         top += 2 * len(lines) + 4
-        texts.append({"configuration": key, "x": 0, "y": top - 2, "text": lines})
         for row in _rows(band, top):
             (boxes if "y2" in row else waits).append(row)
         top += band.requests
@@ -77,7 +77,7 @@ def queue_timeline(bands: Sequence[Band], palette: Palette, *, caption: str, nea
     x = alt.X("x:Q", title="ms since the first request", axis=alt.Axis(tickCount=8), scale=scale)
     threads = alt.Chart(source(waits)).mark_bar(height=3, color=INK, opacity=0.45)
     rectangles = alt.Chart(source(boxes)).mark_rect(stroke=PAPER, strokeWidth=1.5, cornerRadius=2)
-    captions = alt.Chart(source(texts)).mark_text(align="left", baseline="bottom", lineHeight=14)
+    captions = alt.Chart(source(texts)).mark_text(align="left", baseline="top", lineHeight=14)
     ends = {"x": x, "x2": "x2:Q", "y": y}
     chart = (
         rectangles.encode(**ends, y2="y2:Q", color=palette.colour, opacity=lit(0.85), tooltip=_seen(boxes))

@@ -133,7 +133,7 @@ def _verdict(found: Found, here: Sequence[Entry], others: Sequence[Entry]) -> Se
     sentences = (
         f"This machine: {Machine.this()}.",
         "Stale: the model file, the configuration or a version has changed since the record was made." if here else "",
-        f"{count(unnamed, 'result')} of them computed or without the name of a machine." if unnamed else "",
+        f"{unnamed} of them: computed, or without the name of a machine." if unnamed else "",
         f"{count(len(others), 'result')} of other machines, below." if others else "",
         f"{count(len(found.damaged), 'file')} cannot be read, see below." if found.damaged else "",
         f"{count(found.strange, 'JSON file')} beside them: no records." if found.strange else "",
@@ -151,12 +151,20 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
             _link(each, folder),
             each.verdict,
             "; ".join(each.stale) or "no",
-            *([str(each.machine)] if machines else []),
+            *([_differences(each.machine)] if machines else []),
             each.date or "unknown",
         )
         for each in order
     )
     return Grid(titles=titles, rows=rows, left=len(titles), cards=True)
+
+
+def _differences(machine: Machine | None) -> str:
+    """A machine, and what of it is not as on this one: two may differ in a few bytes of memory only."""
+    here = vars(Machine.this())
+    other = vars(machine) if machine else {}
+    names = [name for name, value in other.items() if value != here[name]]
+    return f"{machine}; here are other: {', '.join(name.replace('_', ' ') for name in names)}"
 
 
 def _link(entry: Entry, folder: Path) -> str:

