@@ -71,8 +71,8 @@ client: $(READY)  ## read the sample pictures on the running server
 measure: $(READY) $(EXPORT) vendor  ## sweep one model over its configurations (MODEL=, RESULTS=)
 	$(PY) -m perf.measure.sweep $(MODEL) --results "$(or $(RESULTS),perf/results/local)" $(ARGS)
 
-report: $(READY)  ## tables, CSV and report.html from the records (RESULTS=)
-	$(PY) -m perf.report "$(or $(RESULTS),perf/results/local)" $(ARGS)
+report: $(READY)  ## one index page of all records, or tables, CSV and the page of one folder (RESULTS=, ARGS=--open)
+	$(PY) -m perf.report $(if $(RESULTS),"$(RESULTS)") $(ARGS)
 
 tune: $(READY) $(EXPORT) vendor  ## find the best configuration under a latency target (MODEL=, P99_MS=, LOAD=)
 	$(PY) -m perf.tune $(MODEL) --p99-ms $(P99_MS) --load $(LOAD) $(if $(RESULTS),--results "$(RESULTS)") $(ARGS)

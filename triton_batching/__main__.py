@@ -32,7 +32,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "measure": ("perf.measure.sweep", "measure one model over its configurations with perf_analyzer"),
         "profile": ("perf.measure.service_time", "measure the service time of each batch size"),
         "ceiling": ("perf.measure.ceiling", "measure onnxruntime alone, without a server"),
-        "report": ("perf.report", "tables, CSV and a page from records"),
+        "report": ("perf.report", "one page of all records and what is stale; tables and pages of a folder"),
         "compare": ("perf.compare", "say whether two sets of records differ"),
         "ceilings": ("perf.compare.ceilings", "compare onnxruntime's speed on two models, without a server"),
         "versus": ("perf.compare.versus", "measure two configurations in turn and compare them"),

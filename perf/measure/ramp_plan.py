@@ -70,7 +70,7 @@ def plan(
     return ServiceTimes(
         model=config.name,
         config_name=config_name,
-        config_sha256=_ramped_sha256(config, largest, instances, threads),
+        config_sha256=ramped_sha256(config, largest, instances, threads),
         model_sha256=model_digest(served),
         machine=Machine.this(),
         versions=versions(),
@@ -161,12 +161,13 @@ def _same(record: ServiceTimes, planned: ServiceTimes, config: ModelConfig) -> b
     expected = dataclasses.replace(
         planned,
         config_name=record.config_name,
-        config_sha256=_ramped_sha256(config, record.max_batch_size, planned.instances, planned.threads),
+        config_sha256=ramped_sha256(config, record.max_batch_size, planned.instances, planned.threads),
         max_batch_size=record.max_batch_size,
     )
     return record.max_batch_size >= planned.max_batch_size and record.same(expected)
 
 
-def _ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:
+def ramped_sha256(config: ModelConfig, largest: int, instances: int, threads: int | None) -> str:
+    """The digest of the configuration with which a ramp is measured."""
     ramped = Candidate(max_batch_size=largest, instances=instances, threads=threads).apply(config)
     return hashlib.sha256(text_format.MessageToString(ramped).encode()).hexdigest()

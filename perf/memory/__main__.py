@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from export import repository
-from triton_batching.options import MOST_THREADS, whole_number
+from triton_batching.options import MOST_THREADS, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 LEVELS = ("all", "basic", "disabled", "extended")
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = program_parser("python -m perf.memory", __doc__, example="resnet50 --batch 1..32")
+    parser = program_parser("python -m perf.memory", __doc__, example="resnet50 --batch 1..32 --html build/memory.html")
     parser.add_argument("model", metavar="MODEL", help="a model of the repository, or an .onnx file")
     repository.add_option(parser)
     parser.add_argument("--batch", default="1..32", metavar="SIZES", help="1..32 (powers of two) or 1,3,24")
@@ -44,6 +44,9 @@ def _parser() -> argparse.ArgumentParser:
         "--threads", type=whole_number(1, MOST_THREADS), default=1, metavar="N", help="size of the intra-op pool"
     )
     parser.add_argument("--format", choices=("table", "json"), default="table", help="json has bytes (default: table)")
+    parser.add_argument(
+        "--html", type=path, metavar="FILE", help="also write a page: maps of the largest batch, node by node"
+    )
     parser.add_argument("--strategy", choices=STRATEGIES, default="power", help="how the arena grows")
     return parser
 

@@ -12,7 +12,7 @@ from export.repository import remedy, served_file
 from perf.memory import limits
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
 from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
-from triton_batching.options import MOST_ROWS
+from triton_batching.options import MOST_ROWS, refuse_unused
 from triton_batching.terminal import Mistake, terminal
 
 STRATEGIES = {"power": NEXT_POWER_OF_TWO, "same": SAME_AS_REQUESTED}
@@ -31,9 +31,15 @@ def run(arguments: argparse.Namespace) -> None:
     )
     sizes, dims = _batches(arguments.batch), dims_of(arguments.dims)
     if arguments.format == "json":
+        refuse_unused((arguments.html is not None, "--html", "with --format json"))
         print(json.dumps(_document(model, sizes, dims), indent=2))
     else:
-        _print(model, sizes, dims)
+        estimates = _print(model, sizes, dims)
+        if arguments.html is not None:
+            from perf.memory import page  # Altair, which takes half a second to import
+
+            written = page.write(model, estimates, dims, arguments.html, name=arguments.model, note=_note(model))
+            terminal().print(f"written: {written}", markup=False)
 
 
 def _file(model: str, repository: Path) -> Path:
@@ -67,7 +73,7 @@ def dims_of(text: str) -> dict[str, int]:
     return {name: int(size) for name, _, size in pairs}
 
 
-def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
+def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> list[BatchMemory]:
     estimates = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
     console = terminal()
     console.print(_table(estimates))
@@ -76,6 +82,7 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> None:
     console.print(_peak(estimates[-1]))
     if note := limits.note(model, sizes[-1], dims):
         console.print(note)
+    return estimates
 
 
 def _range(least: int, most: int | None) -> str:

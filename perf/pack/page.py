@@ -8,7 +8,9 @@ from perf.pack.placement import Node, Placement, Share
 from perf.pack.workload import Workload
 from perf.report.figure import PAPER, Chart, Figure, Palette, hover, lit, source, vertical
 from perf.report.figure import Row as Values
-from perf.report.page import Legend, render
+from perf.report.page import Legend, render_sections
+from perf.report.section import Grid, Section
+from perf.report.units import count
 from triton_batching import whole_file
 
 NAME = "placement.html"
@@ -20,9 +22,24 @@ def write(workload: Workload, placement: Placement, folder: Path) -> Path:
     """Write placement.html to the folder."""
     palette = Palette.of(model.name for model in workload.models)
     figures = draw(workload, placement, palette)
-    title = f"{len(placement.nodes)} devices by {placement.algorithm} (at least {placement.bound} are needed)"
-    page = render("figures_page.html.j2", title=title, figures=figures, keys=Legend(palette=palette))
-    return whole_file.write(folder / NAME, page)
+    devices = count(len(placement.nodes), "device")
+    verdict = Section(
+        name="placement",
+        title=f"{count(len(palette.colours), 'model')} on {devices}, at least {placement.bound} needed",
+        sentences=(
+            f"Placed by {placement.algorithm}, for {1 + placement.headroom:g} x the rates of the plan. The models of a "
+            "device take turns: in each cycle every model executes once, with the requests that came since its last "
+            "turn. A request waits for at most one cycle and its own execution.",
+        ),
+        figures=figures,
+    )
+    text = render_sections(
+        (verdict, _executions(workload, placement)),
+        title="A placement of models on devices",
+        keys=Legend(palette=palette, what="models"),
+        command="Made by python -m perf.pack.",
+    )
+    return whole_file.write(folder / NAME, text)
 
 
 def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Figure, Figure]:
@@ -31,7 +48,7 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     capacity = workload.devices.memory_bytes / MIB
     cycle = Figure(
         name="cycle",
-        caption="The duty cycle of each device, in % of its longest duration; on the bars: rows in one execution",
+        caption="The duty cycle of each device; what is left of 100 % is idle; on the bars: rows in one execution",
         chart=_bars(rows, "start", "end", "% of the duty cycle", palette, numbered=True),
         wide=True,
     )
@@ -39,18 +56,48 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     memory = Figure(
         name="memory",
         caption=f"The memory that the models of each device hold, of {capacity:,.0f} MiB",
-        chart=held + vertical(capacity, "all of it"),
+        chart=held + vertical(capacity, "all of it", before=True),
         wide=True,
     )
     return cycle, memory
 
 
+def _executions(workload: Workload, placement: Placement) -> Section:
+    """A table of every execution, with the longest wait beside the latency target."""
+    targets = {model.name: model.device_target_ms for model in workload.models}
+    rows = (
+        (
+            share.model,
+            f"device {number}" + (" (together)" if node.together else ""),
+            f"{share.rate_per_s:g}",
+            str(share.batch),
+            *(f"{ms:.4g}" for ms in (share.exec_ms, node.duty_ms, node.duty_ms + share.exec_ms, targets[share.model])),
+            f"{share.memory_bytes / MIB:,.0f}",
+        )
+        for number, node in enumerate(placement.nodes)
+        for share in node.shares
+    )
+    titles = (
+        *("model", "device", "rate\nper s", "batch\nrows", "execution\nms", "cycle\nms"),
+        *("longest wait\nms", "target on the\ndevice, ms", "memory\nMiB"),
+    )
+    sentence = "The longest wait follows from the plan and is no measurement, so it has no interval."
+    return Section(
+        name="executions",
+        title="Executions",
+        sentences=(sentence,),
+        grids=(Grid(titles=titles, rows=tuple(rows), left=2),),
+    )
+
+
 def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
     lanes = len({(row["device"], row["lane"]) for row in rows})
+    devices = list(dict.fromkeys(str(row["device"]) for row in rows))
+    scale = alt.Scale(domain=[0, 100]) if numbered else alt.Scale()
     base = alt.Chart(source(rows)).encode(
-        y=alt.Y("device:O", title=None, sort=None, axis=alt.Axis(grid=False)),
+        y=alt.Y("device:O", title=None, sort=devices, axis=alt.Axis(grid=False)),
         yOffset=alt.YOffset("lane:O"),
-        x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6)),
+        x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale),
         opacity=lit(),
     )
     chart: Chart = base.mark_bar(stroke=PAPER).encode(x2=f"{end}:Q", color=palette.colour, tooltip=hover(*HOVER))
@@ -68,7 +115,11 @@ def _rows(number: int, node: Node) -> list[Values]:
         width, held = share.exec_ms / node.duty_ms * 100, share.memory_bytes / MIB
         rows.append(
             {
-                **{"configuration": share.model, "device": f"device {number}", "lane": lane if node.together else 0},
+                **{
+                    "configuration": share.model,
+                    "device": f"device {number}, {node.duty_ms:.4g} ms",
+                    "lane": lane if node.together else 0,
+                },
                 **{"start": start, "end": start + width, "memory_start": memory, "memory_end": memory + held},
                 **_words(node, share, width, held),
             }

@@ -211,6 +211,16 @@ def kind_of(path: Path) -> str:
         return ""
 
 
+def check_json(path: Path) -> None:
+    """Raise `RecordError` for a file that cannot be read or is no JSON."""
+    try:
+        msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read ({error.strerror}). Name a record.") from error
+    except UNREADABLE as error:
+        raise RecordError(f"{path}: not a record, since it is no JSON ({error}). {REMEDY}") from error
+
+
 def other_kind(path: Path, kind: object, expected: str) -> str | None:
     """One line for a record of a known kind that is not what was `expected`; None for an unknown kind."""
     if not isinstance(kind, str) or kind not in KINDS:

@@ -4,6 +4,7 @@ import argparse
 import csv
 import dataclasses
 import io
+import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from export.repository import REPOSITORY
 from perf.records import batch_timeline
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
@@ -28,7 +30,8 @@ from perf.report.sweep.verdict import advice, basis, sentences
 from perf.stats.interval import Interval
 from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake, terminal
+from triton_batching.options import refuse_unused
+from triton_batching.terminal import Failure, Mistake, terminal
 
 DEFAULT = ("table", "csv", "html")
 SWEEP_FORMATS = (*DEFAULT, "png")
@@ -121,12 +124,18 @@ def write_csv(summary: Summary, folder: Path) -> Path:
 
 
 def write_html(summary: Summary, folder: Path) -> Path:
-    """Write a page without network access; equal records give equal bytes."""
+    """Write the page."""
+    return whole_file.write(folder / "report.html", page(summary))
+
+
+def page(summary: Summary) -> str:
+    """A page without network access; equal records give equal bytes."""
     palette = palette_of(summary.comparisons, (each.name for each in summary.timelines))
     sections = [_section(number, comparison, palette) for number, comparison in enumerate(summary.comparisons, 1)]
     shown = timeline(summary.timelines, palette) if summary.timelines else None
-    page = render(
+    return render(
         "report.html.j2",
+        title="What batching bought",
         figures=[figure for section in sections for figure in section["figures"]],
         keys=Legend(palette=palette),
         timeline=shown,
@@ -136,7 +145,6 @@ def write_html(summary: Summary, folder: Path) -> Path:
         limits={"little": percent(LITTLE_LIMIT)},
         command=f"python -m perf.report {summary.folder}",
     )
-    return whole_file.write(folder / "report.html", page)
 
 
 def write_png(summary: Summary, folder: Path) -> tuple[Path, ...]:
@@ -223,20 +231,34 @@ def _time(started_at: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Report on the studies of the folder, or on its other records if it has none."""
-    out, name = arguments.out or arguments.folder, arguments.format
-    files = sorted(arguments.folder.glob("*.json"))
+    """Write the index without a folder or with `--index`; else report on the folder. `--open` shows the page."""
+    if arguments.folder is None or arguments.index:
+        refuse_unused((arguments.format is not None, "--format", "for the index, which is a page"))
+        from perf.report.index.command import run as write_index
+
+        page = write_index(arguments.folder, arguments.out, arguments.repository)
+    else:
+        refuse_unused((arguments.repository != REPOSITORY, "--repository", "without the index"))
+        page = _folder(arguments.folder, arguments.out or arguments.folder, arguments.format)
+    if arguments.open and not webbrowser.open(page.resolve().as_uri()):
+        raise Failure(f"no browser was found to open {page}. Open it by hand.")
+
+
+def _folder(folder: Path, out: Path, name: str | None) -> Path:
+    """Report on the studies of the folder, or on its other records if it has none; the page."""
+    files = sorted(folder.glob("*.json"))
     studies = [path for path in files if is_study(path)]
     if not studies:
-        report(arguments.folder, out, _formats(name, DEFAULT, SWEEP_FORMATS))
-        return
+        report(folder, out, _formats(name, DEFAULT, SWEEP_FORMATS))
+        return out / "report.html"
     report_studies(studies, out, _formats(name, STUDY_DEFAULT, STUDY_FORMATS), terminal())
     if others := sum(map(is_record, files)):
         terminal().print(
-            f"{arguments.folder}: only the studies are reported. Move the {others} measured point(s) into another "
-            "folder and report on it.",
+            f"{folder}: only the studies are reported. Move the {others} measured point(s) into another folder and "
+            "report on it.",
             markup=False,
         )
+    return out / f"{studies[0].stem}.html"
 
 
 def _formats(name: str | None, default: tuple[str, ...], all_formats: tuple[str, ...]) -> tuple[str, ...]:

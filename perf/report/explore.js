@@ -31,6 +31,26 @@ if (others) others.addEventListener("change", () => {
   show();
 });
 
+// A slider moves a place in all figures together; a click on a mark that has a place moves it there.
+const slider = document.querySelector("input[data-at]");
+const steps = slider && JSON.parse(slider.dataset.steps);
+function move() {
+  if (!slider) return;
+  const at = Number(slider.value);
+  slider.setAttribute("aria-valuetext", steps[at]);
+  slider.nextElementSibling.textContent = steps[at];
+  for (const view of views) view.signal("at", at).runAsync();
+  document.body.dataset.at = at;
+}
+if (slider) slider.addEventListener("input", move);
+
+function chosen(row) {
+  if (slider && Number.isInteger(row?.at)) {
+    slider.value = row.at;
+    move();
+  } else if (row?.configuration) toggle(row.configuration);
+}
+
 // The arrow keys go through the marks of a figure as the pointer would, Enter clicks one.
 function listen(place) {
   let at = -1;
@@ -47,8 +67,7 @@ function listen(place) {
       at = at < 0 ? (step > 0 ? 0 : all.length - 1) : (at + step + all.length) % all.length;
       send(all[at], "pointermove");
     } else if (event.key === "Enter" && at >= 0) {
-      const name = all[at].__data__.datum.configuration;
-      if (name) toggle(name);
+      chosen(all[at].__data__.datum);
     } else if (event.key === "Escape" && at >= 0) {
       send(all[at], "pointerout");
       at = -1;
@@ -63,7 +82,7 @@ async function draw(figure) {
   const options = { mode: "vega-lite", renderer: "svg", actions: false, tooltip: { theme: "custom", maxHeight: 600 } };
   const { view } = await vegaEmbed(place, specification, options);
   views.push(view);
-  view.addEventListener("click", (event, item) => { if (item?.datum?.configuration) toggle(item.datum.configuration); });
+  view.addEventListener("click", (event, item) => chosen(item?.datum));
   for (const button of figure.querySelectorAll("button[data-zoom]")) {
     button.addEventListener("click", () => {
       const [x, y] = JSON.parse(button.dataset.zoom);
@@ -76,6 +95,7 @@ async function draw(figure) {
 (async () => {
   for (const figure of document.querySelectorAll("figure[data-chart]")) await draw(figure);
   show();
+  move();
   document.body.dataset.drawn = views.length;
 })();
 

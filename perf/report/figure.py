@@ -88,7 +88,7 @@ class Zoom:
 class Figure:
     """A chart, and a caption that states its finding. `name` is part of a file name; a `wide` one fills the page.
 
-    `zooms` need a chart that is `zoomable`.
+    `zooms` need a chart that is `zoomable`. `at` is the place where the slider of the page is at first.
     """
 
     name: str
@@ -96,11 +96,12 @@ class Figure:
     chart: Chart
     wide: bool = False
     zooms: tuple[Zoom, ...] = ()
+    at: int = 0
 
     @property
     def specification(self) -> dict[str, Any]:
         """The chart in Vega-Lite, which fills the width of its place."""
-        chart = self.chart.add_params(alt.param(name="picked", value=[]))
+        chart = self.chart.add_params(alt.param(name="picked", value=[]), alt.param(name="at", value=self.at))
         content: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
         content.pop("$schema")
         fit = {"type": "fit-x", "contains": "padding"}
@@ -227,9 +228,10 @@ def horizontal(y: float, text: str, colour: str = INK) -> Chart:
     return alt.layer(rule, words)
 
 
-def vertical(x: float, text: str, colour: str = INK) -> Chart:
-    """A labelled line from the bottom to the top of the chart."""
+def vertical(x: float, text: str, colour: str = INK, *, before: bool = False) -> Chart:
+    """A labelled line from the bottom to the top of the chart; the label is after or `before` it."""
     line = alt.Chart(source([{"at": float(x), "text": text}])).encode(x=alt.X("at:Q"))
     rule = line.mark_rule(strokeDash=[5, 3], color=colour, strokeWidth=1.5)
-    words = line.mark_text(align="left", baseline="top", dx=4).encode(y=alt.value(0), text="text:N")
+    place: Any = {"align": "right", "dx": -4} if before else {"align": "left", "dx": 4}
+    words = line.mark_text(baseline="top", **place).encode(y=alt.value(0), text="text:N")
     return alt.layer(rule, words)

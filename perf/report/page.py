@@ -9,13 +9,14 @@ from markupsafe import Markup
 
 from perf.report.bundle import bundle
 from perf.report.figure import Figure, Palette
+from perf.report.section import Section
 
 FOLDER = Path(__file__).parent
 
 
 @dataclass(frozen=True, kw_only=True)
 class Legend:
-    """The configurations that the figures of a page have in common.
+    """The configurations that the figures of a page have in common, or what else their marks are sorted by (`what`).
 
     Those of the `palette` have a switch each. `others`, which have one colour together, are in a list.
     """
@@ -23,6 +24,7 @@ class Legend:
     palette: Palette
     others: Sequence[str] = field(default=())
     other_colour: str = ""
+    what: str = "configurations"
 
     @property
     def names(self) -> frozenset[str]:
@@ -45,3 +47,9 @@ def render(template: str, *, figures: Iterable[Figure] = (), **values: object) -
     drawn = tuple(figures)
     scripts = (bundle(), (FOLDER / "explore.js").read_text()) if drawn else ()
     return environment.get_template(template).render(figures=drawn, scripts=tuple(map(Markup, scripts)), **values)
+
+
+def render_sections(sections: Sequence[Section], *, title: str, command: str, keys: Legend | None = None) -> str:
+    """The text of a page of sections, of which the first is the verdict; `command` says how the page was made."""
+    figures = [figure for section in sections for figure in section.figures]
+    return render("sections.html.j2", title=title, sections=sections, figures=figures, keys=keys, command=command)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from export import repository
 from perf.records import size_mix
-from triton_batching.options import number, whole_number
+from triton_batching.options import number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 # As in a file of requests.
@@ -37,7 +37,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser(
-        "python -m perf.why", __doc__, example="python_batched_service --config-name separate --mix 20,30,40"
+        "python -m perf.why",
+        __doc__,
+        example="python_batched_service --config-name separate --mix 20,30,40 --concurrency 16 --html build/why.html",
     )
     parser.add_argument("model", help="its name in the repository, or on the server with --live")
     repository.add_option(parser)
@@ -70,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="load a copy with each of the best changes, and measure it (--concurrency or --live); perf_analyzer gives "
         "each client a fixed sequence, so for a configuration that cannot mix lengths use load or versus",
+    )
+    parser.add_argument(
+        "--html", type=path, metavar="FILE", help="also write a page: the queue over time, with the rule of each batch"
     )
     parser.add_argument("--format", choices=["text", "json"], default="text")
     return parser

@@ -19,7 +19,7 @@ from perf.simulate.batcher.requests_file import read_requests
 from perf.simulate.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_strategy
 from perf.why import live
 from perf.why.change import Change
-from perf.why.changes import diagnose
+from perf.why.changes import Diagnosis, diagnose
 from perf.why.report import as_dict, show
 from perf.why.service import read_service
 from triton_batching.options import refuse_unused
@@ -49,6 +49,7 @@ def _refuse_unused(arguments: argparse.Namespace) -> None:
         )
     refuse_unused(
         (arguments.seconds is not None and arguments.live is None, "--seconds", "without --live"),
+        (arguments.html is not None and quiet, "--html", "with --format json"),
         *((bool(value), f"--{name.replace('_', '-')}", f"with {source}") for name, value in unused.items()),
     )
 
@@ -81,6 +82,7 @@ def _offline(arguments: argparse.Namespace) -> int:
     duration = f"{arguments.service_ms} ms" if arguments.service_ms else assumed
     console = terminal()
     show(console, diagnosis, f"{path}: {description}", service=duration)
+    _page(console, diagnosis, arguments.html, f"{path}: {description}", duration)
     if arguments.prove:
         # The launcher and the exporter, which the replay needs not.
         from perf.why.prove import ProvedLoad, gaining, prove
@@ -89,6 +91,13 @@ def _offline(arguments: argparse.Namespace) -> int:
         sent = ProvedLoad(sizes=sizes, clients=arguments.concurrency, rows=rows)
         prove(console, gaining(diagnosis), diagnosis.now.rows_per_execution, config, folder, sent)
     return 0
+
+
+def _page(console: Console, diagnosis: Diagnosis, path: Path | None, title: str, service: str) -> None:
+    if path is not None:
+        from perf.why.page import write  # Altair, which takes half a second to import
+
+        console.print(f"written: {write(diagnosis, path, title=title, service=service)}", markup=False)
 
 
 def _with_bar(changes: Sequence[Change], *, quiet: bool) -> Iterable[Change]:
@@ -149,6 +158,11 @@ def _live(arguments: argparse.Namespace) -> int:
         return 0
     console = terminal()
     watched.show(console)
+    if arguments.html is not None:
+        if watched.replayed is None:
+            raise Mistake(f"--html {arguments.html}: no page, since no request was traced. {watched.traced.missing}")
+        title = f"{watched.config.name} at {watched.url}: {len(watched.traced.requests)} traced requests"
+        _page(console, watched.replayed, arguments.html, title, "what the server counted for its size")
     if arguments.prove:
         from perf.why.prove_live import prove_live  # the launcher and the exporter, which the rest needs not
 

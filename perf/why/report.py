@@ -20,11 +20,11 @@ FULL = 0.9
 def show(console: Console, diagnosis: Diagnosis, title: str, *, service: str) -> None:
     """Print the whole answer."""
     console.print(title, markup=False)
-    console.print(f"{_rules(diagnosis)}; an execution takes {service}", markup=False)
+    console.print(f"{rules(diagnosis)}; an execution takes {service}", markup=False)
     now = diagnosis.now
     console.print(
         f"{len(now.executions)} executions, {now.rows_per_execution:.2f} rows per execution, "
-        f"mean latency {_ms(now.mean_latency)} ms, p99 {_ms(now.latency_quantile(0.99))} ms",
+        f"mean latency {ms(now.mean_latency)} ms, p99 {ms(now.latency_quantile(0.99))} ms",
         markup=False,
         style="bold",
     )
@@ -56,9 +56,9 @@ def advice(diagnosis: Diagnosis) -> str:
     predicted = "Predicted with the assumed time" if diagnosis.assumed else "Predicted"
     figures = f" {predicted}: {rows:.2f} rows per execution instead of {now.rows_per_execution:.2f}"
     if diagnosis.costs(best) > WORTH:
-        figures += f", but each request then takes {_ms(latency)} ms on average instead of {_ms(now.mean_latency)}."
+        figures += f", but each request then takes {ms(latency)} ms on average instead of {ms(now.mean_latency)}."
     else:
-        figures += f", mean latency {_ms(latency)} ms instead of {_ms(now.mean_latency)}."
+        figures += f", mean latency {ms(latency)} ms instead of {ms(now.mean_latency)}."
     return change + figures + (f" {best.change.note}" if best.change.note else "")
 
 
@@ -124,7 +124,8 @@ def _outcome(outcome: SimulationResult) -> dict[str, Any]:
     }
 
 
-def _rules(diagnosis: Diagnosis) -> str:
+def rules(diagnosis: Diagnosis) -> str:
+    """The batcher's rules in one line."""
     rules = diagnosis.rules
     if not rules.dynamic:
         return f"no dynamic_batching, max_batch_size {rules.max_batch_size}, {_instances(rules.instances)}"
@@ -132,7 +133,7 @@ def _rules(diagnosis: Diagnosis) -> str:
     parts = [
         f"dynamic_batching, max_batch_size {rules.max_batch_size}",
         f"preferred {preferred}" if preferred else "",
-        f"delay {_ms(rules.delay)} ms" if rules.delay else "no delay",
+        f"delay {ms(rules.delay)} ms" if rules.delay else "no delay",
         f"{rules.priority_levels} priority levels" if rules.priority_levels else "",
         "" if rules.prefetches else "no prefetch (a queue policy or priorities)",
         _instances(rules.instances),
@@ -174,7 +175,7 @@ def _effects(diagnosis: Diagnosis) -> Table:
 
 
 def _row(table: Table, text: str, outcome: SimulationResult, *, style: str = "") -> None:
-    rows, latency, p99 = outcome.rows_per_execution, _ms(outcome.mean_latency), _ms(outcome.latency_quantile(0.99))
+    rows, latency, p99 = outcome.rows_per_execution, ms(outcome.mean_latency), ms(outcome.latency_quantile(0.99))
     table.add_row(escape(text), f"{rows:.2f}", str(len(outcome.executions)), latency, p99, style=style)
 
 
@@ -186,5 +187,6 @@ def _equal(effect: Effect, other: Effect) -> bool:
     return _outcome(effect.outcome) == _outcome(other.outcome)
 
 
-def _ms(time: Time) -> str:
+def ms(time: Time) -> str:
+    """Milliseconds without their unit."""
     return f"{float(time) / MS:.1f}"

@@ -240,20 +240,27 @@ class Model:
             )
         return shapes
 
+    def first_run(self, shapes: Shapes) -> Timeline:
+        """The first run of a session, in which each buffer still has an address of its own."""
+        return self._session(self.graph, self.plan).run(shapes.known)
+
     def buffers(self, shapes: Shapes) -> list[Buffer]:
-        """The input of an offset planner: a buffer per tensor and per scratch, without reuse of freed buffers.
+        """The input of an offset planner: a buffer per item of `lifetimes`.
 
         Time i is the run of node i. A buffer that node i writes is live together with all that the node reads.
         """
+        return [
+            Buffer(id=number, lower=life.first, upper=life.last + 1, size=rounded(life.bytes, STEP_BYTES))
+            for number, life in enumerate(self.lifetimes(shapes))
+        ]
+
+    def lifetimes(self, shapes: Shapes) -> tuple[Lifetime, ...]:
+        """Those of each tensor and scratch, without reuse of freed buffers."""
         values = {
             name: Value(type=value.type, dims=shapes.known.get(name)) for name, value in self.graph.values.items()
         }
         graph = replace(self.graph, values=values)
-        run = self._session(graph, plan(graph, reuse=False)).run(shapes.known)
-        return [
-            Buffer(id=number, lower=life.first, upper=life.last + 1, size=rounded(life.bytes, STEP_BYTES))
-            for number, life in enumerate(run.lifetimes)
-        ]
+        return self._session(graph, plan(graph, reuse=False)).run(shapes.known).lifetimes
 
     def _live(self, run: Timeline) -> Iterator[LiveTensor]:
         live = [life for life in run.lifetimes if life.first <= run.peak_node <= life.last]

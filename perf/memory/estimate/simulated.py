@@ -69,10 +69,12 @@ class _Arena:
     def __init__(self, bfc: BfcArena) -> None:
         self.bfc = bfc
         self.requested = 0
+        self.kept: list[_Block] = []
 
     def keep(self, kept: Kept) -> None:
         first = self._packing(kept.scratch, reserved=False)
-        self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
+        address = self.bfc.reserve(kept.bytes) if kept.reserved else self.bfc.allocate(kept.bytes)
+        self.kept.append(_Block(address=address, bytes=kept.bytes))
         self.requested += kept.bytes
         for address in (*first, *self._packing(kept.reserved_scratch, reserved=True)):
             self.bfc.free(address)
@@ -119,8 +121,14 @@ class _Run:
     def timeline(self) -> Timeline:
         boundaries = [self._execute(at, node) for at, node in enumerate(self.graph.nodes)]
         last = len(self.graph.nodes) - 1
-        kept = [Lifetime(tensor=name, bytes=size, first=at, last=last) for name, (_, size, at) in self.live.items()]
-        return Timeline(boundaries=tuple(boundaries), lifetimes=(*self.ended, *kept))
+        kept = [_lifetime(name, block, size, at, last) for name, (block, size, at) in self.live.items()]
+        weights = [_lifetime("weights", block, block.bytes, 0, last) for block in self.arena.kept]
+        return Timeline(
+            boundaries=tuple(boundaries),
+            lifetimes=(*self.ended, *kept),
+            weights=tuple(weights),
+            regions=dict(self.arena.bfc.device.regions),
+        )
 
     def end(self) -> None:
         for block, _, _ in self.live.values():
@@ -135,8 +143,9 @@ class _Run:
                 self._output(at, node.output[step.index])
                 continue
             size = step.most if self.most and step.most is not None else step.bytes
-            scratch.append(self.arena.take(size))
-            self.ended.append(Lifetime(tensor=node.output[0], bytes=size, first=at, last=at, scratch=True))
+            block = self.arena.take(size)
+            scratch.append(block)
+            self.ended.append(_lifetime(node.output[0], block, size, at, at, scratch=True))
             if step.frees is not None:
                 self.arena.give(scratch[step.frees])
                 scratch[step.frees] = None
@@ -161,4 +170,9 @@ class _Run:
         block, size, first = self.live.pop(name)
         self.arena.give(block)
         self.pattern.free(name)
-        self.ended.append(Lifetime(tensor=name, bytes=size, first=first, last=at))
+        self.ended.append(_lifetime(name, block, size, first, at))
+
+
+def _lifetime(name: str, block: _Block | None, size: int, first: int, last: int, *, scratch: bool = False) -> Lifetime:
+    address = block.address if block else None
+    return Lifetime(tensor=name, bytes=size, first=first, last=last, scratch=scratch, address=address)

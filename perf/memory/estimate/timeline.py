@@ -1,6 +1,7 @@
 """The state of the arena after each node of a run, and the lifetimes of its buffers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,8 @@ class Boundary:
 class Lifetime:
     """A buffer, live from node `first` to node `last` of the order of execution, both included.
 
-    `tensor` is the first tensor in it; for a kernel's scratch the node's first output.
+    `tensor` is the first tensor in it; for a kernel's scratch the node's first output. `address` is None if the buffer
+    is within the block of a memory pattern, or empty.
     """
 
     tensor: str
@@ -33,14 +35,20 @@ class Lifetime:
     first: int
     last: int
     scratch: bool = False
+    address: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """One run: the boundary after each node and the lifetime of each buffer."""
+    """One run: the boundary after each node and the lifetime of each buffer.
+
+    `weights` are those in the arena, `regions` the bytes that the arena held at its end, by their address.
+    """
 
     boundaries: tuple[Boundary, ...]
     lifetimes: tuple[Lifetime, ...]
+    weights: tuple[Lifetime, ...] = ()
+    regions: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def peak_node(self) -> int:

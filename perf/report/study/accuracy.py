@@ -8,10 +8,10 @@ import altair as alt
 
 from perf.records.candidate import Candidate
 from perf.report.figure import INK, Figure, finite, hover, lit, log_scale, numbers, source
+from perf.report.section import Grid
 from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s
 from perf.report.study.points import ends, palette, series
-from perf.report.study.section import Grid
-from perf.report.study.units import change, count, ms, number, whole_percent
+from perf.report.units import change, count, ms, number, whole_percent
 from perf.simulate.predict import LIMITS
 from perf.stats.percentile import percentile_ms
 

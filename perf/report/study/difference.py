@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Callable
 
 from perf.records.candidate import Candidate
+from perf.report.section import Grid, Listing, Section
 from perf.report.study.evidence import Evidence
-from perf.report.study.section import Grid, Listing, Section
 
 TITLE = "What changes in config.pbtxt"
 

@@ -2,7 +2,7 @@
 
 from perf.records.last_comparison import Gain
 from perf.report.study.evidence import Evidence
-from perf.report.study.units import change, count, number, percent
+from perf.report.units import change, count, number, percent
 from perf.stats.interval import Interval
 
 

@@ -7,7 +7,7 @@ from perf.records.decision import KEEP, USE, Decision
 from perf.report.study.evidence import Evidence, pooled, quantile_of
 from perf.report.study.gain import claim
 from perf.report.study.tail import short
-from perf.report.study.units import ms, plain_ms
+from perf.report.units import ms, plain_ms
 from perf.stats.percentile import percentile_ms
 
 

@@ -8,11 +8,11 @@ from perf.records.candidate import Candidate
 from perf.records.study import Prediction
 from perf.report.figure import Figure, hover, lit, source
 from perf.report.figure import Row as Values
+from perf.report.section import Section
 from perf.report.study import accuracy
 from perf.report.study.evidence import Evidence, pooled, quantile_of
 from perf.report.study.points import TARGET, ends, middle, series, throughput_text
-from perf.report.study.section import Section
-from perf.report.study.units import count, ms, number, percent, rate
+from perf.report.units import count, ms, number, percent, rate
 from perf.stats.percentile import percentile_ms
 
 TITLE = "Delay and largest batch: simulated, then verified"

@@ -9,12 +9,12 @@ from perf.records.candidate import Candidate
 from perf.records.study import Trial
 from perf.report.figure import HEIGHT, INK, Figure, finite, hover, lit, log_scale, numbers, source, zoomable
 from perf.report.figure import Row as Values
+from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence, quantile_of, rows_per_s, word
 from perf.report.study.points import middle, palette, points, series, target, trial_row
-from perf.report.study.section import Grid, Section
 from perf.report.study.sustained import highest
 from perf.report.study.tail import short
-from perf.report.study.units import count, ms, number, percent, rate
+from perf.report.units import count, ms, number, percent, rate
 from perf.stats import pareto
 from perf.stats.percentile import percentile_ms
 

@@ -21,10 +21,10 @@ from perf.report.figure import (
     vertical,
     zoomable,
 )
+from perf.report.section import Section
 from perf.report.study.evidence import Evidence
 from perf.report.study.points import OTHER, SHOWN, TARGET, target
-from perf.report.study.section import Section
-from perf.report.study.units import change, count, ms, number, percent
+from perf.report.units import change, count, ms, number, percent
 from perf.stats.interval import Interval
 from perf.stats.verdict import differs
 

@@ -6,10 +6,10 @@ import numpy as np
 
 from perf.records.study import Prediction, Trial
 from perf.report.figure import Figure
+from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence
-from perf.report.study.section import Grid, Section
-from perf.report.study.units import count, ms, number, percent
 from perf.report.time_parts import Bar, time_parts
+from perf.report.units import count, ms, number, percent
 
 TITLE = "Where the time of a request goes"
 PERCENTS = (50.0, 90.0, 99.0)

@@ -23,7 +23,7 @@ from perf.report.figure import (
 )
 from perf.report.figure import Row as Values
 from perf.report.study.evidence import Evidence, quantile_of, word
-from perf.report.study.units import ms, number, percent, plain_ms, rate
+from perf.report.units import ms, number, percent, plain_ms, rate
 from perf.stats.percentile import percentile_ms
 from perf.stats.quantile import Quantile
 

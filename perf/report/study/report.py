@@ -8,7 +8,8 @@ from rich.console import Console
 
 from perf.records import file
 from perf.report.figure import Figure, Palette
-from perf.report.page import Legend, render
+from perf.report.page import Legend, render_sections
+from perf.report.section import Section
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
@@ -17,7 +18,6 @@ from perf.report.study.noise import noise
 from perf.report.study.parts import parts
 from perf.report.study.points import OTHER, OTHERS, palette
 from perf.report.study.search import provenance, search
-from perf.report.study.section import Section
 from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
@@ -74,21 +74,23 @@ def sections(evidence: Evidence) -> tuple[Section, ...]:
 
 
 def write_html(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> Path:
-    """Write a page without network access; equal records give equal bytes."""
+    """Write the page."""
+    return whole_file.write(folder / f"{evidence.name}.html", page(evidence, all_sections))
+
+
+def page(evidence: Evidence, all_sections: Sequence[Section]) -> str:
+    """A page without network access; equal records give equal bytes."""
     study = evidence.study
     # In an open loop the load fixes the throughput, so the tuner looks for the lowest p99.
     aims = {"throughput": "the lowest p99" if evidence.open else "the highest throughput", "cost": "the lowest cost"}
     aim = aims.get(study.objective, f"the highest {study.objective}")
     title = f"{study.model}, {study.config_name}: {study.target.percent:g} % within {study.target.latency_ms:g} ms"
-    page = render(
-        "study.html.j2",
+    return render_sections(
+        all_sections,
         title=f"{title}, {study.load}, for {aim}",
-        sections=all_sections,
-        figures=[figure for section in all_sections for figure in section.figures],
         keys=keys(evidence),
         command=f"Made by python -m perf.report from {evidence.name}.json.",
     )
-    return whole_file.write(folder / f"{evidence.name}.html", page)
 
 
 def write_png(evidence: Evidence, all_sections: Sequence[Section], folder: Path) -> tuple[Path, ...]:

@@ -4,10 +4,10 @@ import hashlib
 import math
 
 from perf.records.study import PROFILE, Trial
+from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence, quantile_of, word
-from perf.report.study.section import Grid, Section
 from perf.report.study.tail import short
-from perf.report.study.units import count, duration, ms, rate
+from perf.report.units import count, duration, ms, rate
 
 TITLE = "The search, and what it left out"
 # Settings that affect batching but are not searched.

@@ -11,10 +11,10 @@ from perf.records.study import Trial
 from perf.report.batch_sizes import batch_sizes
 from perf.report.figure import HEIGHT, Chart, Figure, Palette, hover, numbers, source, vertical
 from perf.report.figure import Row as Values
+from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence
 from perf.report.study.points import palette
-from perf.report.study.section import Grid, Section
-from perf.report.study.units import count, ms, number, whole_percent
+from perf.report.units import count, ms, number, whole_percent
 from serve.management.statistics import Counters
 
 TITLE = "Batch sizes and service time"

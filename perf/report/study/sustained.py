@@ -8,7 +8,7 @@ from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
 from perf.report.study.evidence import COMPARISON, Evidence
-from perf.report.study.units import count, number
+from perf.report.units import count, number
 from perf.stats.latency_target import CONFIDENCE
 from perf.stats.verdict import level_of_each
 

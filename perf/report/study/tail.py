@@ -9,10 +9,10 @@ import numpy as np
 from perf.records.candidate import Candidate
 from perf.report.figure import Figure, Zoom, finite, hover, lit, log_scale, numbers, source, zoomable
 from perf.report.figure import Row as Values
+from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence, pooled, quantile_of, thinned
 from perf.report.study.points import ends, palette, series, target
-from perf.report.study.section import Grid, Section
-from perf.report.study.units import count, ms, number
+from perf.report.units import count, ms, number
 from perf.stats.quantile import Quantile, quantile
 
 TITLE = "Latency tail at the operating point"

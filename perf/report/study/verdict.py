@@ -6,15 +6,15 @@ from perf.records.candidate import Candidate
 from perf.records.last_comparison import OF_DUE, Gain
 from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
+from perf.report.section import Grid, Section
 from perf.report.study import use
 from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s, word
 from perf.report.study.gain import gains, sentence
 from perf.report.study.headline import headline, targets
 from perf.report.study.next_step import next_step
-from perf.report.study.section import Grid, Section
 from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
-from perf.report.study.units import count, number, percent, rate
+from perf.report.units import count, number, percent, rate
 from perf.stats import rounds
 from perf.stats.percentile import percentile_ms
 

@@ -159,8 +159,8 @@ FIGURES: dict[str, tuple[str, Callable[[Comparison, Palette], Chart | None], boo
 def _points(points: Sequence[Values], palette: Palette, x: str, y: str) -> Chart:
     """A line per configuration through its middles, with whiskers over the repeats; marked points are hollow."""
     base = alt.Chart(source(points)).encode(
-        x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=6), scale=alt.Scale(zero=True)),
-        y=alt.Y("y:Q", title=y, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True)),
+        x=alt.X("x:Q", title=x, axis=alt.Axis(grid=False, tickCount=6), scale=alt.Scale(zero=True, nice=True)),
+        y=alt.Y("y:Q", title=y, axis=alt.Axis(tickCount=6), scale=alt.Scale(zero=True, nice=True)),
         color=palette.colour,
         opacity=lit(),
     )

@@ -13,9 +13,8 @@ from rich.table import Table
 
 from perf.memory.allocators.device import DeviceCosts
 from perf.studies.experiment import command_line, progress_line
-from perf.studies.memory_lab import comparison, memory_map
+from perf.studies.memory_lab import comparison, page
 from perf.studies.memory_lab.comparison import LabRecord
-from perf.studies.memory_lab.replay import Replay
 from perf.studies.memory_lab.traces import trace_file
 from perf.studies.memory_lab.traces.reading import named
 from perf.studies.memory_lab.traces.trace import Trace
@@ -52,15 +51,14 @@ def relatives(name: str, by_name: dict[str, Trace]) -> dict[str, Trace]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Compare and print; exit code 2 for a user's mistake."""
-    example = "perf/studies/results/memory/traces/*.json --pictures build/maps"
+    example = "perf/studies/results/memory/traces/*.json --pages build/maps"
     parser = program_parser("python -m perf.studies.memory_lab", __doc__, example=example)
     parser.add_argument("traces", nargs="+", type=Path, metavar="TRACE", help="trace files of these tools")
     parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the records (default: {FOLDER})")
     parser.add_argument("--save-traces", type=Path, metavar="FOLDER", help="also write the traces as small trace files")
     parser.add_argument(
-        "--pictures", type=Path, metavar="FOLDER", help="draw maps and curves over time into this folder"
+        "--pages", type=Path, metavar="FOLDER", help="write a page per trace: maps of memory and curves over time"
     )
-    parser.add_argument("--format", choices=("png", "svg"), default="png", help="of the pictures (default: png)")
     default = ",".join(f"{size}:{us:g}" for size, us in DeviceCosts().points)
     parser.add_argument("--malloc-us", metavar="BYTES:US,..", help=f"time of a cudaMalloc by size (default: {default})")
     parser.add_argument("--again", action="store_true", help="measure again and replace records")
@@ -76,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             costs(arguments.malloc_us),
             results=arguments.results,
             again=arguments.again,
-            pictures=arguments.pictures,
-            suffix=arguments.format,
+            pages=arguments.pages,
             command=command_line("memory_lab", argv),
         )
 
@@ -103,14 +100,13 @@ def _compare(
     *,
     results: Path,
     again: bool,
-    pictures: Path | None,
-    suffix: str,
+    pages: Path | None,
     command: Sequence[str],
 ) -> None:
     console = terminal()
     records: list[LabRecord] = []
     for name, trace in by_name.items():
-        old = None if again or pictures else comparison.read(results / f"{name}.json")
+        old = None if again or pages else comparison.read(results / f"{name}.json")
         if old is not None and old.key == comparison.key(trace, device_costs):
             records.append(old)
             continue
@@ -118,19 +114,12 @@ def _compare(
             new, replays = comparison.compare(name, trace, relatives(name, by_name), device_costs, progress, command)
         records.append(new)
         comparison.write(new, results)
-        if pictures is not None:
-            _draw(name, trace, replays, pictures, suffix)
+        if pages is not None:
+            page.write(name, replays, MAPPED, trace.live_peak_bytes, pages / f"{name}.html")
     for record in records:
         console.print(table(record))
         console.print(departures(record))
     console.print(f"records: {results}", markup=False)
-
-
-def _draw(name: str, trace: Trace, replays: dict[str, Replay], folder: Path, suffix: str) -> None:
-    chosen = {allocator: replays[allocator] for allocator in MAPPED}
-    memory_map.maps(name, chosen, trace.live_peak_bytes, folder / f"{name}-map.{suffix}")
-    memory_map.held(name, replays, folder / f"{name}-held.{suffix}")
-    memory_map.scattered(name, replays, folder / f"{name}-scattered.{suffix}")
 
 
 COLUMNS = (

@@ -1,5 +1,6 @@
 """The pages in a real browser: what a reader sees, points at and reaches with the keyboard."""
 
+import json
 import os
 import shutil
 import time
@@ -17,17 +18,31 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from studies import CHOSEN, study
 
+from export.repository import REPOSITORY
+from perf.memory.__main__ import main as memory
+from perf.pack.__main__ import main as pack
 from perf.records import file
+from perf.report.__main__ import main as report
 from perf.report.command import summarise, write_html
+from perf.report.index.present import Present
+from perf.report.index.readers import load
 from perf.report.study.evidence import Evidence
 from perf.report.study.report import sections
 from perf.report.study.report import write_html as write_study
+from perf.why.__main__ import main as why
+from tests.perf.memory.test_program import chain
+from tests.perf.report.index.test_index import filled
 from tests.perf.report.sweep.test_timeline import ALONE, TOGETHER
 from tests.perf.report.test_report import fill
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 AXE = Path(__file__).parents[3] / ".venv" / "axe.min.js"
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: make system")
+WHY = (
+    *("python_batched_service", "--config-name", "separate", "--mix", "20,30,40", "--concurrency", "16"),
+    *("--service-ms", "10+0.2"),
+)
+THREE_MODELS = Path(__file__).parents[3] / "perf" / "pack" / "plans" / "three_models.toml"
 WIDTHS = (390, 768, 1280)
 # Vega dims marks to this opacity.
 DIM = "0.12"
@@ -65,17 +80,32 @@ return [...document.querySelectorAll("button, select, input, a[href], summary, [
 """
 
 
+NAMES = ("sweep", "study", "why", "memory", "packing", "index", "load")
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of a sweep with two timelines, and that of a study."""
+    """A page of each kind: of a sweep with two timelines, of a study, and by the programs that have pages."""
     folder = fill(tmp_path_factory.mktemp("browser"))
     for each in (ALONE, TOGETHER):
         file.write(each, folder / each.file_name)
     evidence = Evidence(study=study(), name="study")
-    return {
+    made = {
         "sweep": write_html(summarise(folder), folder),
         "study": write_study(evidence, sections(evidence), folder),
+        "why": folder / "why.html",
+        "memory": folder / "memory.html",
+        "packing": folder / "packed" / "placement.html",
+        "index": folder / "index.html",
     }
+    assert why([*WHY, "--html", str(made["why"])]) == 0
+    graph = chain(folder, "a", "b", "c", "y")
+    assert memory([graph, "--level", "disabled", "--batch", "1,4", "--html", str(made["memory"])]) == 0
+    assert pack([str(THREE_MODELS), "--out", str(folder / "packed")]) == 0
+    records = folder / "records"
+    (path,) = filled(records)
+    assert report(["--index", str(records), "--out", str(folder)]) == 0
+    return made | {"load": folder / load(path, Present(REPOSITORY)).page_name}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +131,7 @@ def opened(
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": list(features), "media": media})
     browser.get(page.as_uri())
-    wait(browser, "document.body.dataset.drawn")
+    wait(browser, "document.body.dataset.drawn || !document.querySelector('figure[data-chart]')")
 
 
 def wait(browser: webdriver.Chrome, condition: str) -> Any:
@@ -133,7 +163,7 @@ def mark(browser: webdriver.Chrome, figure: str, configuration: str) -> WebEleme
     return found
 
 
-@pytest.mark.parametrize("name", ["sweep", "study"])
+@pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_cut_and_the_console_is_silent(browser: webdriver.Chrome, pages: dict[str, Path], name: str) -> None:
     for width in WIDTHS:
         opened(browser, pages[name], width)
@@ -169,13 +199,13 @@ def test_a_click_shows_one_configuration_in_all_figures(browser: webdriver.Chrom
     wait(browser, "document.body.dataset.picked === ''")
 
 
-def test_the_keyboard_reaches_everything(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
-    for page in pages.values():
-        opened(browser, page)
-        reachable = script(browser, REACHABLE)
-        script(browser, "window.reached = new Set(); addEventListener('focusin', (event) => reached.add(event.target))")
-        ActionChains(browser).send_keys(Keys.TAB * (reachable + 3)).perform()
-        assert script(browser, "return reached.size") == reachable
+@pytest.mark.parametrize("name", NAMES)
+def test_the_keyboard_reaches_everything(browser: webdriver.Chrome, pages: dict[str, Path], name: str) -> None:
+    opened(browser, pages[name])
+    reachable = script(browser, REACHABLE)
+    script(browser, "window.reached = new Set(); addEventListener('focusin', (event) => reached.add(event.target))")
+    ActionChains(browser).send_keys(Keys.TAB * (reachable + 3)).perform()
+    assert script(browser, "return reached.size") == reachable > 0
 
 
 def test_the_arrow_keys_go_through_the_marks(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
@@ -207,6 +237,76 @@ def test_a_list_shows_a_configuration_without_a_role(browser: webdriver.Chrome, 
     wait(browser, f"document.body.dataset.picked === '{names[0]}'")
 
 
+def test_the_timeline_of_a_queue_names_the_rule_of_each_batch(
+    browser: webdriver.Chrome, pages: dict[str, Path]
+) -> None:
+    opened(browser, pages["why"])
+    rule = "the next request has another shape of INPUT"
+    ActionChains(browser).move_to_element(mark(browser, "timeline", rule)).perform()
+    text = wait(browser, "document.querySelector('#vg-tooltip-element.visible')?.innerText")
+    # The first request alone: the second has another length. An execution of one row of 20 takes 10 + 0.2 x 20 / 30 ms.
+    for shown in (rule, "1 of 16", "[20] then [30]", "10.1 ms"):
+        assert shown in text
+    ActionChains(browser).click(mark(browser, "timeline", rule)).perform()
+    wait(browser, f"document.body.dataset.picked === '{rule}'")
+
+
+def test_the_slider_shows_the_tensors_of_a_node(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    """Each of four nodes of a chain has its output and that of the node before, 4 MiB each."""
+    opened(browser, pages["memory"])
+    live = """return [...document.querySelectorAll('figure[data-chart=live] .chart .mark-text text')]
+      .map((each) => each.textContent).filter((text) => text.includes(" MiB")).sort()"""
+    slider = browser.find_element(By.CSS_SELECTOR, "input[data-at]")
+    # The peak, the first node with two buffers.
+    assert slider.get_attribute("value") == "1"
+    assert script(browser, live) == ["a, 4.00 MiB", "b, 4.00 MiB"]
+    slider.send_keys(Keys.ARROW_RIGHT)
+    wait(browser, "document.body.dataset.at === '2'")
+    deadline = time.monotonic() + 30
+    while script(browser, live) != ["b, 4.00 MiB", "c, 4.00 MiB"] and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert script(browser, live) == ["b, 4.00 MiB", "c, 4.00 MiB"]
+    assert "3 of 4: Exp" in script(browser, "return document.querySelector('.slider output').textContent")
+    assert "the peak" not in script(browser, "return document.querySelector('.slider output').textContent")
+
+
+def test_a_click_on_a_buffer_moves_the_slider_to_its_first_node(
+    browser: webdriver.Chrome, pages: dict[str, Path]
+) -> None:
+    opened(browser, pages["memory"])
+    box = script(
+        browser,
+        """const place = document.querySelector('figure[data-chart=plan] .chart');
+        place.scrollIntoView({block: "center"});
+        return [...place.querySelectorAll("path")].find((each) => each.__data__?.datum?.buffer === "c")""",
+    )
+    ActionChains(browser).click(box).perform()
+    wait(browser, "document.body.dataset.at === '2'")
+
+
+def test_the_cycle_of_a_device_shows_the_plan(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    placed = json.loads((pages["packing"].parent / "placement.json").read_text())
+    share = next(each for each in placed["nodes"][0]["shares"] if each["model"] == "reader")
+    opened(browser, pages["packing"])
+    ActionChains(browser).move_to_element(mark(browser, "cycle", "reader")).perform()
+    text = wait(browser, "document.querySelector('#vg-tooltip-element.visible')?.innerText")
+    for shown in (f"{share['batch']} rows", f"{share['exec_ms']:.4g} ms", "40 requests/s"):
+        assert shown in text
+
+
+def test_the_index_leads_to_a_page(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    opened(browser, pages["index"])
+    browser.find_element(By.CSS_SELECTOR, "a[href$='.html']").click()
+    wait(browser, "document.body.dataset.drawn || document.querySelector('h1')")
+    assert browser.current_url == pages["load"].as_uri()
+    assert "rows/s" in browser.find_element(By.TAG_NAME, "h1").text
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_small(pages: dict[str, Path], name: str) -> None:
+    assert pages[name].stat().st_size <= 2_000_000
+
+
 def test_paper_is_white_in_a_dark_theme(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     background = "return getComputedStyle(document.body).backgroundColor"
@@ -217,15 +317,18 @@ def test_paper_is_white_in_a_dark_theme(browser: webdriver.Chrome, pages: dict[s
 
 
 @pytest.mark.skipif(not AXE.exists(), reason=f"no {AXE.name}: make test fetches it with npm")
-def test_the_rules_of_accessibility_find_nothing_serious(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
-    for page, theme in zip(pages.values(), ("light", "dark"), strict=True):
-        opened(browser, page, 390, {"name": "prefers-color-scheme", "value": theme})
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rules_of_accessibility_find_nothing_serious(
+    browser: webdriver.Chrome, pages: dict[str, Path], name: str
+) -> None:
+    for theme in ("light", "dark"):
+        opened(browser, pages[name], 390, {"name": "prefers-color-scheme", "value": theme})
         script(browser, AXE.read_text())
         found = browser.execute_async_script(
             "const done = arguments[arguments.length - 1]; axe.run(document).then((all) => done(all.violations))"
         )
         serious = [each for each in found if each["impact"] in ("serious", "critical")]
-        assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], (page.name, theme)
+        assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == [], theme
 
 
 def test_a_study_without_figures_has_no_script(tmp_path: Path) -> None:

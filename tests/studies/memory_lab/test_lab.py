@@ -9,7 +9,7 @@ from memory_instances import random_trace, trace_of
 from perf.memory.allocators.bfc import onnxruntime_same
 from perf.memory.allocators.device import Allocator, Device, DeviceCosts
 from perf.studies.memory_lab import __main__ as lab
-from perf.studies.memory_lab import comparison, memory_map
+from perf.studies.memory_lab import comparison, page
 from perf.studies.memory_lab.allocators.plan import plan
 from perf.studies.memory_lab.replay import Placed, Replay, operation_us, overlaps, replay
 from perf.studies.memory_lab.traces import trace_file
@@ -95,29 +95,25 @@ def test_no_allocator_holds_less_than_the_lower_bound(name: str) -> None:
     assert 0 <= result.scattered_share <= 1
 
 
-def test_equal_replays_give_equal_pictures(tmp_path: Path) -> None:
+def test_equal_replays_give_equal_pages(tmp_path: Path) -> None:
     trace = random_trace(3, 30)
     replays = {name: replay(trace, ONLINE[name](Device())) for name in ("buddy", "slab")}
-    for draw in ("first", "second"):
-        memory_map.maps("trace", replays, trace.live_peak_bytes, tmp_path / f"{draw}-map.svg")
-        memory_map.held("trace", replays, tmp_path / f"{draw}-held.svg")
-        memory_map.scattered("trace", replays, tmp_path / f"{draw}-scattered.png")
-    for file in ("map.svg", "held.svg", "scattered.png"):
-        picture = (tmp_path / f"first-{file}").read_bytes()
-        assert picture == (tmp_path / f"second-{file}").read_bytes()
-        assert len(picture) > 5000
-    assert all(name in (tmp_path / "first-map.svg").read_text() for name in replays)
+    first, second = (
+        page.write("trace", replays, ("slab",), trace.live_peak_bytes, tmp_path / f"{draw}.html").read_text()
+        for draw in ("first", "second")
+    )
+    assert first == second
+    assert first.count("<figure") == 4
+    assert all(f'data-configuration="{name}"' in first for name in replays)
 
 
 def test_the_program_compares_records_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = trace_file.write(random_trace(1, 20), tmp_path / "small.json")
     arguments = [str(path), "--results", str(tmp_path / "results")]
-    assert lab.main([*arguments, "--pictures", str(tmp_path / "pictures"), "--format", "svg"]) == 0
+    assert lab.main([*arguments, "--pages", str(tmp_path / "pages")]) == 0
     printed = capsys.readouterr().out
     assert all(name in printed for name in (*ONLINE, PLANNED, "offline: minimalloc", "twice the batch"))
-    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {
-        f"small-{kind}.svg" for kind in ("map", "held", "scattered")
-    }
+    assert [path.name for path in (tmp_path / "pages").iterdir()] == ["small.html"]
     record = tmp_path / "results" / "small.json"
     content = record.read_bytes()
     assert lab.main(arguments) == 0

@@ -15,13 +15,13 @@ from perf.measure.service_line import Size
 from perf.measure.service_profile import ServiceTimes, write
 from perf.records.study import PROFILE, Study
 from perf.report.__main__ import main
+from perf.report.section import Section
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
 from perf.report.study.noise import noise
 from perf.report.study.parts import parts
 from perf.report.study.report import PARTS, sections, write_html, write_json
 from perf.report.study.search import provenance, search
-from perf.report.study.section import Section
 from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict

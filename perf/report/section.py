@@ -1,4 +1,4 @@
-"""The pieces of the page: a section has sentences, figures and tables, and always says what is missing."""
+"""The pieces of a page: a section has sentences, figures and tables, and always says what is missing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,14 +6,30 @@ from dataclasses import dataclass, field
 from perf.report.figure import Figure
 
 
+class Link(str):
+    """The text of a cell that leads to another page."""
+
+    address: str
+
+    def __new__(cls, text: str, address: str) -> "Link":
+        """The text, with the address of the page."""
+        link = super().__new__(cls, text)
+        link.address = address
+        return link
+
+
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A table whose first `left` columns are text. With a `summary` the page shows only that until it is opened."""
+    """A table whose first `left` columns are text. With a `summary` the page shows only that until it is opened.
+
+    On a phone the rows of `cards` are below each other, each value with its title: for tables of sentences.
+    """
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     left: int = 1
     summary: str = ""
+    cards: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +51,18 @@ class Listing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slider:
+    """A place in the figures of a page that the reader moves: the name of each of its `steps`, of which 0 is first.
+
+    Charts use it as the parameter `at`. A click on a mark moves it to the `at` of its row.
+    """
+
+    label: str
+    steps: tuple[str, ...]
+    start: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Section:
     """One part of the page. `data` are its values for the JSON file; `missing` says what the records lack for it."""
 
@@ -43,6 +71,7 @@ class Section:
     banner: str = ""
     sentences: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    slider: Slider | None = None
     figures: tuple[Figure, ...] = ()
     grids: tuple[Grid, ...] = ()
     listings: tuple[Listing, ...] = ()

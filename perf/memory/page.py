@@ -1,0 +1,204 @@
+"""The memory of a model as a page: maps over the nodes of a run, with a slider, and the tensors of each node."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import altair as alt
+
+from perf.memory import greedy
+from perf.memory.estimate.batch_memory import BatchMemory, Model
+from perf.memory.estimate.timeline import Lifetime, Timeline
+from perf.memory.memory_map import MIB, Box, memory_map, mib, slider_line
+from perf.report.figure import COLOURS, HEIGHT, Chart, Figure, hover, numbers, source
+from perf.report.page import render_sections
+from perf.report.section import Grid, Section, Slider
+from triton_batching import whole_file
+
+# Tensors of a node with a bar.
+BARS = 12
+BAR_HEIGHT = 24
+ACTIVATION, OUTPUT, SCRATCH, WEIGHTS = "activation", "output of the model", "scratch of a kernel", "weights"
+NODES = "nodes, in the order of execution"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A model at one batch size: the estimate, the first run of a session, and the boxes of the offset plan."""
+
+    memory: BatchMemory
+    run: Timeline
+    planned: tuple[Box, ...]
+    outputs: frozenset[str]
+
+    @classmethod
+    def of(cls, model: Model, batch: int, dims: Mapping[str, int]) -> "Drawn":
+        """Simulate the run and plan the offsets."""
+        shapes = model.shapes(model.inputs(batch, dims))
+        outputs = frozenset(model.graph.outputs)
+        lives = model.lifetimes(shapes)
+        offsets = greedy.plan(model.buffers(shapes)).offsets
+        boxes = (_box(life, offset, outputs) for life, offset in zip(lives, offsets, strict=True))
+        return cls(memory=model.at(batch, dims), run=model.first_run(shapes), planned=tuple(boxes), outputs=outputs)
+
+    @property
+    def arena(self) -> tuple[Box, ...]:
+        """The buffers of the run, and the weights in the arena; those without bytes have no place."""
+        lives = [(life, "") for life in self.run.lifetimes] + [(life, WEIGHTS) for life in self.run.weights]
+        return tuple(_box(life, life.address, self.outputs, kind) for life, kind in lives if life.address is not None)
+
+
+def write(
+    model: Model, estimates: Sequence[BatchMemory], dims: Mapping[str, int], path: Path, *, name: str, note: str
+) -> Path:
+    """Write the page of the largest batch size, with a table of all; raises `NotWrittenError`."""
+    drawn = Drawn.of(model, estimates[-1].batch, dims)
+    text = render_sections(
+        (_verdict(drawn, name, note), _peak(drawn.memory), _sizes(estimates)),
+        title=f"The memory of {name}, estimated without running it",
+        command="Made by python -m perf.memory.",
+    )
+    return whole_file.write(path, text)
+
+
+def _verdict(drawn: Drawn, name: str, note: str) -> Section:
+    memory, peak, first = drawn.memory, drawn.run.peak_node, sum(drawn.run.regions.values())
+    saved = 1 - memory.packed / memory.arena_held if memory.arena_held else 0.0
+    sentences = (
+        f"Weights take {mib(memory.weights)}, the arena for activations {mib(memory.arena_held)}. At its peak, in "
+        f"{memory.peak_node}, {mib(memory.activations_peak)} of it are in use. An offset plan would need "
+        f"{mib(memory.packed)}, {saved:.0%} less than the arena, and no allocator less than {mib(memory.lower_bound)}.",
+        f"The maps are of the first run, after which the arena holds {mib(first)}. With the memory pattern "
+        "it grows once more in the second run. Move the slider, or click a buffer, to see which tensors are live at a "
+        "node; the page begins at the peak.",
+        note,
+    )
+    return Section(
+        name="memory",
+        title=f"{name} at batch {memory.batch} holds {mib(memory.held)}",
+        sentences=tuple(filter(None, sentences)),
+        slider=Slider(label="Node", steps=tuple(_steps(drawn.run)), start=peak),
+        figures=tuple(_figures(drawn)),
+    )
+
+
+def _steps(run: Timeline) -> Iterator[str]:
+    for number, each in enumerate(run.boundaries, 1):
+        peak = ", the peak" if number == run.peak_node + 1 else ""
+        name = f"{each.operator} {each.node}".strip()
+        yield f"{number} of {len(run.boundaries)}: {name}, {mib(each.in_use)} in use{peak}"
+
+
+def _figures(drawn: Drawn) -> Iterator[Figure]:
+    run, memory = drawn.run, drawn.memory
+    nodes, peak = len(run.boundaries), run.peak_node
+    in_arena = sum(life.bytes for life in run.weights)
+    figures: tuple[tuple[str, str, Chart, bool], ...] = (
+        (
+            "arena",
+            "Where onnxruntime's arena puts each buffer; grey is held and not in use",
+            memory_map(drawn.arena, run.regions, nodes, title=NODES, bound_bytes=memory.lower_bound + in_arena),
+            False,
+        ),
+        (
+            "plan",
+            "The same tensors at planned offsets, without the weights",
+            memory_map(drawn.planned, {0: max(memory.packed, 1)}, nodes, title=NODES, bound_bytes=memory.lower_bound),
+            False,
+        ),
+        ("live", f"The tensors that are live at the node, the {BARS} largest", _live(drawn), False),
+        ("use", "Memory of the arena after each node", _use(run), False),
+    )
+    for name, caption, chart, wide in figures:
+        yield Figure(name=name, caption=caption, chart=chart, wide=wide, at=peak)
+
+
+def _live(drawn: Drawn) -> Chart:
+    """A bar per tensor of the offset plan that is live at the slider's node."""
+    rows = [
+        {"first": box.first, "last": box.last, "mib": box.bytes / MIB, "buffer": box.name, "kind": box.kind}
+        | {"size": mib(box.bytes), "text": f"{box.name}, {mib(box.bytes)}"}
+        for box in drawn.planned
+    ]
+    ranked = (
+        alt.Chart(source(rows))
+        .transform_filter("datum.first <= at && at <= datum.last")
+        .transform_window(rank="row_number()", sort=[alt.SortField("mib", order="descending")])
+        .transform_filter(f"datum.rank <= {BARS}")
+    )
+    y = alt.Y("rank:O", axis=None, scale=alt.Scale(domain=list(range(1, BARS + 1))))
+    bars = ranked.mark_bar(color=COLOURS[0], opacity=0.4).encode(
+        x=alt.X("mib:Q", title="MiB", axis=alt.Axis(tickCount=5)), y=y, tooltip=hover("buffer", "kind", "size")
+    )
+    texts = ranked.mark_text(align="left", dx=4, limit=300).encode(x=alt.value(0), y=y, text="text:N")
+    chart: Chart = (bars + texts).properties(height=BARS * BAR_HEIGHT)
+    return chart
+
+
+def _use(run: Timeline) -> Chart:
+    """Stepped lines of what is held and what is in use."""
+    series = {"held": COLOURS[1], "in use": COLOURS[0]}
+    rows = [
+        {"at": at, "what": name, "mib": size / MIB, "node": f"{each.operator} {each.node}", "size": mib(size)}
+        for at, each in enumerate(run.boundaries)
+        for name, size in (("held", each.held), ("in use", each.in_use))
+    ]
+    base = alt.Chart(source(rows)).encode(
+        x=alt.X("at:Q", title=NODES, axis=numbers(grid=False), scale=alt.Scale(nice=False)),
+        y=alt.Y("mib:Q", title="MiB", axis=numbers()),
+        color=alt.Color(
+            "what:N",
+            scale=alt.Scale(domain=list(series), range=list(series.values())),
+            legend=alt.Legend(symbolOpacity=1),
+        ),
+    )
+    lines = base.mark_line(interpolate="step-after", strokeWidth=1.8)
+    marks = base.mark_point(size=30, filled=True, opacity=0.01).encode(tooltip=hover("node", "what", "size"))
+    chart: Chart = (lines + marks + slider_line()).properties(height=HEIGHT)
+    return chart
+
+
+def _peak(memory: BatchMemory) -> Section:
+    total = sum(live.bytes for live in memory.live) or 1
+    rows = (
+        (
+            f"scratch for {live.tensor}" if live.scratch else live.tensor,
+            f"{live.bytes / MIB:,.2f}",
+            f"{100 * live.bytes / total:.0f}",
+        )
+        for live in memory.live
+    )
+    return Section(
+        name="peak",
+        title=f"Tensors at the peak of batch {memory.batch}, in {memory.peak_node}",
+        grids=(Grid(titles=("tensor", "MiB", "share\n%"), rows=tuple(rows)),),
+    )
+
+
+def _sizes(estimates: Sequence[BatchMemory]) -> Section:
+    titles = ("batch", "weights", "activations", "arena\nholds", "all", "lower\nbound", "offset\nplan")
+    rows = (
+        (
+            str(each.batch),
+            *(
+                f"{size / MIB:,.2f}"
+                for size in (
+                    *(each.weights, each.activations_peak, each.arena_held, each.held),
+                    *(each.lower_bound, each.packed),
+                )
+            ),
+        )
+        for each in estimates
+    )
+    return Section(
+        name="sizes",
+        title="All batch sizes, in MiB",
+        sentences=("An estimate, without an interval: the planner's rules are followed to the byte.",),
+        grids=(Grid(titles=titles, rows=tuple(rows)),),
+    )
+
+
+def _box(life: Lifetime, address: int | None, outputs: frozenset[str], kind: str = "") -> Box:
+    kind = kind or (SCRATCH if life.scratch else OUTPUT if life.tensor in outputs else ACTIVATION)
+    name = f"scratch for {life.tensor}" if life.scratch else life.tensor
+    return Box(name=name, kind=kind, first=life.first, last=life.last, address=address or 0, bytes=life.bytes)

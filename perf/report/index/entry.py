@@ -1,0 +1,43 @@
+"""A line of the index: one record, or all records of one sweep."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.records import file
+from triton_batching.machine import Machine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What the index says of some records that belong together, and what draws their page.
+
+    `machine` is None for results that were computed. `stale` are the changes since then. `problem` says why there is no
+    page, if there is none. `placed` is a page that the program which made the record wrote beside it.
+    """
+
+    group: str
+    model: str
+    what: str
+    verdict: str
+    sources: tuple[Path, ...]
+    started_at: str = ""
+    machine: Machine | None = None
+    stale: tuple[str, ...] = ()
+    draw: Callable[[], str] | None = None
+    problem: str = ""
+    placed: Path | None = None
+
+    @property
+    def page_name(self) -> str:
+        """The name of the page; two places and two machines never share one."""
+        first = self.sources[0]
+        name = first.stem if len(self.sources) == 1 else first.parent.name
+        unique = file.digest(str(first.parent.resolve()), name, str(self.machine))
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{unique}.html"
+
+    @property
+    def date(self) -> str:
+        """The date and the minute of the start, in UTC; empty for results that do not depend on time."""
+        return self.started_at[:16].replace("T", " ")
