@@ -20,6 +20,7 @@ from clients import (
     TimedOutError,
 )
 from serve import inprocess
+from serve.inprocess.loaded import Statistics
 
 ROOT = Path(__file__).parents[3]
 ONE = np.ones((1, 1), np.float32)
@@ -40,6 +41,19 @@ def test_callers_in_threads_share_executions(repository: Path) -> None:
     np.testing.assert_array_equal(answers, 2 * rows)
     assert sum(size * count for size, count in statistics.executions.items()) == 16
     assert statistics.rows_per_execution > 4
+
+
+def test_an_execution_counts_when_it_has_ended(repository: Path) -> None:
+    transport = inprocess.open(repository)
+    with Model("slow", transport=transport) as model, ThreadPoolExecutor(1) as pool:
+        began = time.perf_counter()
+        running = pool.submit(model.predict, 0.5 * ONE)
+        time.sleep(0.1)
+        assert transport.statistics("slow") == Statistics(executions={}, ended=0.0)
+        running.result()
+        statistics = transport.statistics("slow")
+    assert (statistics.executions, statistics.rows) == ({1: 1}, 1)
+    assert began + 0.5 <= statistics.ended <= time.perf_counter()
 
 
 def test_tasks_share_executions_and_requests_of_several_rows_stay_whole(repository: Path) -> None:
