@@ -63,7 +63,7 @@ class Coalescer:
 
     async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
         """The outputs of one call; a call with a request id, without inputs or with one on a GPU is sent by itself."""
-        alone = terms.request_id or not arrays or any(isinstance(array, DeviceArray) for array in arrays.values())
+        alone = terms.request_id or not arrays or DeviceArray in map(type, arrays.values())
         if alone or not self._mergeable:
             return await self._send(arrays, terms)
         loop = asyncio.get_running_loop()
@@ -76,6 +76,8 @@ class Coalescer:
         )
         group = self._join(call)
         try:
+            if call.deadline is None:
+                return await call.answer
             async with asyncio.timeout_at(call.deadline):
                 return await call.answer
         except TimeoutError as error:

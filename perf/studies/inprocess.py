@@ -1,11 +1,13 @@
 """Which share of onnxruntime's speed a model keeps in the callers' own process (`serve.inprocess`), without a server.
 
 Callers with one row each, as threads and as tasks, and onnxruntime alone at its best batch size, in turn; each with all
-cores. The rates are rows per second.
+cores. The rates are rows per second, of whole executions: from the end of one to the end of the first one after
+`seconds`. A part of an execution would be much of a short turn, in which ResNet-50 runs few.
 """
 
 import argparse
 import asyncio
+import itertools
 import sys
 import threading
 import time
@@ -28,18 +30,21 @@ from perf.stats.interval import Interval
 from perf.studies.experiment import Origin, command_line, now, onnxruntime_alone, origin, progress_line
 from perf.studies.tables import interval_text, plain_table
 from serve import inprocess
+from serve.inprocess.loaded import Statistics
 from triton_batching.machine import cores
 from triton_batching.options import path, whole_number
-from triton_batching.terminal import Failure, guarded, program_parser, terminal
+from triton_batching.terminal import guarded, program_parser, terminal
 
 GATE = 0.97
 # Seconds for each batch size, to find the best one.
 TRY_S = 0.5
+WARM_UP = 2
+"""Runs before the time is taken: in the first of a shape onnxruntime plans its memory, in the second it takes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InProcessRound:
-    """Rows per second of one turn of each side, and the mean rows of the executions of the callers."""
+    """Rows per second of one turn of each side, and the mean rows of the executions of the tasks."""
 
     alone: float
     threads: float
@@ -103,7 +108,8 @@ def measure(
 
 def _alone(session: Any, rows: Mapping[str, Any], size: int, seconds: float) -> float:
     feed = {name: array[:size] for name, array in rows.items()}
-    session.run(None, feed)  # the first run of a shape allocates
+    for _ in range(WARM_UP):
+        session.run(None, feed)
     runs, started = 0, time.perf_counter()
     while (spent := time.perf_counter() - started) < seconds:
         session.run(None, feed)
@@ -111,49 +117,69 @@ def _alone(session: Any, rows: Mapping[str, Any], size: int, seconds: float) -> 
     return runs * size / spent
 
 
+class Turn:
+    """One turn of callers: it begins when as many answers have come as there are callers, and lasts for `seconds`.
+
+    Until then the batches have fewer rows, because not all callers wait yet. `read` gives what the model has run.
+    """
+
+    def __init__(self, read: Callable[[], Statistics], callers: int, seconds: float) -> None:
+        self._read, self._callers, self._seconds = read, callers, seconds
+        self._answers = itertools.count(1)
+        self._first: Statistics | None = None
+        self._last: Statistics | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the callers may stop."""
+        return self._last is not None
+
+    def answered(self) -> None:
+        """Take that a caller has got an answer."""
+        if next(self._answers) == self._callers:
+            self._first = self._read()
+        elif self._first and not self._last and time.perf_counter() - self._first.ended >= self._seconds:
+            self._last = self._read()
+
+    def rates(self) -> tuple[float, float]:
+        """Rows per second, and rows per execution, of the executions that ended in this turn."""
+        assert self._first
+        assert self._last
+        rows = self._last.rows - self._first.rows
+        executions = sum(self._last.executions.values()) - sum(self._first.executions.values())
+        return rows / (self._last.ended - self._first.ended), rows / executions
+
+
 def _threads(model: str, row: Mapping[str, Any], callers: int, seconds: float) -> tuple[float, float]:
     transport = inprocess.open(model_folder(model).parent)
     with Model(model, transport=transport) as opened:
-        opened.predict(row)
-        answered, end = list[float](), time.perf_counter() + seconds
+        turn = Turn(lambda: transport.statistics(model), callers, seconds)
 
         def call() -> None:
-            while time.perf_counter() < end:
+            while not turn.is_over:
                 opened.predict(row)
-                answered.append(time.perf_counter())
+                turn.answered()
 
         threads = [threading.Thread(target=call) for _ in range(callers)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        return rate(answered, callers, end), transport.statistics(model).rows_per_execution
+        return turn.rates()
 
 
 async def _tasks(model: str, row: Mapping[str, Any], callers: int, seconds: float) -> tuple[float, float]:
     transport = inprocess.open_async(model_folder(model).parent)
     async with AsyncModel(model, transport=transport) as opened:
-        await opened.predict(row)
-        answered, end = list[float](), time.perf_counter() + seconds
+        turn = Turn(lambda: transport.statistics(model), callers, seconds)
 
         async def call() -> None:
-            while time.perf_counter() < end:
+            while not turn.is_over:
                 await opened.predict(row)
-                answered.append(time.perf_counter())
+                turn.answered()
 
         await asyncio.gather(*(call() for _ in range(callers)))
-        return rate(answered, callers, end), transport.statistics(model).rows_per_execution
-
-
-def rate(answered: Sequence[float], callers: int, end: float) -> float:
-    """Answers per second from the moment of as many answers as there are callers until the last answer before `end`.
-
-    The batches before and after hold fewer rows, because callers begin and stop; onnxruntime alone has none of them.
-    """
-    times = sorted(time for time in answered if time <= end)
-    if len(times) <= callers:
-        raise Failure(f"{len(times)} answers to {callers} callers are too few. Give more --seconds.")
-    return (len(times) - callers) / (times[-1] - times[callers - 1])
+        return turn.rates()
 
 
 def table(record: InProcessRecord) -> Table:

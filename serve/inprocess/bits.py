@@ -1,28 +1,17 @@
 """Reads DLPack tensors; one of BF16, which numpy does not have, as an array of uint16 with the same bits."""
 
-import ctypes
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-BFLOAT = 4
+from serve.inprocess.modules import PrivateModules
+from serve.installation import DROP_IN
 
+UNSIGNED, BFLOAT = 1, 4
 
-class _DLTensor(ctypes.Structure):
-    """`DLTensor` of dlpack.h, the first field of a `DLManagedTensor`."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-    )
-
-
-_pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
-_pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+# The backend is a folder of top-level modules, and no package.
+_dlpack: Any = PrivateModules(DROP_IN / "onnxruntime", {}).load("dlpack")
 
 
 class _Capsule:
@@ -41,8 +30,8 @@ class _Capsule:
 def from_dlpack(value: Any) -> tuple[NDArray[Any], bool]:
     """The array, and whether it holds the bits of BF16; the memory is shared and stays alive with the array."""
     capsule = value.__dlpack__() if hasattr(value, "__dlpack__") else value
-    header = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
+    header = _dlpack.header_of(capsule)
     is_bf16 = header.code == BFLOAT
     if is_bf16:
-        header.code = 1  # an unsigned integer of as many bits
+        header.code = UNSIGNED  # of as many bits
     return np.from_dlpack(_Capsule(capsule)), is_bf16

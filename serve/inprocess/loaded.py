@@ -1,6 +1,7 @@
 """A model in this process: its instances, each a thread with a session of its own, and the queue before them."""
 
 import threading
+import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,15 +27,23 @@ _NO_FREEZING = SimpleNamespace(collect=lambda: 0, freeze=lambda: None)
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What a model has run: the number of executions by their rows."""
+    """What a model has run: the number of executions by their rows, and when the last of them ended.
+
+    `ended` is in seconds on the clock of `time.perf_counter`, 0 without any.
+    """
 
     executions: Mapping[int, int]
+    ended: float
+
+    @property
+    def rows(self) -> int:
+        """The rows of all executions."""
+        return sum(size * count for size, count in self.executions.items())
 
     @property
     def rows_per_execution(self) -> float:
         """Mean rows of an execution; 0 without any."""
-        rows = sum(size * count for size, count in self.executions.items())
-        return rows / (sum(self.executions.values()) or 1)
+        return self.rows / (sum(self.executions.values()) or 1)
 
 
 class LoadedModel:
@@ -76,10 +85,12 @@ class LoadedModel:
 
     def statistics(self) -> Statistics:
         """What it has run until now."""
-        total: Counter[int] = Counter()
+        total, last = Counter[int](), 0.0
         for instance in self._instances:
-            total.update(dict(instance.executed))
-        return Statistics(executions=dict(sorted(total.items())))
+            executed, ended = instance.ran()
+            total.update(executed)
+            last = max(last, ended)
+        return Statistics(executions=dict(sorted(total.items())), ended=last)
 
     def submit(self, message: bytes, contents: Sequence[memoryview]) -> Request:
         """A new request, which is not queued yet; raises `Refused`."""
@@ -117,7 +128,7 @@ class Instance:
         batches: Batches,
         wake: Callable[[Sequence[Request]], None],
     ) -> None:
-        self.executed: Counter[int] = Counter()
+        self._executed, self._ended, self._counting = Counter[int](), 0.0, threading.Lock()
         self._batches, self._wake = batches, wake
         self._name = arguments["model_instance_name"]
         self._running: Sequence[Request] = ()
@@ -129,6 +140,11 @@ class Instance:
     def start(self) -> None:
         """Begin to run batches."""
         self._thread.start()
+
+    def ran(self) -> tuple[dict[int, int], float]:
+        """The executions that have ended, by their rows, and when the last of them did."""
+        with self._counting:
+            return dict(self._executed), self._ended
 
     def end(self, seconds: float, text: str) -> None:
         """Wait for the last execution; a `ClosedError` with `text` ends its calls if it takes longer."""
@@ -143,13 +159,19 @@ class Instance:
     def _run(self) -> None:
         while (batch := self._batches.take()) is not None:
             self._running = batch
-            self._wake(self._execute(batch))
+            settled = self._execute(batch)
+            self._count(sum(request.rows for request in batch))
+            self._wake(settled)
             self._running = ()
         self._finalize()
 
+    def _count(self, rows: int) -> None:
+        with self._counting:
+            self._executed[rows] += 1
+            self._ended = time.perf_counter()
+
     def _execute(self, batch: list[Request]) -> Sequence[Request]:
         """Run a batch; returns the requests that have an outcome now."""
-        self.executed[sum(request.rows for request in batch)] += 1
         try:
             responses = self._model.execute(batch)
             if responses is None:

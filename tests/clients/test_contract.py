@@ -72,6 +72,31 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
     assert list(metadata().check([{"b": B, "a": A}])) == ["a", "b"]
 
 
+def test_arrays_like_those_that_fitted_pass_and_others_are_still_checked() -> None:
+    text = 'input { name: "x" data_type: TYPE_FP32 dims: [ -1 ] } input { name: "y" data_type: TYPE_FP32 dims: [ 1 ] }'
+    model = metadata(f'name: "m" max_batch_size: 4 {text}')
+    one = np.ones((2, 1), np.float32)
+    for width in range(1, 400):  # more than are remembered
+        wide = np.full((2, width), width, np.float32)
+        for arrays in ([wide, one], [wide + 1, one + 1]):
+            checked = model.check(arrays)
+            assert list(checked) == ["x", "y"]
+            assert checked["x"] is arrays[0]
+            assert checked["y"] is arrays[1]
+    for wrong in (
+        [one.astype(np.float64), one],
+        [one.astype(">f4"), one],
+        [one, wide],
+        [one[:1], one],
+        [one[None], one],
+        [one[:0], one[:0]],
+        [one],
+    ):
+        with pytest.raises(InvalidInputError):
+            model.check(wrong)
+    assert model == metadata(f'name: "m" max_batch_size: 4 {text}')
+
+
 @pytest.mark.parametrize(
     ("arrays", "words"),
     [

@@ -1,13 +1,15 @@
 """The share of onnxruntime's speed in the callers' process: its arithmetic and its record, not the figure."""
 
+import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from perf.records import file
 from perf.studies.experiment import origin
-from perf.studies.inprocess import InProcessRecord, InProcessRound, main, rate, table
-from triton_batching.terminal import Failure
+from perf.studies.inprocess import InProcessRecord, InProcessRound, Turn, main, table
+from serve.inprocess.loaded import Statistics
 
 ROUNDS = (
     InProcessRound(alone=100.0, threads=90.0, tasks=110.0, rows_per_execution=8.0),
@@ -27,12 +29,32 @@ def test_the_share_is_taken_within_each_round() -> None:
     assert [list(column.cells) for column in table(record()).columns][1] == ["150", "135", "165"]
 
 
-def test_the_batches_at_both_ends_do_not_count() -> None:
-    """Eight callers: batches of 1 and 7 rows, three of 8 in 1 s each, and 3 answers after the end."""
-    answered = [1.0, *[2.0] * 7, *[3.0] * 8, *[4.0] * 8, *[5.0] * 8, *[6.0] * 3]
-    assert rate(answered, callers=8, end=5.5) == 8.0
-    with pytest.raises(Failure, match="8 answers to 8 callers are too few"):
-        rate(answered, callers=8, end=2.5)
+def test_whole_executions_count_over_the_time_between_their_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine callers: executions of 1, 7, 8, 8 and 8 rows. The turn begins at the third's end."""
+    clock, ran = 0.0, Counter[int]()
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    turn = Turn(lambda: Statistics(executions=dict(ran), ended=clock - 0.01), callers=9, seconds=1.5)
+    for ended, rows in ((1.0, 1), (2.0, 7), (4.0, 8), (5.0, 8), (6.0, 8)):
+        clock = ended + 0.01
+        ran[rows] += 1
+        for _ in range(rows):
+            assert not (turn.is_over and ended < 6)
+            turn.answered()
+    assert turn.is_over
+    assert turn.rates() == pytest.approx((8.0, 8.0))
+
+
+def test_an_execution_that_runs_at_the_end_counts_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four callers, 4 rows in each 2 s, for a time that ends in the middle of an execution."""
+    clock = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: clock)
+    turn = Turn(lambda: Statistics(executions={4: int(clock / 2)}, ended=clock), callers=4, seconds=3.0)
+    while not turn.is_over:
+        clock += 2.0
+        for _ in range(4):
+            turn.answered()
+    assert clock == 6.0
+    assert turn.rates() == (2.0, 4.0)
 
 
 def test_the_program_measures_and_writes_a_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 
-class _DLTensor(ctypes.Structure):
+class Header(ctypes.Structure):
     """`DLTensor` of dlpack.h, the first field of a `DLManagedTensor`."""
 
     _fields_ = (
@@ -32,8 +32,13 @@ _pointer_of.restype, _pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, 
 def array_of(tensor: Any, dtype: DTypeLike) -> NDArray[Any]:
     """The tensor's values: a view that keeps the memory alive. `dtype` has the tensor's size of a value."""
     capsule = tensor.to_dlpack()
-    header = _DLTensor.from_address(_pointer_of(capsule, b"dltensor"))
+    header = header_of(capsule)
     return array_at((header.data or 0) + header.byte_offset, tuple(header.shape[: header.ndim]), dtype, owner=capsule)
+
+
+def header_of(capsule: Any) -> Header:
+    """The description of a tensor in the capsule itself, as long as that lives: what is written there changes it."""
+    return Header.from_address(_pointer_of(capsule, b"dltensor"))
 
 
 def array_at(address: int, shape: tuple[int, ...], dtype: DTypeLike, owner: Any) -> NDArray[Any]:

@@ -1,48 +1,29 @@
-"""Models in this process: batches, deadlines, cancellation, the end, forks, and what is refused, without a server."""
+"""Calls of models in this process: batches, deadlines, cancellation and answers, without a server."""
 
 import asyncio
-import gc
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import client_models
 import numpy as np
 import pytest
-from onnx import helper
 from policy_models import stand_in
-from tiny_models import onnx_model, python_model
+from tiny_models import python_model
 
 from clients import (
     AsyncModel,
-    ClosedError,
-    InvalidInputError,
     Model,
-    NotReadyError,
     RejectedError,
     ServerFailureError,
     TimedOutError,
-    TransportError,
 )
 from serve import inprocess
+from serve.inprocess.loaded import Statistics
 
 ROOT = Path(__file__).parents[3]
 ONE = np.ones((1, 1), np.float32)
-
-
-@pytest.fixture(scope="module")
-def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models of client_models.py, and `double`, an ONNX model with a delay of 0.2 s."""
-    folder = client_models.build(tmp_path_factory.mktemp("models"))
-    nodes = [helper.make_node("Add", ["x", "x"], ["y"])]
-    config = "dynamic_batching { max_queue_delay_microseconds: 200000 }"
-    onnx_model(folder, "double", nodes, dims=(2, 2), config=config)
-    return folder
 
 
 @pytest.fixture
@@ -62,6 +43,19 @@ def test_callers_in_threads_share_executions(repository: Path) -> None:
     assert statistics.rows_per_execution > 4
 
 
+def test_an_execution_counts_when_it_has_ended(repository: Path) -> None:
+    transport = inprocess.open(repository)
+    with Model("slow", transport=transport) as model, ThreadPoolExecutor(1) as pool:
+        began = time.perf_counter()
+        running = pool.submit(model.predict, 0.5 * ONE)
+        time.sleep(0.1)
+        assert transport.statistics("slow") == Statistics(executions={}, ended=0.0)
+        running.result()
+        statistics = transport.statistics("slow")
+    assert (statistics.executions, statistics.rows) == ({1: 1}, 1)
+    assert began + 0.5 <= statistics.ended <= time.perf_counter()
+
+
 def test_tasks_share_executions_and_requests_of_several_rows_stay_whole(repository: Path) -> None:
     transport = inprocess.open_async(repository)
     arrays = [np.full((rows, 2), rows, np.float32) for rows in (1, 3, 4, 5, 3)]
@@ -74,16 +68,6 @@ def test_tasks_share_executions_and_requests_of_several_rows_stay_whole(reposito
 
     for answer, array in zip(asyncio.run(calls()), arrays, strict=True):
         np.testing.assert_array_equal(answer, 2 * array)
-
-
-def test_an_async_model_opens_again_after_its_end(repository: Path) -> None:
-    model = AsyncModel("double", transport=inprocess.open_async(repository))
-
-    async def once() -> float:
-        async with model:
-            return float((await model.predict(np.ones((8, 2), np.float32)))[0, 0])
-
-    assert [asyncio.run(once()), asyncio.run(once())] == [2.0, 2.0]
 
 
 def test_calls_are_merged_over_it(repository: Path) -> None:
@@ -151,67 +135,6 @@ def test_a_cancelled_call_that_waits_never_runs(repository: Path) -> None:
     assert asyncio.run(calls()) == 2
 
 
-def test_close_answers_the_call_that_runs_and_ends_those_that_wait(repository: Path) -> None:
-    model = Model("queued", transport=inprocess.open(repository))
-    with ThreadPoolExecutor(3) as pool:
-        running = pool.submit(model.predict, 0.4 * ONE)
-        time.sleep(0.1)
-        waiting = [pool.submit(model.predict, ONE) for _ in range(2)]
-        time.sleep(0.1)
-        model.close()
-        assert running.result().item() == 1
-        for future in waiting:
-            with pytest.raises(ClosedError):
-                future.result()
-    with pytest.raises(ClosedError):
-        model.predict(ONE)
-
-
-def test_close_does_not_wait_for_ever(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("serve.inprocess.loaded.CLOSE_S", 0.2)
-    model = Model("slow", transport=inprocess.open(repository))
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(model.predict, 1.5 * ONE)
-        time.sleep(0.1)
-        started = time.monotonic()
-        model.close()
-        with pytest.raises(ClosedError):
-            running.result(1)
-        assert time.monotonic() - started < 1
-
-
-def test_asyncio_close_ends_calls_in_flight(repository: Path) -> None:
-    async def calls() -> list[Any]:
-        async with AsyncModel("queued", transport=inprocess.open_async(repository)) as model:
-            tasks = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(3)]
-            await asyncio.sleep(0.1)
-        return await asyncio.gather(*tasks, return_exceptions=True)
-
-    first, *others = asyncio.run(calls())
-    assert first.item() == 1
-    assert [type(error) for error in others] == [ClosedError] * 2
-
-
-def test_threads_and_modules_are_gone_after_the_end(repository: Path) -> None:
-    modules, paths = set(sys.modules), list(sys.path)
-    with Model("double", transport=inprocess.open(repository)) as model:
-        model.predict(np.ones((8, 2), np.float32))
-        assert any(thread.name == "inprocess double_0_0" for thread in threading.enumerate())
-    assert not any("double" in thread.name for thread in threading.enumerate())
-    assert sys.path == paths
-    assert not {name for name in set(sys.modules) - modules if name in ("model", "session", "parameters", "executor")}
-    assert not gc.get_freeze_count()
-
-
-def test_modules_of_the_user_are_neither_taken_nor_replaced(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own = object()
-    for name in ("parameters", "session", "model", "triton_python_backend_utils"):
-        monkeypatch.setitem(sys.modules, name, own)
-    with Model("double", transport=inprocess.open(repository)) as model:
-        np.testing.assert_array_equal(model.predict(np.ones((8, 2), np.float32)), np.full((8, 2), 2))
-    assert sys.modules["session"] is own
-
-
 def test_a_model_may_write_into_its_input_but_not_into_the_callers_array(tmp_path: Path) -> None:
     body = """x = [pb_utils.get_input_tensor_by_name(one, "x").as_numpy() for one in requests]
         for array in x:
@@ -245,136 +168,6 @@ def test_a_model_may_use_the_memory_of_an_answer_again(tmp_path: Path) -> None:
             return [answer.item() for answer in await asyncio.gather(*tasks)]
 
     assert asyncio.run(calls()) == [1, 2, 3]
-
-
-CLOSED = (
-    "'double' was closed, or was made by the process that this one was forked from. Make one in each process, and call "
-    "it before it is closed."
-)
-PROGRAM = """
-import os, sys, threading, time
-import numpy as np
-from clients import ClosedError, Model
-from serve import inprocess
-
-ONE = np.ones((1, 1), np.float32)
-model = Model("slow", transport=inprocess.open(sys.argv[1]))
-double = Model("double", transport=inprocess.open(sys.argv[1]))
-{body}
-"""
-ENDS = {
-    # Python ends while a thread of the caller waits for an answer.
-    "exit": """
-def call():
-    try:
-        model.predict(0.5 * ONE)
-        print("answered", flush=True)
-    except ClosedError:
-        print("closed", flush=True)
-threading.Thread(target=call, daemon=True).start()
-time.sleep(0.2)
-sys.exit(7)
-""",
-    "forked": """
-import multiprocessing
-model.predict(0 * ONE)
-double.predict(np.ones((8, 2), np.float32))
-transport = inprocess.open(sys.argv[1])
-def child():
-    for call in (lambda: double.predict(np.ones((8, 2), np.float32)), lambda: Model("double", transport=transport)):
-        try:
-            call()
-        except ClosedError as error:
-            print("child:", error, flush=True)
-    double.close()
-    with Model("double", transport=inprocess.open(sys.argv[1])) as own:
-        print("child:", own.predict(np.ones((8, 2), np.float32))[0], flush=True)
-# After os.fork alone, a child that ends by sys.exit waits for the parent's threads: onnxruntime itself does that.
-process = multiprocessing.get_context("fork").Process(target=child)
-process.start()
-process.join()
-print("parent:", process.exitcode, model.predict(0 * ONE).item(), flush=True)
-sys.exit(7)
-""",
-    "interrupted": """
-import signal
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
-signal.signal(signal.SIGINT, signal.default_int_handler)
-try:
-    model.predict(2 * ONE)
-except KeyboardInterrupt:
-    print("interrupted", flush=True)
-double.predict(np.ones((8, 2), np.float32))
-sys.exit(7)
-""",
-}
-
-
-@pytest.mark.parametrize(
-    ("how", "printed"),
-    [
-        ("exit", ()),  # Python may freeze the caller's thread before it prints its answer
-        ("forked", (f"child: {CLOSED}\nchild: {CLOSED}\nchild: [2. 2.]\nparent: 0 2.0\n",)),
-        ("interrupted", ("interrupted",)),
-    ],
-)
-def test_a_program_ends_without_hanging(repository: Path, how: str, printed: tuple[str, ...]) -> None:
-    program = PROGRAM.replace("{body}", ENDS[how])
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(repository)], cwd=ROOT, capture_output=True, text=True, timeout=30
-    )
-    assert ended.returncode == 7, ended.stderr
-    assert ended.stderr == ""
-    for text in printed:
-        assert text in ended.stdout
-
-
-REFUSED: dict[str, tuple[str, type[Exception], str]] = {
-    "ensemble": ('platform: "ensemble" ensemble_scheduling { }', TransportError, "has ensemble_scheduling"),
-    "sequence": ('backend: "onnxruntime" sequence_batching { }', TransportError, "has sequence_batching"),
-    "other": ('backend: "tensorrt_plan"', TransportError, "has the backend 'tensorrt_plan'"),
-    "stream": ('backend: "python" model_transaction_policy { decoupled: true }', TransportError, "is decoupled"),
-    "calls": (
-        'backend: "python" parameters { key: "steps" value { string_value: "a,b" } }',
-        TransportError,
-        r"calls other models \(a, b\)",
-    ),
-    "typed": ("max_batch: 3", NotReadyError, "config.pbtxt: not a model configuration"),
-    "absent": ('backend: "onnxruntime"', NotReadyError, "unable to find '.*model.onnx' for model instance 'absent'"),
-    "on_gpu": (
-        'backend: "onnxruntime" input { name: "x" } output { name: "y" } instance_group { kind: KIND_GPU }',
-        NotReadyError,
-        "has kind KIND_GPU but no GPUs are available",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_needs_a_server_or_cannot_load_is_refused_in_one_line(tmp_path: Path, name: str) -> None:
-    text, kind, words = REFUSED[name]
-    (tmp_path / name / "1").mkdir(parents=True)
-    (tmp_path / name / "config.pbtxt").write_text(text)
-    with pytest.raises(kind, match=words) as refused:
-        Model(name, transport=inprocess.open(tmp_path))
-    assert "\n" not in str(refused.value)
-    if kind is TransportError:
-        assert f"Start one, make serve MODEL={name}" in str(refused.value)
-
-
-@pytest.mark.parametrize(("name", "version"), [("nothing", ""), ("double", "7"), ("double/..", ""), ("", "")])
-def test_an_unknown_model_or_version_names_what_there_is(repository: Path, name: str, version: str) -> None:
-    with pytest.raises(NotReadyError, match=r"Request for unknown model: .* It(s versions: 1| has: asked, double, )"):
-        Model(name, version=version, transport=inprocess.open(repository))
-
-
-def test_calls_of_other_methods_and_of_closed_transports(repository: Path) -> None:
-    transport = inprocess.open(repository)
-    with Model("double", transport=transport) as model:
-        with pytest.raises(InvalidInputError):
-            model.predict(np.ones((9, 2), np.float32))
-        double: Callable[..., Any] = model.predict
-    with pytest.raises(ClosedError):
-        double(np.ones((1, 2), np.float32))
 
 
 def test_a_batch_policy_forms_the_batches_as_on_a_server(tmp_path: Path) -> None:
