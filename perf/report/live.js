@@ -45,9 +45,8 @@ function say(servers) {
 
 // The rows of a step that has grown replace those that the figure has of it.
 function stream(view, rows, state) {
-  const first = {};
-  for (const row of rows) first[row.kind] = Math.min(first[row.kind] ?? Infinity, row.step);
-  const old = (row) => state.whole || row.at < state.begin || row.step >= first[row.kind];
+  const grown = (row) => row.step >= (row.kind === "cell" ? state.column : state.step);
+  const old = (row) => state.whole || row.at < state.begin || grown(row);
   view.change("rows", view.changeset().remove(old).insert(rows));
 }
 

@@ -1,7 +1,7 @@
 """The rows of the figures of the live page, from the samples and states of a time.
 
-Each row has a `step`, the number of the sample that it comes from; the page replaces the rows of a step that is still
-growing. `kind` is "line" for a value, "tip" for what a reader sees who points at that time, "cell" for a batch size.
+Each row has a `step`, the number of the sample or of the column that it comes from; the page replaces the rows of a step
+that is still growing. `kind` is "line" for a value, "tip" for what a reader sees who points at that time, "cell" for a batch size.
 """
 
 import math
@@ -126,21 +126,21 @@ def _tip(step: int, before: float | None, at_s: float, shown: Values, unit: str)
     }
 
 
-def cells(samples: Sequence[Sample], span_s: float, width: int, *, after_s: float = 0.0) -> Iterator[Row]:
-    """The share of the executions that each range of `width` batch sizes has, in each column of a window."""
+def cells(samples: Sequence[Sample], span_s: float, width: int, first: int) -> Iterator[Row]:
+    """The share of the executions that each range of `width` batch sizes has, in each column from `first` on."""
     column_s = span_s / COLUMNS
     by_column: dict[int, dict[int, int]] = {}
     for sample in samples:
-        column = by_column.setdefault(int(sample.at_s // column_s), {})
-        for size, count in sample.counted.batches.items():
-            column[(size - 1) // width] = column.get((size - 1) // width, 0) + count
+        if (number := int(sample.at_s // column_s)) >= first:
+            column = by_column.setdefault(number, {})
+            for size, count in sample.counted.batches.items():
+                column[(size - 1) // width] = column.get((size - 1) // width, 0) + count
     for number, counts in by_column.items():
-        begin_s = number * column_s
-        if begin_s + column_s > after_s:
-            yield from (_cell(number, begin_s, column_s, width, place, counts) for place in counts)
+        yield from (_cell(number, column_s, width, place, counts) for place in counts)
 
 
-def _cell(number: int, begin_s: float, column_s: float, width: int, place: int, counts: Mapping[int, int]) -> Row:
+def _cell(number: int, column_s: float, width: int, place: int, counts: Mapping[int, int]) -> Row:
+    begin_s = number * column_s
     first, last, executions = place * width + 1, (place + 1) * width, sum(counts.values())
     share = counts[place] / executions if executions else 0.0
     return {

@@ -39,12 +39,14 @@ class Steps(Generic[T]):
                 kept.append(value)
         self.forget(value.at_s)
 
-    def of(self, span_s: float, after_s: float = 0.0) -> Sequence[T]:
-        """The values of a span that ended after this time, in order."""
+    def of(self, span_s: float, after_s: float = 0.0, *, before: int = 0) -> Sequence[T]:
+        """The values of a span that ended after this time, and so many `before` them, in order."""
         found: deque[T] = deque()
         for value in reversed(self.by_span[span_s]):
             if value.at_s <= after_s:
-                break
+                if not before:
+                    break
+                before -= 1
             found.appendleft(value)
         return found
 

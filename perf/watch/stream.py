@@ -35,6 +35,8 @@ class Stream:
         shares, source = self._distribution(tracks)
         return {
             "whole": not sent_s,
+            "step": int(sent_s // SPANS[self.span_s]),
+            "column": self._column(sent_s),
             "begin": (now_s - self.span_s) * 1e3,
             "end": now_s * 1e3,
             "choice": self._choice(),
@@ -84,35 +86,36 @@ class Stream:
     def _tracks(self) -> Sequence[Track]:
         return [history.tracks[self.model] for history in self._histories() if self.model in history.tracks]
 
-    def _begin_s(self, sent_s: float) -> float:
-        """From when on samples are needed for rows after `sent_s`: a sample before it, and a whole column."""
-        column_s = self.span_s / points.COLUMNS
-        return min(sent_s // column_s * column_s, sent_s - 3 * SPANS[self.span_s] - 3 * self.live.every_s)
+    def _after_s(self, sent_s: float) -> float:
+        """The end of the last step that cannot have grown since."""
+        step_s = SPANS[self.span_s]
+        return sent_s // step_s * step_s - 1e-6 if sent_s else 0.0
+
+    def _column(self, sent_s: float) -> int:
+        """The first column of the map of batch sizes that can have changed since."""
+        return int(self._after_s(sent_s) // (self.span_s / points.COLUMNS))
 
     def _of_samples(self, tracks: Sequence[Track], sent_s: float) -> dict[str, list[Row]]:
-        samples = together([track.steps.of(self.span_s, self._begin_s(sent_s)) for track in tracks], self.span_s)
+        first = self._column(sent_s)
+        begin_s = first * self.span_s / points.COLUMNS - 1e-6
+        samples = together([track.steps.of(self.span_s, begin_s, before=1) for track in tracks], self.span_s)
         after_s, rows = self._after_s(sent_s), {}
         for name, (values, unit) in OF_SAMPLES.items():
             rows[name] = self._lines([(sample.at_s, values(sample)) for sample in samples], unit, after_s)
-        rows["batches"] += points.cells(samples, self.span_s, self._width, after_s=after_s)
+        rows["batches"] += points.cells(samples, self.span_s, self._width, first)
         return rows
 
     def _of_states(self, histories: Sequence[History], sent_s: float) -> dict[str, list[Row]]:
         """By process for one server; for several the sum of each."""
-        begin_s, after_s, rows = self._begin_s(sent_s), self._after_s(sent_s), {}
+        after_s, rows = self._after_s(sent_s), {}
         for name, (values, total, unit) in OF_STATES.items():
             by_step: dict[int, tuple[float, dict[str, float | None]]] = {}
             for history in histories:
-                for state in history.states.of(self.span_s, begin_s):
+                for state in history.states.of(self.span_s, after_s, before=1):
                     _, shown = by_step.setdefault(int(state.at_s // SPANS[self.span_s]), (state.at_s, {}))
                     shown.update({history.url: total(state)} if len(histories) > 1 else values(state))
             rows[name] = self._lines([by_step[step] for step in sorted(by_step)], unit, after_s)
         return rows
-
-    def _after_s(self, sent_s: float) -> float:
-        """The end of the last step that cannot have grown."""
-        step_s = SPANS[self.span_s]
-        return sent_s // step_s * step_s - 1e-9 if sent_s else 0.0
 
     def _lines(self, ended: Sequence[tuple[float, Values]], unit: str, after_s: float) -> list[Row]:
         return list(points.lines(ended, self.span_s, 2.5 * self.live.every_s, unit, after_s=after_s))

@@ -34,16 +34,12 @@ def add(servers: Live, *readings: Reading | None, at_s: float = 0.0) -> None:
 
 def apply(rows: list[Row], event: dict[str, Any], figure: str) -> list[Row]:
     """As live.js keeps the rows of a figure."""
-    new = event["figures"][figure]
-    first = {kind: min(row["step"] for row in new if row["kind"] == kind) for kind in {row["kind"] for row in new}}
-    old = [
-        row
-        for row in rows
-        if not event["whole"]
-        and cast(float, row["at"]) >= event["begin"]
-        and cast(int, row["step"]) < first.get(row["kind"], 1e18)
-    ]
-    return old + new
+
+    def stays(row: Row) -> bool:
+        first = event["column"] if row["kind"] == "cell" else event["step"]
+        return cast(float, row["at"]) >= event["begin"] and cast(int, row["step"]) < first
+
+    return [row for row in rows if not event["whole"] and stays(row)] + event["figures"][figure]
 
 
 def key(row: Row) -> tuple[str, ...]:
