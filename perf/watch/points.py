@@ -1,7 +1,8 @@
 """The rows of the figures of the live page, from the samples and states of a time.
 
-Each row has a `step`, the number of the sample or of the column that it comes from; the page replaces the rows of a step
-that is still growing. `kind` is "line" for a value, "tip" for what a reader sees who points at that time, "cell" for a batch size.
+Each row has a `step`, the number of the sample or of the column that it comes from; the page replaces the rows of a
+step that is still growing. `kind` is "line" for a value, "tip" for what a reader sees who points at that time, "cell"
+for a batch size.
 """
 
 import math
