@@ -80,8 +80,8 @@ tune: $(READY) $(EXPORT) vendor  ## find the best configuration under a latency 
 pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLAN=)
 	$(PY) -m perf.pack "$(or $(PLAN),perf/pack/plans/three_models.toml)" $(ARGS)
 
-watch: $(READY)  ## a live page of the running server, in the terminal
-	$(PY) -m perf.watch $(ARGS)
+watch: $(READY)  ## the running server live, in the terminal and on http://127.0.0.1:8003/
+	$(PY) -m perf.watch --serve $(ARGS)
 
 test: $(VENV)/.dev vendor  ## every test of what users run, with real servers
 	$(PY) -m export

@@ -35,8 +35,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Closes a connection at once while `MOST_AT_A_TIME` others are open."""
+    """Closes a connection at once while `MOST_AT_A_TIME` others are open, and each after `longest_s`.
 
+    Without `longest_s` a connection lasts as long as its reader reads.
+    """
+
+    longest_s: float | None = LONGEST_S
     block_on_close = False
     daemon_threads = True
 
@@ -68,11 +72,12 @@ class BoundedServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and end the connection after `LONGEST_S`."""
-        limit = threading.Timer(LONGEST_S, _end, [request])
+        """Answer, and end the connection after `longest_s`."""
+        limit = threading.Timer(self.longest_s or 0.0, _end, [request])
         limit.daemon = True
         try:
-            limit.start()
+            if self.longest_s is not None:
+                limit.start()
             super().process_request_thread(request, client_address)
         finally:
             limit.cancel()

@@ -13,7 +13,7 @@ from serve import installation
 from serve.launcher import Server, Settings
 from serve.management import api
 from serve.management.api import ServerError
-from serve.server_flags import tracing, tracing_danger
+from serve.server_flags import latencies, tracing, tracing_danger
 from serve.supervisor import supervise
 from triton_batching.terminal import Mistake, terminal
 
@@ -95,7 +95,8 @@ def cluster_plan(arguments: argparse.Namespace, theirs: list[str]) -> "Plan":
 
 def _flags(arguments: argparse.Namespace, theirs: list[str]) -> tuple[str, ...]:
     """The flags of each tritonserver, beside those that the launcher sets."""
-    return (*(tracing(arguments.trace, theirs) if arguments.trace is not None else ()), *theirs)
+    traces = tracing(arguments.trace, theirs) if arguments.trace is not None else ()
+    return (*latencies(theirs), *traces, *theirs)
 
 
 def _version(server: Server) -> str:

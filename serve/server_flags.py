@@ -18,6 +18,12 @@ TRACE_RATE = 1000
 # After the repair of triton-inference-server/server issue 7795. In 3 of 4 runs with 8 clients 2.51 died, after 796 to
 # 6,170 traced requests.
 SAFE_TRACES = releases.CONTENTS[releases.FACTS["safe_traces"].since].version
+# Percentiles and the distribution of latencies in the metrics. A server before 24.11 ignores the histogram.
+LATENCIES = (
+    "--metrics-config=summary_latencies=true",
+    "--metrics-config=summary_quantiles=0.1:0.02,0.25:0.02,0.5:0.02,0.75:0.02,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001",
+    "--metrics-config=histogram_latencies=true",
+)
 RESTRICTED = ("--http-restricted-api", "--grpc-restricted-protocol")
 
 
@@ -38,6 +44,12 @@ def check(arguments: Sequence[str], *, open_admin: bool) -> None:
                 f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
                 "setting for an API. Add --open-admin, and restrict after the -- all APIs that you want restricted."
             )
+
+
+def latencies(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The flags for latencies in the metrics; none if `arguments` say what of them to have."""
+    chosen = any("_latencies" in argument or "summary_quantiles" in argument for argument in arguments)
+    return () if chosen else LATENCIES
 
 
 def tracing(url: str, arguments: Sequence[str]) -> tuple[str, ...]:

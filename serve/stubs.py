@@ -41,6 +41,11 @@ def instances_and_models(prefix: str) -> tuple[dict[int, str], set[str]]:
     return instances, {_model(arguments) for arguments in stubs.values()}
 
 
+def model_of(arguments: list[str]) -> str | None:
+    """The model that the process with this command line runs; None if it is no stub."""
+    return _model(arguments) if _is_stub(arguments) else None
+
+
 def control_block(pid: int) -> tuple[str, int] | None:
     """The file in /dev/shm that the process shares with Triton, and the offset of their control block in it."""
     try:

@@ -170,6 +170,22 @@ def private_bytes(root: int) -> int:
     return total
 
 
+def own_usage(pid: int) -> Usage | None:
+    """CPU seconds of one process and the memory that it does not share, without its descendants; None if it has ended.
+
+    Quick, as `private_bytes` is.
+    """
+    try:
+        process = psutil.Process(pid)
+        with process.oneshot():
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return None
+            times, memory = process.cpu_times(), process.memory_info()
+    except psutil.Error:
+        return None
+    return Usage(cpu_s=times.user + times.system, memory_bytes=max(0, memory.rss - memory.shared))
+
+
 def memory_bytes(pids: Iterable[int]) -> int:
     """Memory of these processes together; pages that several share count once (proportional set size)."""
     return sum(map(_proportional, pids))

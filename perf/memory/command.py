@@ -38,7 +38,8 @@ def run(arguments: argparse.Namespace) -> None:
         if arguments.html is not None:
             from perf.memory import page  # Altair, which takes half a second to import
 
-            written = page.write(model, estimates, dims, arguments.html, name=arguments.model, note=_note(model))
+            note = limits.note(model, sizes[-1], dims)
+            written = page.write(model, estimates, dims, arguments.html, name=arguments.model, note=note)
             terminal().print(f"written: {written}", markup=False)
 
 

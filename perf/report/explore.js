@@ -92,7 +92,7 @@ async function draw(figure) {
   listen(place);
 }
 
-(async () => {
+const drawn = (async () => {
   for (const figure of document.querySelectorAll("figure[data-chart]")) await draw(figure);
   show();
   move();

@@ -32,10 +32,10 @@ class Legend:
         return frozenset((*self.palette.colours, *self.others))
 
 
-def render(template: str, *, figures: Iterable[Figure] = (), **values: object) -> str:
+def render(template: str, *, figures: Iterable[Figure] = (), script: str = "", **values: object) -> str:
     """The text of a page with escaped values; a value that the template needs and does not get is an error.
 
-    A page without figures has no script.
+    A page without figures has no script. `script` is the file of one more, which comes last.
     """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(FOLDER),
@@ -45,7 +45,8 @@ def render(template: str, *, figures: Iterable[Figure] = (), **values: object) -
         lstrip_blocks=True,
     )
     drawn = tuple(figures)
-    scripts = (bundle(), (FOLDER / "explore.js").read_text()) if drawn else ()
+    own = [(FOLDER / name).read_text() for name in ("explore.js", script) if name]
+    scripts = (bundle(), *own) if drawn else ()
     return environment.get_template(template).render(figures=drawn, scripts=tuple(map(Markup, scripts)), **values)
 
 

@@ -1,4 +1,4 @@
-"""Reads a running server, shows it and writes its page: what `python -m perf.watch` does."""
+"""Reads running servers and shows them in the terminal and on a page: what `python -m perf.watch` does."""
 
 import argparse
 import contextlib
@@ -7,65 +7,68 @@ import time
 from collections.abc import Callable, Iterator
 
 from rich.console import Console
-from rich.live import Live
+from rich.live import Live as Display
 
-from clients.errors import ServerUnreachableError
 from perf.load import door
-from perf.watch.history import History
-from perf.watch.page import write
+from perf.watch.live import Live
 from perf.watch.reading import Source
 from perf.watch.screen import screen
+from triton_batching.terminal import Mistake
 
 
 def watch(arguments: argparse.Namespace, console: Console) -> None:
-    """Read, show and write until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
-    source = Source(arguments.url, arguments.metrics, tuple(arguments.model))
-    history = History(door=_door(source.url))
-    with contextlib.closing(source), contextlib.suppress(KeyboardInterrupt):
-        source.check()
-        history.add(source.read())
-        with _live_view(history, source, console) as refresh:
+    """Read and show until the time is over or Ctrl-C; raises `ServerUnreachableError` only at the start."""
+    places = addresses(arguments.url, arguments.metrics)
+    live = Live([Source(url, metrics, tuple(arguments.model)) for url, metrics in places], arguments.every)
+    with contextlib.closing(live), contextlib.suppress(KeyboardInterrupt):
+        live.check()
+        live.read()
+        with _page(live, arguments.serve, console) as address, _live_view(live, address, console) as refresh:
             for _ in _ticks(arguments.every, arguments.seconds):
-                _read(source, history)
+                live.read()
                 refresh()
-                if arguments.html:
-                    write(history, source.url, arguments.html, refresh_s=max(1, round(arguments.every)))
-    console.print(screen(history, source.url))
-    if arguments.html and history.began_s is not None:
-        write(history, source.url, arguments.html, refresh_s=None)
-        console.print(f"page: {arguments.html}", markup=False)
+    console.print(screen(live.histories))
 
 
-def _door(url: str) -> str:
-    """A sentence that names the replicas behind `url`, if it is the door of several."""
-    behind = door.replicas(url)
-    if len(behind) < 2:
-        return ""
-    addresses = "; ".join(
-        f"{replica.name}: --url {replica.host}:{replica.grpc_port} --metrics {replica.host}:{replica.metrics_port}"
-        for replica in behind
-    )
-    return (
-        f"{url} is the door of {len(behind)} replicas. Each reading is of another one, so the rates are wrong. Watch "
-        f"one ({addresses}), or all of them with make observe."
-    )
+def addresses(urls: list[str], metrics: list[str]) -> list[tuple[str, str]]:
+    """The gRPC address of each server with that of its metrics; in place of a cluster's door its replicas."""
+    if len(metrics) != len(urls):
+        raise Mistake(
+            f"--metrics: {len(metrics)} for {len(urls)} servers. Give one after each --url, in the same order."
+        )
+    places = []
+    for url, own in zip(urls, metrics, strict=True):
+        behind = door.replicas(url)
+        if len(behind) > 1:
+            places += [(f"{each.host}:{each.grpc_port}", f"{each.host}:{each.metrics_port}") for each in behind]
+        else:
+            places.append((url, own))
+    return places
 
 
 @contextlib.contextmanager
-def _live_view(history: History, source: Source, console: Console) -> Iterator[Callable[[], None]]:
+def _page(live: Live, serve: tuple[str, int] | None, console: Console) -> Iterator[str]:
+    """Serve the page inside the block, if it is asked for; yields its address, "" without one."""
+    if serve is None:
+        yield ""
+        return
+    # Drawing needs libraries that take a second to import.
+    from perf.watch import web
+
+    with console.status("preparing the page") as status, web.serving(live, *serve, web.token(serve[0])) as address:
+        status.stop()
+        console.print(f"live page: {address}", markup=False)
+        yield address
+
+
+@contextlib.contextmanager
+def _live_view(live: Live, address: str, console: Console) -> Iterator[Callable[[], None]]:
     """A live view on a terminal; yields the function that refreshes it."""
     if not console.is_terminal:
         yield lambda: None
         return
-    with Live(screen(history, source.url), console=console, auto_refresh=False, screen=True) as live:
-        yield lambda: live.update(screen(history, source.url), refresh=True)
-
-
-def _read(source: Source, history: History) -> None:
-    try:
-        history.add(source.read())
-    except ServerUnreachableError:
-        history.miss(source.now_s)
+    with Display(screen(live.histories, address), console=console, auto_refresh=False, screen=True) as display:
+        yield lambda: display.update(screen(live.histories, address), refresh=True)
 
 
 def _ticks(every_s: float, seconds: float | None) -> Iterator[int]:

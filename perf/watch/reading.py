@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from clients.connection import checked
 from clients.endpoint import HERE
 from clients.errors import NotReadyError, ServerUnreachableError, behind_proxy
+from perf.watch.server_process import SERVER, Process, ServerProcesses
 from serve.management import gpu_use
 from serve.management.api import ServerError
 from serve.management.metrics import Device, Metrics, MetricsError
@@ -23,22 +24,36 @@ class Reading:
     """The state of a server at `at_s` (seconds since the epoch).
 
     `counters` holds the totals of every loaded version. `metrics` is None if the metrics endpoint gave no metrics, and
-    `silence` is then the reason.
+    `silence` is then the reason. `processes` are those of a server on this machine.
     """
 
     at_s: float
     counters: Mapping[Version, Counters]
     metrics: Metrics | None
     gpus: tuple[Device, ...] = ()
+    processes: tuple[Process, ...] = ()
     silence: str = ""
 
-    def fell(self, earlier: "Reading") -> bool:
-        """Whether a version that both have counted less than in the earlier one."""
+    def fell(self, earlier: "Reading", model: str | None = None) -> bool:
+        """Whether a version (of `model`) that both have counted less than in the earlier one."""
         return any(
             (counters - earlier.counters[version]).fell
             for version, counters in self.counters.items()
-            if version in earlier.counters
+            if version in earlier.counters and model in (None, version[0])
         )
+
+    def versions(self, model: str) -> frozenset[str]:
+        """The loaded versions of a model."""
+        return frozenset(version for name, version in self.counters if name == model)
+
+    def load_s(self, model: str) -> float | None:
+        """How long the model's last load took; None if the server does not say it."""
+        return self.metrics.load_s.get(model) if self.metrics else None
+
+    @property
+    def server_pid(self) -> int | None:
+        """The process of the server; None if it is not known."""
+        return next((process.pid for process in self.processes if process.owner == SERVER), None)
 
 
 class Source:
@@ -52,6 +67,7 @@ class Source:
         # Durations must not change when somebody sets the clock.
         self._epoch_s = time.time() - time.monotonic()
         self._statistics = Statistics(url)
+        self._processes = ServerProcesses(url)
         # Triton counts GPUs only if it was built for them. On this machine the driver can be asked instead.
         self._asks_driver = url.rpartition(":")[0] in HERE and gpu_use.driver() is not None
 
@@ -79,7 +95,14 @@ class Source:
             counters = {version: values for version, values in counters.items() if version[0] in self._models}
         metrics, silence = self._metrics()
         gpus = metrics.gpus if metrics else ()
-        return Reading(at_s=at_s, counters=counters, metrics=metrics, gpus=gpus or self._driver(), silence=silence)
+        return Reading(
+            at_s=at_s,
+            counters=counters,
+            metrics=metrics,
+            gpus=gpus or self._driver(),
+            processes=self._processes.read(asks_driver=self._asks_driver),
+            silence=silence,
+        )
 
     def close(self) -> None:
         """End the connection."""

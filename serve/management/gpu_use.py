@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from serve.management.metrics import Device, Metrics, MetricsError
 
 QUERY = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
+BY_PROCESS = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
 PERIOD_S = 0.5
 # A machine on which so many reads fail at the beginning has no GPU.
 TRIES = 3
@@ -80,6 +81,26 @@ def parse(answer: str) -> Device | None:
             for busy, mib in rows
         ]
     )
+
+
+def by_process() -> dict[int, float]:
+    """The bytes on all GPUs of each process that nvidia-smi sees; empty without one."""
+    try:
+        return parse_processes(
+            subprocess.run(BY_PROCESS, capture_output=True, text=True, timeout=10, check=True).stdout
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}
+
+
+def parse_processes(answer: str) -> dict[int, float]:
+    """The bytes by process in nvidia-smi's answer, a line for each process and GPU (pid, MiB)."""
+    found: dict[int, float] = {}
+    for line in answer.splitlines():
+        pid, _, mib = line.partition(",")
+        if mib and "[" not in mib:
+            found[int(pid)] = found.get(int(pid), 0.0) + float(mib) * MIB
+    return found
 
 
 def exported(metrics_url: str) -> Device | None:

@@ -1,8 +1,9 @@
 """The metrics of a running server: the Prometheus text of `http://host:8002/metrics` as values."""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
@@ -13,10 +14,16 @@ from serve.management.api import ServerError
 TIMEOUT_S = 2.0
 # The summary is there when the server was started with --metrics-config=summary_latencies=true.
 LATENCY = "nv_inference_request_summary_us"
+# In milliseconds; there with histogram_latencies=true, from release 24.11 on.
+HISTOGRAM = "nv_inference_first_response_histogram_ms_bucket"
+LOAD = "nv_model_load_duration_secs"
+# Of the drop-in backend, by kind: a model's own elements, and those that it computed with padding.
+ELEMENTS = "onnxruntime_ragged_elements"
 FAILURES = "nv_inference_request_failure"
 PENDING = "nv_inference_pending_request_count"
 # Of Triton, and of serve/exporter.
 KNOWN = ("nv_", "triton_batching_")
+Key = TypeVar("Key", str, float)
 COUNTED = ("counter", "histogram", "summary")
 
 
@@ -42,12 +49,15 @@ class Metrics:
     """The metrics of one moment.
 
     `cpu` is the machine's utilisation (0 to 1); `memory_bytes` and `memory_total_bytes` are the machine's, too. All
-    four mappings have the model as their key:
+    mappings have the model as their key:
 
     - `pending`: requests that wait in the model's queue.
     - `failures`: failed requests since the model was loaded, by Triton's reason.
     - `quantiles_us`: the server's latency summary, by quantile. Empty if the summary is switched off, or if the model
       had no request in the last minute.
+    - `buckets`: requests up to each bound in milliseconds, with infinity for all; empty without a histogram.
+    - `elements`: what a model with ragged batches computed, by kind: "own", and "computed" with padding.
+    - `load_s`: how long the last load of the model took.
     - `totals` and `gauges`: the model's own metrics, by name, added up over versions and labels. Totals only grow.
     """
 
@@ -58,6 +68,9 @@ class Metrics:
     pending: Mapping[str, float]
     failures: Mapping[str, Mapping[str, float]]
     quantiles_us: Mapping[str, Mapping[float, float]]
+    buckets: Mapping[str, Mapping[float, float]]
+    elements: Mapping[str, Mapping[str, float]]
+    load_s: Mapping[str, float]
     totals: Mapping[str, Mapping[str, float]]
     gauges: Mapping[str, Mapping[str, float]]
 
@@ -89,8 +102,11 @@ class Metrics:
             memory_total_bytes=_first(samples, "nv_cpu_memory_total_bytes"),
             gpus=_gpus(samples),
             pending={model: sum(_values(samples, PENDING, model)) for model in models},
-            failures={model: _failures(samples, model) for model in models},
+            failures={model: _by(samples, FAILURES, model, "reason", str) for model in models},
             quantiles_us={model: _quantiles(samples, model) for model in models},
+            buckets={model: _by(samples, HISTOGRAM, model, "le", float) for model in models},
+            elements={model: _by(samples, ELEMENTS, model, "kind", str) for model in models},
+            load_s={model: sum(values) for model in models if (values := _values(samples, LOAD, model))},
             totals={model: _own(samples, model, growing) for model in models},
             gauges={model: _own(samples, model, samples.keys() - growing) for model in models},
         )
@@ -120,12 +136,13 @@ def _gpus(samples: Samples) -> tuple[Device, ...]:
     )
 
 
-def _failures(samples: Samples, model: str) -> dict[str, float]:
-    reasons: dict[str, float] = {}
-    for sample in _of_model(samples, FAILURES, model):
-        reason = sample.labels.get("reason", "OTHER")
-        reasons[reason] = reasons.get(reason, 0.0) + sample.value
-    return reasons
+def _by(samples: Samples, name: str, model: str, label: str, read: Callable[[str], Key]) -> dict[Key, float]:
+    """The values by the label, added up over versions and instances."""
+    found: dict[Key, float] = {}
+    for sample in _of_model(samples, name, model):
+        key = read(sample.labels.get(label, "OTHER"))
+        found[key] = found.get(key, 0.0) + sample.value
+    return found
 
 
 def _quantiles(samples: Samples, model: str) -> dict[float, float]:

@@ -56,6 +56,11 @@ def test_nvidia_smi_prints_percent_and_mib() -> None:
         gpu_use.parse("75, [N/A]\n")
 
 
+def test_the_memory_of_a_process_is_that_on_all_gpus() -> None:
+    assert gpu_use.parse_processes("12, 100\n34, 1\n12, 50\n56, [N/A]\n") == {12: 150 * 2**20, 34: 2**20}
+    assert gpu_use.parse_processes("") == {}
+
+
 def test_gpus_of_which_triton_exports_no_memory_are_not_said_to_use_none() -> None:
     without = "".join(line for line in EXPORTED.splitlines(keepends=True) if "memory_used" not in line)
     assert Metrics.parse(without).gpus == ()

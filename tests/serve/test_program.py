@@ -1,6 +1,7 @@
 """`python -m serve` as a user runs it: its output, its end and its exit code."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from server_processes import prefix, tritonserver
 from tiny_models import lookup, python_model
 
 from serve.__main__ import main
+from serve.management import api
+from serve.server_flags import LATENCIES, latencies
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.server
@@ -40,11 +43,21 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
     log = ROOT / "build" / f"tritonserver-{program.pid}.log"
     assert f"the log is {log}" in " ".join(text.split())
     assert "TRITONBACKEND_ModelInstanceInitialize" in log.read_text()  # the argument after -- reached the server
+    # Summaries are on; each is NaN before the first request.
+    (metrics,) = re.findall(r"metrics (127\.0\.0\.1:\d+)", " ".join(text.split()))
+    page = api.text(f"http://{metrics}/metrics", timeout_s=20)
+    assert all(f'quantile="{quantile}"' in page for quantile in ("0.25", "0.5", "0.95", "0.99", "0.999"))
     processes = descendants(program.pid)
     program.send_signal(how)
     assert program.wait(30) == 130
     assert "stopped. The log is" in output.read_text()
     assert not alive(processes)
+
+
+def test_the_metrics_of_latencies_are_those_that_a_user_names() -> None:
+    assert latencies(["--log-verbose=1"]) == LATENCIES
+    assert latencies(["--metrics-config=summary_latencies=false"]) == ()
+    assert latencies(["--metrics-config", "summary_quantiles=0.5:0.05"]) == ()
 
 
 def test_a_signal_to_all_processes_leaves_nothing(tmp_path: Path) -> None:

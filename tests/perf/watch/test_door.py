@@ -1,4 +1,4 @@
-"""What a watch and the load generator say of the door of a cluster."""
+"""What a watch and the load generator make of the door of a cluster."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from perf.watch.__main__ import main
 pytestmark = pytest.mark.server
 
 
-def test_the_door_of_a_cluster_is_named_with_its_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_door_of_a_cluster_stands_for_its_replicas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = Cluster(tmp_path / "plan.toml", PLAN.format(replicas=2))
     cluster.up()
     try:
@@ -24,9 +24,7 @@ def test_the_door_of_a_cluster_is_named_with_its_replicas(tmp_path: Path, capsys
     finally:
         cluster.do("down")
         assert cluster.ended() == 0
-    assert f"{url} is the door of 2 replicas." in printed
     for replica in replicas:
-        assert (
-            f"{replica.name}: --url 127.0.0.1:{replica.grpc_port} --metrics 127.0.0.1:{replica.metrics_port}" in printed
-        )
-        assert f"127.0.0.1:{replica.grpc_port}" in reason
+        address = f"127.0.0.1:{replica.grpc_port}"
+        assert any(line.startswith(address) and "no answer" not in line for line in printed.splitlines())
+        assert address in reason

@@ -1,0 +1,67 @@
+"""Several servers that are read together, and their histories, for readers on other threads."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from clients.errors import ServerUnreachableError
+from perf.watch.history import History
+from perf.watch.reading import Reading, Source
+
+
+class Live:
+    """The histories of the servers at `sources`, read each `every_s` seconds; call `close` at the end."""
+
+    def __init__(self, sources: Sequence[Source], every_s: float = 1.0) -> None:
+        self.sources, self.every_s = tuple(sources), every_s
+        self.histories = tuple(History(url=source.url) for source in sources)
+        self.readings, self.ended = 0, False
+        self._changed = threading.Condition()
+        self._pool = ThreadPoolExecutor(len(self.sources), thread_name_prefix="reading")
+
+    def check(self) -> None:
+        """Raise `ServerUnreachableError` if no server answers, `NotReadyError` if a model is not loaded."""
+        silent: list[ServerUnreachableError] = []
+        for source in self.sources:
+            try:
+                source.check()
+            except ServerUnreachableError as error:
+                silent.append(error)
+        if len(silent) == len(self.sources):
+            raise silent[0]
+
+    def read(self) -> None:
+        """Read all servers at once, and wake those who wait."""
+        readings = list(self._pool.map(_read, self.sources))
+        with self._changed:
+            for source, history, reading in zip(self.sources, self.histories, readings, strict=True):
+                if reading is None:
+                    history.miss(source.now_s)
+                else:
+                    history.add(reading)
+            self.readings += 1
+            self._changed.notify_all()
+
+    @contextmanager
+    def after(self, readings: int, timeout_s: float) -> Iterator[bool]:
+        """Hold the histories still inside the block; yields whether there are more readings than before."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.readings > readings or self.ended, timeout_s)
+            yield self.readings > readings
+
+    def close(self) -> None:
+        """End the connections, and the waiting of readers."""
+        with self._changed:
+            self.ended = True
+            self._changed.notify_all()
+        self._pool.shutdown()
+        for source in self.sources:
+            source.close()
+
+
+def _read(source: Source) -> Reading | None:
+    try:
+        return source.read()
+    except ServerUnreachableError:
+        return None

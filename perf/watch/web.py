@@ -1,0 +1,138 @@
+"""Serves the live page and its stream of readings over HTTP, on loopback or to those who have the token."""
+
+import contextlib
+import hmac
+import http
+import json
+import os
+import secrets
+import urllib.parse
+from collections.abc import Iterator
+from http.cookies import CookieError, SimpleCookie
+
+from perf.watch.live import Live
+from perf.watch.page import page
+from perf.watch.steps import MINUTES_S, SPANS
+from perf.watch.stream import Stream
+from serve.bounded_http import BoundedServer, Handler, answering
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+# The token for those who may read; without it one is made up.
+TOKEN = "TRITON_BATCHING_WATCH_TOKEN"
+COOKIE = "triton-batching-watch"
+# A reader that has gone is noticed when the next line cannot be sent.
+QUIET_S = 15.0
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; "
+    "style-src 'unsafe-inline'; img-src data:; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class WatchServer(BoundedServer):
+    """Streams last as long as a reader looks."""
+
+    longest_s = None
+
+
+def token(host: str) -> str:
+    """What a reader must show: the one of the environment, none on loopback, else a new one."""
+    return os.environ.get(TOKEN, "") or ("" if host in LOOPBACK else secrets.token_urlsafe(24))
+
+
+@contextlib.contextmanager
+def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
+    """Serve inside the block to those who show the token `shown` ("" is nobody asked); yields the page's address."""
+    content = page().encode()
+
+    class Pages(_Pages):
+        expected, text, readings = shown, content, live
+
+    server = WatchServer(host, port, Pages)
+    place = f"[{host}]" if ":" in host else host
+    with answering(server, "live page"):
+        yield f"http://{place}:{server.server_port}/" + (f"?token={shown}" if shown else "")
+
+
+class _Pages(Handler):
+    expected: str
+    text: bytes
+    readings: Live
+
+    def do_GET(self) -> None:  # noqa: N802 - the standard library's name
+        address = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(address.query))
+        if self.expected and "token" in query and _same(query["token"], self.expected):
+            self._remember()
+        elif not self._may_read():
+            self.answer(http.HTTPStatus.FORBIDDEN, b"Open the address that the watch printed, with its token.\n")
+        elif address.path == "/":
+            self.answer(http.HTTPStatus.OK, self.text, "text/html; charset=utf-8")
+        elif address.path == "/events":
+            self._follow(query)
+        else:
+            self.answer(http.HTTPStatus.NOT_FOUND, b"The page is at /.\n")
+
+    def end_headers(self) -> None:
+        """Close the page to other sites."""
+        for name, value in HEADERS.items():
+            self.send_header(name, value)
+        super().end_headers()
+
+    def _may_read(self) -> bool:
+        """Whether the token was shown; on loopback, whether the page was asked for by a name of loopback.
+
+        A page of another site can point its own name to 127.0.0.1, and would then read this one.
+        """
+        if not self.expected:
+            name = urllib.parse.urlsplit(f"//{self.headers.get('Host', '')}").hostname
+            return name in LOOPBACK
+        bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        return _same(bearer, self.expected) or _same(self._cookie(), self.expected)
+
+    def _cookie(self) -> str:
+        try:
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(f"{COOKIE}-{self.server.server_port}")
+        except CookieError:
+            return ""
+        return found.value if found else ""
+
+    def _remember(self) -> None:
+        """Keep the token in the browser, and take it out of the address."""
+        self.send_response(http.HTTPStatus.SEE_OTHER)
+        kept = f"{COOKIE}-{self.server.server_port}={self.expected}; HttpOnly; SameSite=Strict; Path=/"
+        self.send_header("Set-Cookie", kept)
+        self.send_header("Location", "/")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _follow(self, query: dict[str, str]) -> None:
+        """Send the state after each reading, until the reader has gone or the watch ends."""
+        stream = Stream(
+            live=self.readings, span_s=_span(query), model=query.get("model", ""), server=query.get("server", "")
+        )
+        self.send_response(http.HTTPStatus.OK)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        readings = 0
+        while not self.readings.ended:
+            with self.readings.after(readings, QUIET_S) as is_new:
+                readings, event = self.readings.readings, stream.event() if is_new else None
+            text = f"data: {json.dumps(event, separators=(',', ':'), allow_nan=False)}\n\n" if event else ": quiet\n\n"
+            self.wfile.write(text.encode())
+
+
+def _same(shown: str, expected: str) -> bool:
+    """Whether both are equal, in a time that does not say where they differ."""
+    return hmac.compare_digest(shown.encode(errors="replace"), expected.encode())
+
+
+def _span(query: dict[str, str]) -> float:
+    """The window that was asked for, or the shortest."""
+    try:
+        span_s = float(query.get("span", ""))
+    except ValueError:
+        return MINUTES_S
+    return span_s if span_s in SPANS else MINUTES_S

@@ -1,0 +1,185 @@
+"""What the live page gets: the rows of a window first, then those that are new or have grown."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from watching import counted, metrics, reading, running
+
+from perf.watch import distribution, points
+from perf.watch.live import Live
+from perf.watch.points import Row
+from perf.watch.reading import Reading, Source
+from perf.watch.sample import Sample
+from perf.watch.steps import SPANS
+from perf.watch.stream import ALL, Stream
+
+
+class Told:
+    """A source of readings that a test holds; None is a server that does not answer."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.now_s = url, 0.0
+
+
+def live(*urls: str) -> Live:
+    return Live([cast(Source, Told(url)) for url in urls])
+
+
+def add(servers: Live, *readings: Reading | None, at_s: float = 0.0) -> None:
+    for history, each in zip(servers.histories, readings, strict=True):
+        history.add(each) if each else history.miss(at_s)
+
+
+def apply(rows: list[Row], event: dict[str, Any], figure: str) -> list[Row]:
+    """As live.js keeps the rows of a figure."""
+
+    def stays(row: Row) -> bool:
+        first = event["column"] if row["kind"] == "cell" else event["step"]
+        return cast(float, row["at"]) >= event["begin"] and cast(int, row["step"]) < first
+
+    return [row for row in rows if not event["whole"] and stays(row)] + event["figures"][figure]
+
+
+def key(row: Row) -> tuple[str, ...]:
+    return tuple(str(row.get(name)) for name in ("kind", "at", "line", "least", "until"))
+
+
+@pytest.mark.parametrize("span_s", SPANS)
+@pytest.mark.parametrize("every_s", [0.3, 1.0, 7.0])
+def test_a_page_that_follows_has_the_rows_of_one_that_is_opened_later(span_s: float, every_s: float) -> None:
+    servers, rows = live("a:1"), dict[str, list[Row]]()
+    servers.every_s = every_s
+    follower, batches = Stream(live=servers, span_s=span_s), []
+    for number in range(400):
+        batches += [1 + number % 5]
+        if number % 90 == 80:
+            add(servers, None, at_s=number * every_s)
+        elif not 30 < number % 90 < 40:
+            add(servers, reading(number * every_s, *batches))
+        event = follower.event()
+        rows = {figure: apply(rows.get(figure, []), event, figure) for figure in event["figures"]}
+    whole = Stream(live=servers, span_s=span_s).event()
+    for figure, expected in whole["figures"].items():
+        inside = [row for row in expected if cast(float, row["at"]) >= whole["begin"]]
+        kept = [row for row in rows[figure] if cast(float, row["at"]) >= whole["begin"]]
+        assert sorted(kept, key=key) == sorted(inside, key=key), figure
+
+
+def test_the_map_of_batch_sizes_holds_every_execution() -> None:
+    servers = live("a:1")
+    add(servers, reading(0))
+    add(servers, reading(1, 1, 1, 3))
+    add(servers, reading(2, 1, 1, 3, 3, 8))
+    event = Stream(live=servers).event()
+    cells = [row for row in event["figures"]["batches"] if row["kind"] == "cell"]
+    assert {(row["least"], row["most"]): row["executions"] for row in cells} == {
+        (0.5, 1.5): 2,
+        (2.5, 3.5): 2,
+        (7.5, 8.5): 1,
+    }
+    assert [row["value"] for row in event["figures"]["batches"] if row["kind"] == "line"] == [5 / 3, 11 / 2]
+
+
+def test_larger_batches_make_wider_ranges_and_send_all_again() -> None:
+    servers = live("a:1")
+    add(servers, reading(0))
+    add(servers, reading(1, 16))
+    stream = Stream(live=servers)
+    assert stream.event()["whole"]
+    assert not stream.event()["whole"]
+    add(servers, reading(2, 16, 64))
+    event = stream.event()
+    assert event["whole"]
+    cells = [row for row in event["figures"]["batches"] if row["kind"] == "cell"]
+    assert [(row["least"], row["most"], row["executions"]) for row in cells] == [(12.5, 16.5, 1), (60.5, 64.5, 1)]
+
+
+def test_replicas_are_added_up_and_shown_alone() -> None:
+    servers = live("a:1", "b:1")
+    add(servers, reading(10), reading(10.1))
+    add(servers, reading(11, 4, 4), reading(11.1, 1))
+    event = Stream(live=servers).event()
+    assert event["choice"] == {"model": "m", "models": ["m"], "server": ALL, "servers": [ALL, "a:1", "b:1"]}
+    rates = {row["line"]: row["value"] for row in event["figures"]["rates"] if row["kind"] == "line"}
+    assert rates["rows"] == pytest.approx(9)
+    assert [row[0] for row in event["tables"]["models"]["rows"]] == ["a:1", "b:1"]
+    alone = Stream(live=servers, server="b:1").event()
+    assert {row["line"]: row["value"] for row in alone["figures"]["rates"] if row["kind"] == "line"}["rows"] == (
+        pytest.approx(1)
+    )
+
+
+def test_a_server_that_does_not_answer_is_said_and_its_line_has_a_gap() -> None:
+    servers = live("a:1")
+    for at_s in (0.0, 1.0):
+        add(servers, reading(at_s))
+    for at_s in (2.0, 3.0, 9.0):
+        add(servers, None, at_s=at_s)
+    event = Stream(live=servers).event()
+    assert event["servers"][0]["down"] == "no answer for 7 s"
+    assert event["tables"]["models"]["rows"][0][:2] == ["m", "no answer"]
+    assert [mark["values"] for mark in event["marks"]] == ["the server does not answer"]
+    add(servers, reading(10))
+    rows = [row for row in Stream(live=servers).event()["figures"]["rates"] if row.get("line") == "requests"]
+    assert [(row["at"], row["value"]) for row in rows] == [(1000, 0), (2250, None), (10_000, 0)]
+
+
+def test_a_page_of_a_watch_without_models_says_so() -> None:
+    servers = live("a:1")
+    servers.histories[0].miss(1.0)
+    event = Stream(live=servers, span_s=3600.0).event()
+    assert event["choice"]["models"] == event["tables"]["models"]["rows"] == []
+    assert event["servers"][0]["down"] == "no answer for 0 s"
+
+
+def sample(**values: Any) -> Sample:
+    return replace(Sample(at_s=1.0, seconds=1.0, counted=counted([1])), **values)
+
+
+@pytest.mark.parametrize(
+    ("window", "newest", "found"),
+    [
+        (None, None, []),
+        (None, sample(), []),
+        (None, sample(quantiles_us={0.99: 7000.0, 0.5: 2000.0}), [(0.5, 2.0), (0.99, 7.0)]),
+        (
+            sample(buckets={100.0: 1.0, 500.0: 3.0, float("inf"): 4.0}),
+            sample(quantiles_us={0.5: 2000.0}),
+            [(0.25, 100.0), (0.75, 500.0)],
+        ),
+    ],
+)
+def test_the_distribution_is_the_histogram_or_else_the_summary(
+    window: Sample | None, newest: Sample | None, found: Sequence[tuple[float, float]]
+) -> None:
+    shares, source = distribution.points(window, newest)
+    assert shares == found
+    assert bool(source) == bool(found)
+
+
+def test_the_histogram_of_a_window_is_the_difference_of_its_ends() -> None:
+    """As tritonserver writes it from release 24.11 on (metric_model_reporter.cc)."""
+    name = "nv_inference_first_response_histogram_ms_bucket"
+    before = metrics(**{f"{name}__le___100": 5, f"{name}__le___500": 8, f"{name}__le___+Inf": 9})
+    after = metrics(**{f"{name}__le___100": 6, f"{name}__le___500": 12, f"{name}__le___+Inf": 13})
+    window = Sample.between(reading(0, metrics=before), reading(1, metrics=after), "m")
+    assert window.buckets == {100.0: 1.0, 500.0: 4.0, float("inf"): 4.0}
+    assert distribution.points(window, None)[0] == [(0.25, 100.0), (1.0, 500.0)]
+    # The end of a distribution has no place on an axis of nines.
+    assert [row["value"] for row in points.shares([(0.25, 100.0), (1.0, 500.0)])] == [100.0]
+
+
+def test_processes_have_a_line_each_and_a_dead_one_a_word() -> None:
+    servers = live("a:1")
+    add(servers, running(0, 7, 8))
+    add(servers, running(1, 7, 8, dead=[8]))
+    event = Stream(live=servers).event()
+    assert {row["line"] for row in event["figures"]["busy"] if row["kind"] == "line"} == {"tritonserver", "m"}
+    assert [row[:3] for row in event["tables"]["processes"]["rows"]] == [
+        ["1", "tritonserver", "0.0"],
+        ["7", "m", "0.0"],
+        ["8", "m", "died"],
+    ]
+    assert [row[1] for row in event["tables"]["events"]["rows"]] == ["m: process 8 died"]

@@ -1,0 +1,144 @@
+"""The live page's server: who may read, and what it sends."""
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from watching import reading
+
+from perf.watch import web
+from perf.watch.live import Live
+from perf.watch.reading import Source
+from tests.perf.watch.test_stream import add, live
+
+SECRET = "a-token-of-this-test"
+
+
+@pytest.fixture
+def servers() -> Iterator[Live]:
+    watched = live("a:1")
+    add(watched, reading(0.0))
+    watched.readings = 1
+    yield watched
+    with watched._changed:
+        watched.ended = True
+        watched._changed.notify_all()
+
+
+def get(address: str, path: str = "/", **headers: str) -> http.client.HTTPResponse:
+    host, _, port = address.removeprefix("http://").partition("/")[0].rpartition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=20)
+    connection.request("GET", path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+    return connection.getresponse()
+
+
+def events(answer: http.client.HTTPResponse, count: int) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        line = answer.readline()
+        assert line, "the stream ended"
+        if line.startswith(b"data: "):
+            found.append(json.loads(line.removeprefix(b"data: ")))
+    return found
+
+
+def test_loopback_needs_no_token_and_other_sites_cannot_read_it(servers: Live) -> None:
+    with web.serving(servers, "127.0.0.1", 0, web.token("127.0.0.1")) as address:
+        answer = get(address)
+        assert answer.status == 200
+        assert b"Live: Triton" in answer.read()
+        assert "default-src 'none'" in str(answer.getheader("Content-Security-Policy"))
+        # A name of another site that points here.
+        for path in ("/", "/events"):
+            assert get(address, path, Host="evil.example:8003").status == 403
+        assert get(address, "/etc/passwd").status == 404
+
+
+def test_another_address_has_a_token() -> None:
+    assert web.token("localhost") == web.token("::1") == ""
+    made = web.token("0.0.0.0")
+    assert len(made) >= 32
+    assert made != web.token("0.0.0.0")
+
+
+def test_a_token_of_the_environment_is_asked_for_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(web.TOKEN, SECRET)
+    assert web.token("0.0.0.0") == web.token("127.0.0.1") == SECRET
+
+
+def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
+    with web.serving(servers, "127.0.0.1", 0, SECRET) as address:
+        assert address.endswith(f"/?token={SECRET}")
+        refused: list[dict[str, str]] = [{}, {"Authorization": "Bearer no"}, {"Cookie": "triton-batching-watch=no"}]
+        for headers in refused:
+            for path in ("/", "/events", "/?token=no", "/?token=", f"/?token={SECRET}x", "/?token=%C3%A4"):
+                answer = get(address, path, **headers)
+                assert answer.status == 403, (path, headers)
+                assert SECRET.encode() not in answer.read()
+        assert get(address, Authorization=f"Bearer {SECRET}").status == 200
+        shown = get(address, f"/?token={SECRET}")
+        cookie = str(shown.getheader("Set-Cookie"))
+        assert (shown.status, shown.getheader("Location")) == (303, "/")
+        assert "HttpOnly; SameSite=Strict" in cookie
+        assert get(address, Cookie=cookie.partition(";")[0]).status == 200
+
+
+def test_tokens_are_compared_in_constant_time(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[bytes, bytes]] = []
+    original = web.hmac.compare_digest
+    monkeypatch.setattr(web.hmac, "compare_digest", lambda a, b: compared.append((a, b)) or original(a, b))
+    with web.serving(servers, "127.0.0.1", 0, SECRET) as address:
+        get(address, "/?token=wrong")
+    assert (b"wrong", SECRET.encode()) in compared
+
+
+def test_a_stream_has_the_state_and_then_each_reading(servers: Live) -> None:
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        answer = get(address, "/events?span=3600&model=m&server=a:1")
+        assert answer.getheader("Content-Type") == "text/event-stream"
+        (first,) = events(answer, 1)
+        assert (first["whole"], first["end"] - first["begin"]) == (True, 3_600_000)
+        for at_s in (1.0, 2.0):
+            with servers._changed:
+                add(servers, reading(at_s, *[2] * int(at_s)))
+                servers.readings += 1
+                servers._changed.notify_all()
+            (event,) = events(answer, 1)
+            assert (event["whole"], event["end"]) == (False, 1000 * at_s)
+            rows = [row for row in event["figures"]["rates"] if row.get("line") == "rows"]
+            assert rows[-1]["at"] == 1000 * at_s
+        answer.close()
+
+
+@pytest.mark.parametrize("query", ["span=1", "span=nan", "span=x", "model=nobody", "server=nobody", "", "span=300&x=1"])
+def test_a_choice_that_is_not_there_is_replaced(servers: Live, query: str) -> None:
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        answer = get(address, f"/events?{query}")
+        (event,) = events(answer, 1)
+        assert event["choice"] == {"model": "m", "models": ["m"], "server": "a:1", "servers": ["a:1"]}
+        assert event["end"] - event["begin"] == 300_000
+        answer.close()
+
+
+def test_readers_who_leave_make_room_for_others(servers: Live) -> None:
+    """At most 16 read at a time."""
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        for _ in range(40):
+            answer = get(address, "/events")
+            events(answer, 1)
+            cast(Any, answer.fp).raw._sock.shutdown(socket.SHUT_RDWR)
+            answer.close()
+            with servers._changed:
+                servers.readings += 1
+                servers._changed.notify_all()
+
+
+def test_all_servers_are_read_at_once_and_a_silent_one_is_noted() -> None:
+    watched = Live([Source("127.0.0.1:1", "127.0.0.1:1"), Source("127.0.0.1:2", "127.0.0.1:2")])
+    watched.read()
+    assert [history.down_since_s is not None for history in watched.histories] == [True, True]
+    assert watched.readings == 1
+    watched.close()
