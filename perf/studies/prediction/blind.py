@@ -8,6 +8,7 @@ within 5, 10 and 20 % of throughput, p50 and p95, how many of the measurements a
 rounds, and how many of them the intervals hold. A round of a model takes 3 to 5 minutes.
 """
 
+import math
 import secrets
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -213,7 +214,7 @@ def summary(comparisons: Sequence[BlindComparison]) -> list[str]:
 
 def _width(figures: Sequence[Figure]) -> float:
     """The median of the half widths of intervals, as shares."""
-    return median((figure.bounds.high / figure.bounds.low) ** 0.5 - 1 for figure in figures)
+    return median(math.sqrt(figure.bounds.high / figure.bounds.low) - 1 for figure in figures)
 
 
 def _repeated(comparisons: Sequence[BlindComparison]) -> str:
