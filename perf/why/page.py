@@ -139,6 +139,7 @@ def _rules(diagnosis: Diagnosis) -> Grid:
         titles=("why a batch was closed", "last request, then the next", "executions", "share\n%", "rows\neach"),
         rows=tuple(_rule(each, total) for each in found),
         left=2,
+        cards=True,
     )
 
 

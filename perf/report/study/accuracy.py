@@ -87,18 +87,21 @@ def figure(evidence: Evidence, results: Sequence[Check]) -> Figure:
     diagonal = alt.Chart(
         source([{"x": end, "y": end, "below": end / (1 + BAND), "above": end * (1 + BAND)} for end in (low, high)])
     )
-    base = alt.Chart(source([_row(evidence, check) for check in latencies])).encode(
-        y=y, color=palette(evidence).colour, opacity=lit()
-    )
+    rows = [_row(evidence, check) for check in latencies]
+    known = [row for row in rows if row["low"] is not None]
+    look = {"y": y, "color": palette(evidence).colour, "opacity": lit()}
+    base = alt.Chart(source(rows)).encode(**look)
+    intervals = alt.Chart(source(known)).mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", **look)
     shapes = alt.Scale(domain=list(SHAPES), range=list(SHAPES.values()))
     chart = (
         diagonal.mark_area(color=INK, opacity=0.08).encode(x=x, y="below:Q", y2="above:Q")
         + diagonal.mark_line(color=INK, strokeWidth=1).encode(x=x, y=y)
-        + base.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q")
         + base.mark_point(size=70, filled=True).encode(
             x=x, shape=alt.Shape("percentile:N", scale=shapes), tooltip=hover(*HOVER)
         )
     )
+    if known:
+        chart += intervals
     inside = sum(abs(check.ratio - 1) <= BAND for check in latencies)
     caption = (
         f"{inside} of {len(latencies)} predicted percentiles are within {whole_percent(BAND)} of the measured ones "

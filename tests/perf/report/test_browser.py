@@ -43,6 +43,7 @@ WHY = (
     *("--service-ms", "10+0.2"),
 )
 THREE_MODELS = Path(__file__).parents[3] / "perf" / "pack" / "plans" / "three_models.toml"
+GRID = Path(__file__).parents[3] / "perf" / "studies" / "results" / "grid"
 WIDTHS = (390, 768, 1280)
 # Vega dims marks to this opacity.
 DIM = "0.12"
@@ -80,19 +81,21 @@ return [...document.querySelectorAll("button, select, input, a[href], summary, [
 """
 
 
-NAMES = ("sweep", "study", "why", "memory", "packing", "index", "load")
+NAMES = ("sweep", "study", "thinned", "why", "memory", "packing", "index", "load")
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A page of each kind: of a sweep with two timelines, of a study, and by the programs that have pages."""
+    """A page of each kind: of a sweep with two timelines, of studies with and without intervals, and of programs."""
     folder = fill(tmp_path_factory.mktemp("browser"))
     for each in (ALONE, TOGETHER):
         file.write(each, folder / each.file_name)
     evidence = Evidence(study=study(), name="study")
+    thinned = Evidence.read(GRID / "simulated_accelerator.closed-32.throughput.p99-55ms.json")
     made = {
         "sweep": write_html(summarise(folder), folder),
         "study": write_study(evidence, sections(evidence), folder),
+        "thinned": write_study(thinned, sections(thinned), folder),
         "why": folder / "why.html",
         "memory": folder / "memory.html",
         "packing": folder / "packed" / "placement.html",
