@@ -175,13 +175,13 @@ def integer_dense(graph: RandomGraph, source: Tensor) -> list[Tensor]:
     return graph.add("Mul", net.node("Cast", product, to=FLOAT), scale, dims=(*source.dims[:-1], outside))
 
 
-def quantized(graph: RandomGraph, name: str, kind: type[np.generic]) -> str:
+def quantized(graph: RandomGraph, name: str, kind: type[np.integer[Any]]) -> str:
     """QuantizeLinear and DequantizeLinear around a tensor."""
     scale, zero = graph.net.constant(np.float32(0.02)), graph.net.constant(kind(3))
     return graph.net.node("DequantizeLinear", graph.net.node("QuantizeLinear", name, scale, zero), scale, zero)
 
 
-def quantized_weight(graph: RandomGraph, kind: type[np.generic], *shape: int) -> str:
+def quantized_weight(graph: RandomGraph, kind: type[np.integer[Any]], *shape: int) -> str:
     """A constant in int8."""
     net = graph.net
     values = net.constant(net.rng.integers(0, 90, shape).astype(kind))
