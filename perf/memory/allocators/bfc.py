@@ -43,9 +43,9 @@ GROWTH_AFTER_SHRINK_BYTES = 2 * MIB
 class BfcArena(Allocator):
     """One arena of at most `limit_bytes` (None: unlimited).
 
-    `in_use_bytes` and its peak count whole chunks, as `bytes_in_use` of both frameworks does. How much a chunk is larger
-    than its request depends on what was allocated before. So the same requests, among others that are unknown, have a
-    peak between `least_peak_bytes` and `most_peak_bytes`: a chunk is split unless it is less than twice the request.
+    `in_use_bytes` and its peak count whole chunks, as `bytes_in_use` of both frameworks does. How much larger a chunk
+    is than its request depends on what was allocated before: a chunk is split unless it is less than twice the request.
+    So the same requests, among unknown ones, have a peak between `least_peak_bytes` and `most_peak_bytes`.
     """
 
     def __init__(self, device: Device, rules: BfcRules, limit_bytes: int | None = None) -> None:
