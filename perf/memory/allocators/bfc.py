@@ -43,7 +43,9 @@ GROWTH_AFTER_SHRINK_BYTES = 2 * MIB
 class BfcArena(Allocator):
     """One arena of at most `limit_bytes` (None: unlimited).
 
-    `in_use_bytes` and its peak count whole chunks, as `bytes_in_use` of both frameworks does.
+    `in_use_bytes` and its peak count whole chunks, as `bytes_in_use` of both frameworks does. How much larger a chunk
+    is than its request depends on what was allocated before: a chunk is split unless it is less than twice the request.
+    So the same requests, among unknown ones, have a peak between `least_peak_bytes` and `most_peak_bytes`.
     """
 
     def __init__(self, device: Device, rules: BfcRules, limit_bytes: int | None = None) -> None:
@@ -56,6 +58,10 @@ class BfcArena(Allocator):
         self._regions: list[int] = []
         self._backpedalled = False
         self._reserved: dict[int, int] = {}
+        self.least_peak_bytes = self.most_peak_bytes = 0
+        # By address, and in total: the bytes that are needed, and the most that are in use for them.
+        self._needs: dict[int, tuple[int, int]] = {}
+        self._least = self._most = 0
 
     @property
     def held_bytes(self) -> int:
@@ -74,10 +80,14 @@ class BfcArena(Allocator):
         splits = chunk.size >= 2 * need or chunk.size - need >= self.rules.max_dead_bytes
         self._blocks.take(chunk, need if splits else None)
         self._count(chunk.size)
+        self._need(chunk.address, need, need + min(need, self.rules.max_dead_bytes))
         return chunk.address
 
     def free(self, address: int) -> None:
         """Release a chunk and merge it with its free neighbours, never across regions."""
+        least, most = self._needs.pop(address)
+        self._least -= least
+        self._most -= most
         if address in self._reserved:
             self._count(-self._reserved.pop(address))
             self.device.free(address)
@@ -92,6 +102,7 @@ class BfcArena(Allocator):
         address = self.device.malloc(size)
         self._reserved[address] = size
         self._count(size)
+        self._need(address, size, size)
         return address
 
     def shrink(self) -> None:
@@ -155,6 +166,13 @@ class BfcArena(Allocator):
             self._regions.remove(start)
             self.device.free(start)
         return bool(whole)
+
+    def _need(self, address: int, least: int, most: int) -> None:
+        self._needs[address] = least, most
+        self._least += least
+        self._most += most
+        self.least_peak_bytes = max(self.least_peak_bytes, self._least)
+        self.most_peak_bytes = max(self.most_peak_bytes, self._most)
 
     def _count(self, size: int) -> None:
         self.in_use_bytes += size

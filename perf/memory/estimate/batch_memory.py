@@ -181,7 +181,7 @@ class Model:
         return BatchMemory(
             batch=batch,
             weights=self.weights.bytes,
-            activations_peak=last.peak - self._in_arena,
+            activations_peak=(last.least_peak if self.bounded or self.unchecked else last.peak) - self._in_arena,
             arena_held=last.held - self._in_arena,
             lower_bound=peak_bytes(buffers),
             packed=greedy.plan(buffers).height,
@@ -208,7 +208,7 @@ class Model:
         kept = self._in_arena + (sum(kept.bytes for kept in self.weights.bodies) if self.bounded else 0)
         return Most(
             weights=self.weights.most_bytes,
-            activations_peak=last.peak - kept,
+            activations_peak=(last.most_peak if self.bounded else last.peak) - kept,
             arena_held=last.held + more - kept,
         )
 

@@ -104,6 +104,8 @@ class _Arena:
             peak=self.bfc.peak_in_use_bytes,
             held=self.bfc.held_bytes,
             next_region=self.bfc.next_region_bytes,
+            least_peak=self.bfc.least_peak_bytes,
+            most_peak=self.bfc.most_peak_bytes,
         )
 
 

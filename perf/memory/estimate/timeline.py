@@ -10,7 +10,8 @@ class Boundary:
 
     `in_use` counts whole chunks, `requested` the requested bytes of these chunks, `peak` the most in use so far, also
     within kernels, and `held` the memory taken from the system. `next_region` is the size of the region that the arena
-    would take next; 0 if unknown.
+    would take next. Whatever other requests there are, the peak is between `least_peak` and `most_peak`. These three
+    are 0 if they are not estimated.
     """
 
     node: str
@@ -20,6 +21,8 @@ class Boundary:
     peak: int
     held: int
     next_region: int = 0
+    least_peak: int = 0
+    most_peak: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

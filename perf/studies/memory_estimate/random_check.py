@@ -63,9 +63,9 @@ def check(seed: int) -> Outcome:
         ]
         return Outcome(seed=seed, verdict="exact", wrong="; ".join(wrong[:3]))
     verdict = "at least" if model.unchecked else "between"
-    return Outcome(
-        seed=seed, verdict=verdict, wrong=_outside(least[-1], measured[-1], None if model.unchecked else most[-1])
-    )
+    low = replace(least[-1], peak=least[-1].least_peak)
+    high = None if model.unchecked else replace(most[-1], peak=most[-1].most_peak)
+    return Outcome(seed=seed, verdict=verdict, wrong=_outside(low, measured[-1], high))
 
 
 def _end(boundaries: Sequence[Boundary], choose: Callable[[Iterable[int]], int]) -> Boundary:

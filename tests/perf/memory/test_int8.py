@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 from perf.studies.memory_estimate.check import check
 from perf.studies.memory_estimate.measured import feeds_of
 from perf.studies.memory_estimate.random_graph import (
+    KINDS,
     RandomGraph,
     Tensor,
     integer_dense,
@@ -19,8 +20,6 @@ from perf.studies.memory_estimate.random_graph import (
     quantized_dense,
     quantized_weight,
 )
-
-KINDS = {"u8s8": (np.uint8, np.int8), "u8u8": (np.uint8, np.uint8), "s8s8": (np.int8, np.int8)}
 
 
 @pytest.fixture
