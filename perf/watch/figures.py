@@ -26,7 +26,7 @@ def figures() -> tuple[Figure, ...]:
         _distribution(),
         _figure("waiting", "Requests that wait in the queue, the most at a time", "requests", ["waiting"]),
         _figure("padding", "Share of padding in what the model computed", "%", ["padding"]),
-        _figure("busy", "CPU by process, per cent of a core", "%"),
+        _figure("busy", "CPU by process, per cent of a core; GPUs, per cent of their time", "%"),
         _figure("memory", "Memory by process, without what processes share", "GiB"),
     )
 
@@ -42,7 +42,7 @@ def _rows(kind: str) -> Chart:
 
 def _time() -> alt.X:
     """The window, which moves."""
-    ends = alt.Scale(domainMin=alt.ExprRef("begin"), domainMax=alt.ExprRef("end"), nice=False)
+    ends = alt.Scale(domain=[alt.ExprRef("begin"), alt.ExprRef("end")], nice=False)
     axis = alt.Axis(title=None, grid=False, tickCount=4, labelOverlap="greedy", labelFlush=True, format="%H:%M")
     return alt.X("at:T", scale=ends, axis=axis)
 
@@ -50,30 +50,38 @@ def _time() -> alt.X:
 def _lines(unit: str, names: list[str] | None) -> Chart:
     """A line for each name; without names for whatever the rows hold."""
     scale = alt.Scale(domain=names, range=SHADES[: len(names)]) if names else alt.Scale(range=SHADES)
-    legend = alt.Legend(symbolType="stroke") if names is None or len(names) > 1 else None
+    # Four short names, or two long ones, are as wide as a phone.
+    columns = alt.Legend(symbolType="stroke", columns=4 if names else 2, labelLimit=130, columnPadding=8)
+    legend = columns if names is None or len(names) > 1 else None
     line = _rows("line").mark_line(strokeWidth=1.6, clip=True)
-    return line.encode(x=_time(), y=_height(unit), color=alt.Color("line:N", scale=scale, legend=legend))
+    drawn: Chart = line.encode(x=_time(), y=_height(unit), color=alt.Color("line:N", scale=scale, legend=legend))
+    return drawn
 
 
 def _height(unit: str) -> alt.Y:
-    return alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=4, format=",.4~g"), scale=alt.Scale(zero=True))
+    """From 0 to `top`, which the page sets: without rows an axis has no ends of its own."""
+    scale = alt.Scale(domain=[0, alt.ExprRef("top")], nice=True)
+    return alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=4, format=",.4~g"), scale=scale)
 
 
 def _tips() -> Chart:
     """An invisible bar for each time, so that a reader need not hit a line."""
     bar = _rows("tip").mark_rect(opacity=0, clip=True)
-    return bar.encode(x=_time(), x2="until:T", y=alt.value(0), y2=alt.value("height"), tooltip=hover("time", "values"))
+    ends = {"y": alt.value(0), "y2": alt.value("height")}
+    drawn: Chart = bar.encode(x=_time(), x2="until:T", tooltip=hover("time", "values"), **ends)
+    return drawn
 
 
 def _marks() -> Chart:
     rule = alt.Chart(alt.NamedData(MARKS)).mark_rule(strokeWidth=2, clip=True)
     of_death = "datum.kind == 'death'"
-    return rule.encode(
+    drawn: Chart = rule.encode(
         x=_time(),
         color=alt.condition(of_death, alt.value(DEATH), alt.value(INK)),
         strokeDash=alt.condition(of_death, alt.value([1, 0]), alt.value([4, 3])),
         tooltip=hover("time", "values"),
     )
+    return drawn
 
 
 def _batches() -> Figure:
@@ -96,9 +104,10 @@ def _distribution() -> Figure:
     """Milliseconds by share of requests, on an axis that has room for the slowest."""
     ticks = "format(100 * (1 - pow(10, -datum.value)), '.6~g') + ' %'"
     values = [-math.log10(1 - share) for share in NINES]
-    axis = alt.Axis(values=values, labelExpr=ticks, title="requests answered within that time", grid=True)
+    title = "requests answered within that time"
+    axis = alt.Axis(values=values, labelExpr=ticks, title=title, grid=True, labelOverlap="greedy")
     points = _rows("line").encode(
-        x=alt.X("nines:Q", axis=axis, scale=alt.Scale(zero=True, nice=False)),
+        x=alt.X("nines:Q", axis=axis, scale=alt.Scale(domain=[0, alt.ExprRef("right")], nice=False)),
         y=_height("ms"),
         tooltip=hover("time", "values"),
     )
