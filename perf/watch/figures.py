@@ -11,6 +11,7 @@ DEATH = "#D55E00"
 # Rows that the page sends into each figure, and events into each one over time.
 ROWS, MARKS = "rows", "marks"
 SHADES = [*COLOURS, "#56B4E9", "#E69F00", "#808894"]
+TIME = "[begin, end]"
 NINES = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
 
@@ -33,7 +34,19 @@ def figures() -> tuple[Figure, ...]:
 
 def _figure(figure: str, caption: str, unit: str, lines: list[str] | None = None) -> Figure:
     layers = (_tips(), _lines(unit, lines), _marks())
-    return Figure(name=figure, caption=caption, chart=alt.layer(*layers).properties(height=170))
+    return Figure(name=figure, caption=caption, chart=_sized(alt.layer(*layers), TIME))
+
+
+def _sized(chart: alt.LayerChart, across: str) -> Chart:
+    """The chart with the ends of its axes as signals, which the page sets.
+
+    Vega-Lite would take them from the rows of each layer, and warns while there are none; the scales of the compiled
+    chart, x and y, are changed in their place.
+    """
+    ends = zip((0, 1), (across, "[0, top]"), strict=True)
+    patch = [{"op": "replace", "path": f"/scales/{at}/domain", "value": {"signal": signal}} for at, signal in ends]
+    sized: Chart = chart.properties(height=170, usermeta={"embedOptions": {"patch": patch}})
+    return sized
 
 
 def _rows(kind: str) -> Chart:
@@ -41,17 +54,15 @@ def _rows(kind: str) -> Chart:
 
 
 def _time() -> alt.X:
-    """The window, which moves."""
-    ends = alt.Scale(domain=[alt.ExprRef("begin"), alt.ExprRef("end")], nice=False)
     axis = alt.Axis(title=None, grid=False, tickCount=4, labelOverlap="greedy", labelFlush=True, format="%H:%M")
-    return alt.X("at:T", scale=ends, axis=axis)
+    return alt.X("at:T", axis=axis)
 
 
 def _lines(unit: str, names: list[str] | None) -> Chart:
     """A line for each name; without names for whatever the rows hold."""
     scale = alt.Scale(domain=names, range=SHADES[: len(names)]) if names else alt.Scale(range=SHADES)
     # Four short names, or two long ones, are as wide as a phone.
-    columns = alt.Legend(symbolType="stroke", columns=4 if names else 2, labelLimit=130, columnPadding=8)
+    columns = alt.Legend(symbolType="stroke", columns=4 if names else 2, labelLimit=150, columnPadding=8)
     legend = columns if names is None or len(names) > 1 else None
     line = _rows("line").mark_line(strokeWidth=1.6, clip=True)
     drawn: Chart = line.encode(x=_time(), y=_height(unit), color=alt.Color("line:N", scale=scale, legend=legend))
@@ -59,9 +70,7 @@ def _lines(unit: str, names: list[str] | None) -> Chart:
 
 
 def _height(unit: str) -> alt.Y:
-    """From 0 to `top`, which the page sets: without rows an axis has no ends of its own."""
-    scale = alt.Scale(domain=[0, alt.ExprRef("top")], nice=True)
-    return alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=4, format=",.4~g"), scale=scale)
+    return alt.Y("value:Q", title=unit, axis=alt.Axis(tickCount=4, format=",.4~g"), scale=alt.Scale(nice=True))
 
 
 def _tips() -> Chart:
@@ -97,7 +106,7 @@ def _batches() -> Figure:
     )
     mean = _rows("line").mark_line(color=DEATH, strokeWidth=1.6, clip=True).encode(x=_time(), y=_height("rows"))
     caption = "Rows in one execution: darker where more executions had them, and their mean (orange)"
-    return Figure(name="batches", caption=caption, chart=alt.layer(cells, mean, _marks()).properties(height=170))
+    return Figure(name="batches", caption=caption, chart=_sized(alt.layer(cells, mean, _marks()), TIME))
 
 
 def _distribution() -> Figure:
@@ -107,10 +116,10 @@ def _distribution() -> Figure:
     title = "requests answered within that time"
     axis = alt.Axis(values=values, labelExpr=ticks, title=title, grid=True, labelOverlap="greedy")
     points = _rows("line").encode(
-        x=alt.X("nines:Q", axis=axis, scale=alt.Scale(domain=[0, alt.ExprRef("right")], nice=False)),
+        x=alt.X("nines:Q", axis=axis, scale=alt.Scale(nice=False)),
         y=_height("ms"),
         tooltip=hover("time", "values"),
     )
     chart = alt.layer(points.mark_line(color=COLOURS[0]), points.mark_point(color=COLOURS[0], filled=True, size=50))
     caption = "Latency in the server: the time within which a share of the requests was answered"
-    return Figure(name="distribution", caption=caption, chart=chart.properties(height=170))
+    return Figure(name="distribution", caption=caption, chart=_sized(chart, "[0, right]"))
