@@ -37,7 +37,7 @@ def _figure(figure: str, caption: str, unit: str, lines: list[str] | None = None
     return Figure(name=figure, caption=caption, chart=_sized(alt.layer(*layers), TIME))
 
 
-def _sized(chart: alt.LayerChart, across: str) -> Chart:
+def _sized(chart: Chart, across: str) -> Chart:
     """The chart with the ends of its axes as signals, which the page sets.
 
     Vega-Lite would take them from the rows of each layer, and warns while there are none; the scales of the compiled
@@ -64,7 +64,7 @@ def _lines(unit: str, names: list[str] | None) -> Chart:
     # Four short names, or two long ones, are as wide as a phone.
     columns = alt.Legend(symbolType="stroke", columns=4 if names else 2, labelLimit=150, columnPadding=8)
     legend = columns if names is None or len(names) > 1 else None
-    line = _rows("line").mark_line(strokeWidth=1.6, clip=True)
+    line = _rows("line").mark_line(strokeWidth=1.6, clip=True, aria=False)
     drawn: Chart = line.encode(x=_time(), y=_height(unit), color=alt.Color("line:N", scale=scale, legend=legend))
     return drawn
 
@@ -75,14 +75,14 @@ def _height(unit: str) -> alt.Y:
 
 def _tips() -> Chart:
     """An invisible bar for each time, so that a reader need not hit a line."""
-    bar = _rows("tip").mark_rect(opacity=0, clip=True)
+    bar = _rows("tip").mark_rect(opacity=0, clip=True, aria=False)
     ends = {"y": alt.value(0), "y2": alt.value("height")}
     drawn: Chart = bar.encode(x=_time(), x2="until:T", tooltip=hover("time", "values"), **ends)
     return drawn
 
 
 def _marks() -> Chart:
-    rule = alt.Chart(alt.NamedData(MARKS)).mark_rule(strokeWidth=2, clip=True)
+    rule = alt.Chart(alt.NamedData(MARKS)).mark_rule(strokeWidth=2, clip=True, aria=False)
     of_death = "datum.kind == 'death'"
     drawn: Chart = rule.encode(
         x=_time(),
@@ -95,7 +95,7 @@ def _marks() -> Chart:
 
 def _batches() -> Figure:
     """The executed sizes, darker if more executions had them, and the mean rows of an execution."""
-    cell = _rows("cell").mark_rect(color=COLOURS[0], clip=True)
+    cell = _rows("cell").mark_rect(color=COLOURS[0], clip=True, aria=False)
     cells = cell.encode(
         x=_time(),
         x2="until:T",
@@ -104,7 +104,11 @@ def _batches() -> Figure:
         opacity=alt.Opacity("share:Q", scale=alt.Scale(domain=[0, 1], range=[0.12, 0.85]), legend=None),
         tooltip=hover("time", "values"),
     )
-    mean = _rows("line").mark_line(color=DEATH, strokeWidth=1.6, clip=True).encode(x=_time(), y=_height("rows"))
+    mean = (
+        _rows("line")
+        .mark_line(color=DEATH, strokeWidth=1.6, clip=True, aria=False)
+        .encode(x=_time(), y=_height("rows"))
+    )
     caption = "Rows in one execution: darker where more executions had them, and their mean (orange)"
     return Figure(name="batches", caption=caption, chart=_sized(alt.layer(cells, mean, _marks()), TIME))
 
@@ -120,6 +124,9 @@ def _distribution() -> Figure:
         y=_height("ms"),
         tooltip=hover("time", "values"),
     )
-    chart = alt.layer(points.mark_line(color=COLOURS[0]), points.mark_point(color=COLOURS[0], filled=True, size=50))
+    chart = alt.layer(
+        points.mark_line(color=COLOURS[0], aria=False),
+        points.mark_point(color=COLOURS[0], filled=True, size=50, aria=False),
+    )
     caption = "Latency in the server: the time within which a share of the requests was answered"
     return Figure(name="distribution", caption=caption, chart=_sized(chart, "[0, right]"))

@@ -67,7 +67,7 @@ def test_a_page_that_follows_has_the_rows_of_one_that_is_opened_later(span_s: fl
     for figure, expected in whole["figures"].items():
         inside = [row for row in expected if cast(float, row["at"]) >= begin]
         kept = [row for row in rows[figure] if cast(float, row["at"]) >= begin]
-        assert len(inside) > 20
+        assert inside, figure
         assert sorted(kept, key=key) == sorted(inside, key=key), figure
 
 
