@@ -36,8 +36,8 @@ SHAPES = {
     "triangle-down": "M0 4.5L5-4.5H-5Z",
 }
 DIM = 0.12
-# What the scripts of a page set in each figure: the configurations that are shown, and the ends of a window of time.
-SIGNALS: dict[str, object] = {"picked": [], "begin": 0, "end": 1}
+# What the scripts of a page set in each figure: the configurations that are shown, and the ends of axes.
+SIGNALS: dict[str, object] = {"picked": [], "begin": 0, "end": 1, "top": 1, "right": 3.1}
 # What has a legend for the whole page: a configuration, or the group of configurations with its colour.
 FIELDS = ("configuration", "series")
 # Pixels. In a PNG file a figure has the width that it has on a wide page.

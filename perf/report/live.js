@@ -43,16 +43,24 @@ function say(servers) {
     named("servers").replaceChildren(...lines);
 }
 
-// The rows of a step that has grown replace those that the figure has of it.
+// The rows of a step that has grown replace those that the figure has of it. Returns all rows.
 function stream(view, rows, state) {
   const grown = (row) => row.step >= (row.kind === "cell" ? state.column : state.step);
   const old = (row) => state.whole || row.at < state.begin || grown(row);
+  const all = [...view.data("rows").filter((row) => !old(row)), ...rows];
   view.change("rows", view.changeset().remove(old).insert(rows));
+  view.data("marks", state.marks).signal("begin", state.begin).signal("end", state.end);
+  return all;
+}
+
+function replace(view, rows) {
+  view.data("rows", rows).signal("right", Math.max(3.1, ...rows.map((row) => row.nines + 0.1)));
+  return rows;
 }
 
 // A model that does not count its padding has no figure of it.
-function hideEmpty(figure, view) {
-  const hidden = !view.data("rows").some((row) => row.kind === "line" && row.value !== null);
+function hideEmpty(figure, rows) {
+  const hidden = !rows.some((row) => row.kind === "line" && row.value !== null);
   if (hidden === figure.hidden) return;
   figure.hidden = hidden;
   dispatchEvent(new Event("resize"));
@@ -70,13 +78,9 @@ function show(state) {
   document.querySelectorAll("figure[data-chart]").forEach((figure, at) => {
     const name = figure.dataset.chart;
     const view = views[at];
-    if (name === "distribution") view.data("rows", state.distribution);
-    else {
-      stream(view, state.figures[name], state);
-      view.data("marks", state.marks).signal("begin", state.begin).signal("end", state.end);
-    }
-    if (name === "padding") hideEmpty(figure, view);
-    view.runAsync();
+    const rows = name === "distribution" ? replace(view, state.distribution) : stream(view, state.figures[name], state);
+    view.signal("top", Math.max(0, ...rows.map((row) => row.most ?? row.value ?? 0)) || 1).runAsync();
+    if (name === "padding") hideEmpty(figure, rows);
   });
   hint();
   document.body.dataset.readings = Number(document.body.dataset.readings || 0) + 1;

@@ -103,7 +103,7 @@ def machine(state: State | None) -> str:
     if state.gpu_memory_bytes is not None:
         busy = f"{state.gpu:.0%}, " if state.gpu is not None else ""
         parts.append(f"GPU {busy}{state.gpu_memory_bytes / GIB:.1f} GiB")
-    return "   ".join(parts)
+    return ", ".join(parts)
 
 
 def notes(history: History) -> list[str]:

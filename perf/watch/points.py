@@ -57,8 +57,7 @@ def padding(sample: Sample) -> Values:
 def busy(state: State) -> Values:
     """Per cent of a core for each owner of processes, and of the GPUs."""
     parts = {owner: None if part.cores is None else 100 * part.cores for owner, part in state.parts.items()}
-    machine = {} if state.cpu is None else {"all of the machine": 100 * state.cpu}
-    return parts | machine | ({} if state.gpu is None else {"GPU": 100 * state.gpu})
+    return parts | ({} if state.gpu is None else {"GPU busy": 100 * state.gpu})
 
 
 def memory(state: State) -> Values:

@@ -1,5 +1,6 @@
 """What was read, merged in steps: fine ones for the last minutes, coarse ones for the last day."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,7 @@ class Steps(Generic[T]):
                 kept.append(value)
         self.forget(value.at_s)
 
-    def of(self, span_s: float, after_s: float = 0.0, *, before: int = 0) -> Sequence[T]:
+    def of(self, span_s: float, after_s: float = -math.inf, *, before: int = 0) -> Sequence[T]:
         """The values of a span that ended after this time, and so many `before` them, in order."""
         found: deque[T] = deque()
         for value in reversed(self.by_span[span_s]):

@@ -23,7 +23,11 @@ class Stream:
     model: str = ""
     server: str = ""
     _sent_s: float = field(default=0.0, init=False)
+    _was_asked: bool = field(default=False, init=False)
     _width: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        self._was_asked = bool(self.model)
 
     def event(self) -> dict[str, Any]:
         """The state now. The first time the rows of the whole window, later those that are new or have grown."""
@@ -57,8 +61,10 @@ class Stream:
         servers = self._servers()
         if self.server not in servers:
             self.server, self._sent_s = servers[0], 0.0
-        if self.model not in (models := self._models()):
-            self.model, self._sent_s = max(models, key=self._requests, default=""), 0.0
+        models = self._models()
+        if self.model not in models or not (self._was_asked or self._requests(self.model)):
+            before, self.model = self.model, max(models, key=self._requests, default="")
+            self._sent_s = self._sent_s if self.model == before else 0.0
 
     def _resize(self, tracks: Sequence[Track]) -> None:
         """Send all again if the batch sizes need other ranges than before."""

@@ -35,13 +35,13 @@ def models(histories: Sequence[History]) -> Table:
         for history in histories
         for model, track in sorted(history.tracks.items())
     )
-    return _table(histories, ["model", *BEFORE, *PERCENTILES, *AFTER], rows)
+    return _without(_table(histories, ["model", *BEFORE, *PERCENTILES, *AFTER], rows), "padding")
 
 
 def processes(histories: Sequence[History]) -> Table:
     """A row for each process of each server."""
     rows = ((history, list(row)) for history in histories for row in facts.processes(history))
-    return _table(histories, list(facts.PROCESS), rows)
+    return _without(_table(histories, list(facts.PROCESS), rows), facts.PROCESS[-1])
 
 
 def events(histories: Sequence[History]) -> Table:
@@ -57,6 +57,18 @@ def _table(histories: Sequence[History], titles: list[str], rows: Iterator[tuple
     if len(histories) == 1:
         return {"titles": titles, "rows": [row for _, row in rows]}
     return {"titles": ["server", *titles], "rows": [[history.url, *row] for history, row in rows]}
+
+
+def _without(table: Table, title: str) -> Table:
+    """The table without this column if it is empty."""
+    at = table["titles"].index(title)
+    if any(row[at] for row in table["rows"]):
+        return table
+    return {"titles": _cut(table["titles"], at), "rows": [_cut(row, at) for row in table["rows"]]}
+
+
+def _cut(cells: list[str], at: int) -> list[str]:
+    return cells[:at] + cells[at + 1 :]
 
 
 def _values(history: History, track: Track) -> list[str]:

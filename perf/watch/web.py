@@ -92,9 +92,14 @@ class _Pages(Handler):
         bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
         return _same(bearer, self.expected) or _same(self._cookie(), self.expected)
 
+    @property
+    def _port(self) -> int:
+        """Browsers send a cookie to all ports of a machine."""
+        return int(self.connection.getsockname()[1])
+
     def _cookie(self) -> str:
         try:
-            found = SimpleCookie(self.headers.get("Cookie", "")).get(f"{COOKIE}-{self.server.server_port}")
+            found = SimpleCookie(self.headers.get("Cookie", "")).get(f"{COOKIE}-{self._port}")
         except CookieError:
             return ""
         return found.value if found else ""
@@ -102,7 +107,7 @@ class _Pages(Handler):
     def _remember(self) -> None:
         """Keep the token in the browser, and take it out of the address."""
         self.send_response(http.HTTPStatus.SEE_OTHER)
-        kept = f"{COOKIE}-{self.server.server_port}={self.expected}; HttpOnly; SameSite=Strict; Path=/"
+        kept = f"{COOKIE}-{self._port}={self.expected}; HttpOnly; SameSite=Strict; Path=/"
         self.send_header("Set-Cookie", kept)
         self.send_header("Location", "/")
         self.send_header("Content-Length", "0")

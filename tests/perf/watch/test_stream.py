@@ -37,9 +37,10 @@ def apply(rows: list[Row], event: dict[str, Any], figure: str) -> list[Row]:
 
     def stays(row: Row) -> bool:
         first = event["column"] if row["kind"] == "cell" else event["step"]
-        return cast(float, row["at"]) >= event["begin"] and cast(int, row["step"]) < first
+        return bool(cast(float, row["at"]) >= event["begin"] and cast(int, row["step"]) < first)
 
-    return [row for row in rows if not event["whole"] and stays(row)] + event["figures"][figure]
+    new: list[Row] = event["figures"][figure]
+    return [row for row in rows if not event["whole"] and stays(row)] + new
 
 
 def key(row: Row) -> tuple[str, ...]:
@@ -61,9 +62,12 @@ def test_a_page_that_follows_has_the_rows_of_one_that_is_opened_later(span_s: fl
         event = follower.event()
         rows = {figure: apply(rows.get(figure, []), event, figure) for figure in event["figures"]}
     whole = Stream(live=servers, span_s=span_s).event()
+    # The first row of a window does not know the one before it, and 9 readings are left out at a time.
+    begin = whole["begin"] + 11_000 * every_s
     for figure, expected in whole["figures"].items():
-        inside = [row for row in expected if cast(float, row["at"]) >= whole["begin"]]
-        kept = [row for row in rows[figure] if cast(float, row["at"]) >= whole["begin"]]
+        inside = [row for row in expected if cast(float, row["at"]) >= begin]
+        kept = [row for row in rows[figure] if cast(float, row["at"]) >= begin]
+        assert inside, figure
         assert sorted(kept, key=key) == sorted(inside, key=key), figure
 
 
@@ -94,6 +98,18 @@ def test_larger_batches_make_wider_ranges_and_send_all_again() -> None:
     assert event["whole"]
     cells = [row for row in event["figures"]["batches"] if row["kind"] == "cell"]
     assert [(row["least"], row["most"], row["executions"]) for row in cells] == [(12.5, 16.5, 1), (60.5, 64.5, 1)]
+
+
+def test_a_page_follows_the_busiest_model_until_a_reader_chooses_one() -> None:
+    servers = live("a:1")
+    idle = {("idle", "1"): counted([]), ("m", "1"): counted([])}
+    add(servers, Reading(at_s=1, counters=idle, metrics=None))
+    follower, asked = Stream(live=servers), Stream(live=servers, model="idle")
+    assert follower.event()["choice"]["model"] == "idle"
+    add(servers, Reading(at_s=2, counters=idle | {("m", "1"): counted([4])}, metrics=None))
+    event = follower.event()
+    assert (event["choice"]["model"], event["whole"]) == ("m", True)
+    assert asked.event()["choice"]["model"] == "idle"
 
 
 def test_replicas_are_added_up_and_shown_alone() -> None:
