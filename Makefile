@@ -102,8 +102,10 @@ check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	for model in simulated_accelerator python_batched_service image_preprocess image_postprocess \
 	    image_classification_bls text_reading; do \
 	    MYPYPATH=model_repository/$$model/1 $(PY) -m mypy model_repository/$$model/1/model.py || exit 1; done
+	$(PY) -m mypy clients/examples/models/spelling/1/model.py
 	$(VENV)/bin/lint-imports
 	$(PY) -m serve.doctor model_repository --fail-on info
+	$(PY) -m serve.doctor clients/examples/models --fail-on info
 
 image: vendor  ## build the container images (needs a Docker engine)
 	docker build --build-arg RELEASE=$(RELEASE) --file docker/server.Dockerfile --tag $(IMAGE)-server .

@@ -18,11 +18,12 @@ from clients import AsyncModel, InvalidInputError, Model, RequestFailedError, Se
 from clients import protocol as pb
 from clients.contract import Metadata
 from clients.sequences import _new
+from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
 from serve.management.statistics import Counters
 
 STEPS = 12
-TRANSPORTS = ("grpc", "http", "auto")
+TRANSPORTS: tuple[Transport, ...] = ("grpc", "http", "auto")
 BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
@@ -56,25 +57,25 @@ def test_sequences_of_several_clients_take_turns(server: Server, strategy: str) 
 
     async def client(number: int) -> list[list[float]]:
         url, coalesce = address(server, TRANSPORTS[number]), number == 0
-        async with AsyncModel(strategy, url=url, transport=TRANSPORTS[number], coalesce=coalesce) as model:  # type: ignore[arg-type]
+        async with AsyncModel(strategy, url=url, transport=TRANSPORTS[number], coalesce=coalesce) as model:
             return await asyncio.gather(*(one(model, 10 * number + each) for each in range(4)))
 
     async def scenario() -> list[list[list[float]]]:
         return await asyncio.gather(*map(client, range(3)))
 
-    before = Counters.read(server.http_url, strategy).rows
+    before = Counters.read(server.grpc_url, strategy).rows
     answers = asyncio.run(scenario())
     assert answers == [
         [list(itertools.accumulate(map(float, values(10 * number + each)))) for each in range(4)] for number in range(3)
     ]
-    assert wait_until(lambda: Counters.read(server.http_url, strategy).rows - before == 12 * STEPS, seconds=10)
+    assert wait_until(lambda: Counters.read(server.grpc_url, strategy).rows - before == 12 * STEPS, seconds=10)
 
 
 @pytest.mark.server
 @BOTH
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_sequences_of_several_threads_take_turns(server: Server, strategy: str, transport: str) -> None:
-    with Model(strategy, url=address(server, transport)) as model:
+def test_sequences_of_several_threads_take_turns(server: Server, strategy: str, transport: Transport) -> None:
+    with Model(strategy, url=address(server, transport), transport=transport) as model:
 
         def one(seed: int) -> list[float]:
             with model.sequence() as sequence:
@@ -99,7 +100,7 @@ def test_requests_of_one_sequence_keep_their_order(server: Server) -> None:
 @BOTH
 def test_leaving_the_context_frees_the_slot(server: Server, strategy: str) -> None:
     """Twenty sequences without an end of their own, and with one slot for four or eight of them."""
-    before = Counters.read(server.http_url, strategy).rows
+    before = Counters.read(server.grpc_url, strategy).rows
     with Model(strategy, url=server.grpc_url, timeout_s=20) as model:
         for number in range(20):
             with model.sequence() as sequence:
@@ -112,7 +113,7 @@ def test_leaving_the_context_frees_the_slot(server: Server, strategy: str) -> No
             sequence.predict(row(1), end=True)
         with contextlib.suppress(ZeroDivisionError), model.sequence() as sequence:
             print(sequence.predict(row(1))[0].item() / 0)
-    assert wait_until(lambda: Counters.read(server.http_url, strategy).rows - before == 2 * 20 + 1 + 2, seconds=10)
+    assert wait_until(lambda: Counters.read(server.grpc_url, strategy).rows - before == 2 * 20 + 1 + 2, seconds=10)
 
 
 @pytest.mark.server
