@@ -92,11 +92,12 @@ def _executions(workload: Workload, placement: Placement) -> Section:
 
 def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
     lanes = len({(row["device"], row["lane"]) for row in rows})
+    numbers = sorted({int(str(row["lane"])) for row in rows})
     devices = list(dict.fromkeys(str(row["device"]) for row in rows))
     scale = alt.Scale(domain=[0, 100]) if numbered else alt.Scale()
     base = alt.Chart(source(rows)).encode(
         y=alt.Y("device:O", title=None, scale=alt.Scale(domain=devices), axis=alt.Axis(grid=False)),
-        yOffset=alt.YOffset("lane:O", scale=alt.Scale(domain=sorted({row["lane"] for row in rows}))),
+        yOffset=alt.YOffset("lane:O", scale=alt.Scale(domain=numbers)),
         x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale),
         opacity=lit(),
     )

@@ -82,7 +82,7 @@ def test_servers_are_compared_by_ratios_within_a_round() -> None:
     # Two intervals that hold together with 95 %: 97.5 % each.
     rates = [[1 / (1 / speed + cost / 1e6) for speed in speeds] for cost in (250.0, 200.0)]
     assert found["http", "mosec"].ratio == rounds.paired(*rates, level=0.975)
-    assert found["http", "mosec"].gate_text == ">= 0.85 yes"
+    assert found["http", "mosec"].gate_text == ">= 1.00 cannot tell"
     assert found["grpc", "mosec"].word == "slower"
 
 
@@ -131,14 +131,14 @@ def gated(http: tuple[float, ...]) -> list[PeerRound]:
 
 
 def test_only_a_ratio_that_is_surely_below_its_gate_misses_it() -> None:
-    assert [each.gate_text for each in table.ratios(gated((0.95, 0.94, 0.96)))] == [">= 0.85 yes"]
-    assert [each.gate_text for each in table.ratios(gated((0.84, 0.80, 0.88)))] == [">= 0.85 cannot tell"]
-    assert [each.gate_text for each in table.ratios(gated((0.80, 0.79, 0.81)))] == [">= 0.85 NO"]
-    assert table.passed(gated((0.84, 0.80, 0.88)))
-    assert not table.passed(gated((0.80, 0.79, 0.81)))
+    assert [each.gate_text for each in table.ratios(gated((1.05, 1.04, 1.06)))] == [">= 1.00 yes"]
+    assert [each.gate_text for each in table.ratios(gated((0.99, 0.95, 1.03)))] == [">= 1.00 cannot tell"]
+    assert [each.gate_text for each in table.ratios(gated((0.95, 0.94, 0.96)))] == [">= 1.00 NO"]
+    assert table.passed(gated((0.99, 0.95, 1.03)))
+    assert not table.passed(gated((0.95, 0.94, 0.96)))
 
 
-@pytest.mark.parametrize(("ratio", "code"), [(0.95, 0), (0.80, 1)])
+@pytest.mark.parametrize(("ratio", "code"), [(1.05, 0), (0.80, 1)])
 def test_rounds_that_are_there_are_not_measured_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], ratio: float, code: int
 ) -> None:

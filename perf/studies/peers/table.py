@@ -13,10 +13,10 @@ from perf.studies.peers.point import LABELS, PeerRound
 
 # Ours, another server, and the least ratio of the throughputs that ours must not surely miss.
 PAIRS = (
-    ("coalesced", "mosec_merged", 0.97),
+    ("coalesced", "mosec_merged", 1.0),
     ("coalesced", "mosec", None),
-    ("http", "mosec", 0.85),
-    ("grpc", "mosec", None),
+    ("http", "mosec", 1.0),
+    ("grpc", "mosec", 0.9),
     ("http", "litserve", 1.0),
 )
 
