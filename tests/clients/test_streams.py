@@ -254,7 +254,7 @@ def test_closing_the_model_ends_its_streams(server: Server) -> None:
         async with model:
             stream = model.stream(X, parameters={"count": 3, "waits_at": 1, "seconds": 0.5})
             assert values([await anext(stream)]) == [5.0]
-            waiting = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+            waiting = asyncio.create_task(anext(stream))
             await asyncio.sleep(0.05)
         with pytest.raises(ClosedError):
             await waiting

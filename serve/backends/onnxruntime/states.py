@@ -28,7 +28,9 @@ class LostStateError(ValueError):
 class Executor(Protocol):
     """What runs the graph: executor.py."""
 
-    outputs: Sequence[str]
+    @property
+    def outputs(self) -> Sequence[str]:
+        """The names of the outputs, in the order of an answer."""
 
     def run(self, requests: Sequence[Tensors]) -> list[Sequence[Array]]:
         """The outputs of all requests."""
