@@ -92,7 +92,7 @@ class BlindComparison:
 
 @dataclass(frozen=True, kw_only=True)
 class BlindRecord(Origin):
-    """All comparisons of one seed, with intervals that hold the factor `misfit`."""
+    """All comparisons of one seed; what the repetitions span was widened by the factor `misfit`."""
 
     KIND: ClassVar[str] = "blind predictions"
     FORMAT: ClassVar[int] = 1
@@ -102,7 +102,10 @@ class BlindRecord(Origin):
 
 
 def misfit(records: Sequence[BlindRecord]) -> float:
-    """How many half widths, without their `misfit`, nine of ten single measurements are at most off the middle."""
+    """How many half widths nine of ten single measurements are at most off the middle, as if `misfit` had been 1.
+
+    Where the client's own loads asked for wider intervals too (`perf.simulate.uncertainty.Widening`), that is left in.
+    """
     offs = [
         record.misfit * abs(figure.bounds.off(value))
         for record in records
