@@ -36,8 +36,6 @@ SHAPES = {
     "triangle-down": "M0 4.5L5-4.5H-5Z",
 }
 DIM = 0.12
-# What the scripts of a page set in each figure: the configurations that are shown, and the ends of axes.
-SIGNALS: dict[str, object] = {"picked": [], "begin": 0, "end": 1, "top": 1, "right": 3.1}
 # What has a legend for the whole page: a configuration, or the group of configurations with its colour.
 FIELDS = ("configuration", "series")
 # Pixels. In a PNG file a figure has the width that it has on a wide page.
@@ -103,8 +101,7 @@ class Figure:
     @property
     def specification(self) -> dict[str, Any]:
         """The chart in Vega-Lite, which fills the width of its place."""
-        signals = SIGNALS | {"at": self.at}
-        chart = self.chart.add_params(*(alt.param(name=name, value=value) for name, value in signals.items()))
+        chart = self.chart.add_params(alt.param(name="picked", value=[]), alt.param(name="at", value=self.at))
         content: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
         content.pop("$schema")
         fit = {"type": "fit-x", "contains": "padding"}

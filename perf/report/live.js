@@ -49,6 +49,8 @@ function stream(view, rows, state) {
   const old = (row) => state.whole || row.at < state.begin || grown(row);
   const all = [...view.data("rows").filter((row) => !old(row)), ...rows];
   view.change("rows", view.changeset().remove(old).insert(rows));
+  const names = [...new Set(all.flatMap((row) => row.line ?? []))].sort();
+  if (names.length) view.signal("names", names);
   view.data("marks", state.marks).signal("begin", state.begin).signal("end", state.end);
   return all;
 }
@@ -58,7 +60,9 @@ function replace(view, rows) {
   return rows;
 }
 
-// A model that does not count its padding has no figure of it.
+// A model that does not count its padding has no figure of it, and a server elsewhere none of its processes.
+const OPTIONAL = ["padding", "busy", "memory"];
+
 function hideEmpty(figure, rows) {
   const hidden = !rows.some((row) => row.kind === "line" && row.value !== null);
   if (hidden === figure.hidden) return;
@@ -75,12 +79,13 @@ function show(state) {
   named("of-server").hidden = state.choice.servers.length < 2;
   say(state.servers);
   for (const [name, table] of Object.entries(state.tables)) fill(name, table);
+  named("source").textContent = state.source && `The distribution of latencies is of ${state.source}.`;
   document.querySelectorAll("figure[data-chart]").forEach((figure, at) => {
     const name = figure.dataset.chart;
     const view = views[at];
     const rows = name === "distribution" ? replace(view, state.distribution) : stream(view, state.figures[name], state);
     view.signal("top", Math.max(0, ...rows.map((row) => row.most ?? row.value ?? 0)) || 1).runAsync();
-    if (name === "padding") hideEmpty(figure, rows);
+    if (OPTIONAL.includes(name)) hideEmpty(figure, rows);
   });
   hint();
   document.body.dataset.readings = Number(document.body.dataset.readings || 0) + 1;

@@ -1,6 +1,7 @@
 """The figures of the live page: empty ones, into which the page streams the rows of `points`."""
 
 import math
+from typing import Any
 
 import altair as alt
 
@@ -11,6 +12,8 @@ DEATH = "#D55E00"
 # Rows that the page sends into each figure, and events into each one over time.
 ROWS, MARKS = "rows", "marks"
 SHADES = [*COLOURS, "#56B4E9", "#E69F00", "#808894"]
+# What the page sets in each figure: the ends of axes, and the lines of a figure that names none.
+SIGNALS: dict[str, Any] = {"begin": 0, "end": 1, "top": 1, "right": 3.1, "names": ["tritonserver"]}
 TIME = "[begin, end]"
 NINES = (0.1, 0.5, 0.9, 0.99, 0.999, 0.9999)
 
@@ -34,18 +37,22 @@ def figures() -> tuple[Figure, ...]:
 
 def _figure(figure: str, caption: str, unit: str, lines: list[str] | None = None) -> Figure:
     layers = (_tips(), _lines(unit, lines), _marks())
-    return Figure(name=figure, caption=caption, chart=_sized(alt.layer(*layers), TIME))
+    return Figure(name=figure, caption=caption, chart=_sized(alt.layer(*layers), TIME, has_names=lines is None))
 
 
-def _sized(chart: Chart, across: str) -> Chart:
+def _sized(chart: Chart, across: str, *, has_names: bool = False) -> Chart:
     """The chart with the ends of its axes as signals, which the page sets.
 
     Vega-Lite would take them from the rows of each layer, and warns while there are none; the scales of the compiled
-    chart, x and y, are changed in their place.
+    chart, x, y and colour, are changed in their place.
     """
-    ends = zip((0, 1), (across, "[0, top]"), strict=True)
-    patch = [{"op": "replace", "path": f"/scales/{at}/domain", "value": {"signal": signal}} for at, signal in ends]
-    sized: Chart = chart.properties(height=170, usermeta={"embedOptions": {"patch": patch}})
+    domains = (across, "[0, top]", *(["names"] if has_names else []))
+    patch = [
+        {"op": "replace", "path": f"/scales/{at}/domain", "value": {"signal": signal}}
+        for at, signal in enumerate(domains)
+    ]
+    signals = (alt.param(name=name, value=value) for name, value in SIGNALS.items())
+    sized: Chart = chart.add_params(*signals).properties(height=170, usermeta={"embedOptions": {"patch": patch}})
     return sized
 
 
@@ -59,7 +66,7 @@ def _time() -> alt.X:
 
 
 def _lines(unit: str, names: list[str] | None) -> Chart:
-    """A line for each name; without names for whatever the rows hold."""
+    """A line for each name; without names for those that the page sets."""
     scale = alt.Scale(domain=names, range=SHADES[: len(names)]) if names else alt.Scale(range=SHADES)
     # Four short names, or two long ones, are as wide as a phone.
     columns = alt.Legend(symbolType="stroke", columns=4 if names else 2, labelLimit=150, columnPadding=8)

@@ -108,6 +108,7 @@ def test_a_load_that_starts_and_a_process_that_is_killed(
     assert wait_until(lambda: executions(browser) == {"1": 1, "3": 2, "8": 1}, seconds=60)
     wait(browser, "[...document.querySelectorAll('#models th')].length")
     assert wait_until(lambda: bool(script(browser, ROWS, "distribution", "line")), seconds=60)
+    assert "of the server's summary of its last minute" in script(browser, "return named('source').textContent")
     # 20 ms + 0.5 ms a row.
     assert min(row["value"] for row in script(browser, ROWS, "distribution", "line")) >= 20.5
     assert float(table(browser, "models")[0]["p99, ms"]) >= 20.5
@@ -130,6 +131,9 @@ def test_a_load_that_starts_and_a_process_that_is_killed(
     assert "no answer for" in printed
     assert death in printed
     wait(browser, "document.querySelector('#connection').textContent.includes('does not answer')")
+    browser.get("about:blank")
+    # Its tries to reach the watch again.
+    assert all("ERR_CONNECTION" in each["message"] for each in browser.get_log("browser"))  # type: ignore[no-untyped-call]
 
 
 def test_nothing_is_cut_and_everything_is_reached(
