@@ -175,6 +175,7 @@ def rounds(found: Mapping[Path, TrialKey], present: Present) -> Iterator[Entry]:
             machine=first.machine,
             stale=_unique(change for each in made for change in present.changes(each)),
             draw=partial(record_page.of_values, content, path, verdict),
+            apart=(first.model, first.load, first.compared),
         )
 
 

@@ -11,14 +11,16 @@ import pytest
 from studies import study
 
 from export.graph.recipe import digest
-from perf.records import file
+from perf.records import file, round_record
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import Measurement, write
 from perf.records.offered_load import Load
+from perf.records.round_record import TrialKey
 from perf.report.__main__ import main
 from perf.report.index import index
 from perf.report.index.present import Present
 from perf.report.section import Link, Section
+from perf.stats.latency_target import LatencyTarget
 from tests.perf.load.test_stages import recorded, result, timings
 from tests.perf.report.sweep.test_summary import MACHINE, record
 from tests.perf.report.sweep.test_timeline import ALONE
@@ -55,6 +57,26 @@ def measured(repository: Path) -> Measurement:
         versions=versions(),
     )
     return replace(made, point=point)
+
+
+def compared(model: str, folder: Path, rounds: int = 2) -> None:
+    """Rounds of one configuration of a model, as perf.compare.versus writes them."""
+    for number in range(1, rounds + 1):
+        key = TrialKey(
+            model=model,
+            name="dynamic",
+            config=CONFIG,
+            model_sha256="",
+            load="closed:16",
+            rows=1,
+            sla=LatencyTarget(latency_ms=40),
+            seconds=8.0,
+            stage="against the default",
+            round=number,
+            machine=Machine.this(),
+            versions={},
+        )
+        round_record.write(key, study().trials[0], folder)
 
 
 def shown(places: list[Path], repository: Path) -> dict[str, Section]:
@@ -170,6 +192,25 @@ def test_other_kinds_have_a_page_of_their_values(tmp_path: Path, repository: Pat
     (entry,) = found.entries
     page = (tmp_path / "out" / entry.page_name).read_text()
     assert re.search(r"nodes\[0\]\.duty_ms</td>\s*<td[^>]*>4\.5<", page)
+
+
+def test_each_comparison_of_a_folder_has_its_page(tmp_path: Path, repository: Path) -> None:
+    """All of perf.compare.versus are in one folder, and a sweep may be there too."""
+    folder, out = tmp_path / "records", tmp_path / "out"
+    compared("ranker", folder, rounds=2)
+    compared("resnet50", folder, rounds=3)
+    for repeat in (1, 2):
+        made = measured(repository)
+        write(replace(made, point=replace(made.point, repeat=repeat)), folder)
+    found = index.find([folder], Present(repository))
+    index.write(found, out)
+    texts = {each.model: (out / each.page_name).read_text() for each in found.entries}
+    assert {model: re.findall(r"<td[^>]*>(\d rounds)<", text) for model, text in texts.items()} == {
+        "m": [],
+        "ranker": ["2 rounds"],
+        "resnet50": ["3 rounds"],
+    }
+    assert len({each.page_name for each in found.entries}) == 3
 
 
 def test_an_empty_folder_says_so_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
