@@ -14,7 +14,7 @@ class Entry:
     """What the index says of some records that belong together, and what draws their page.
 
     `machine` is None for results that were computed. `stale` are the changes since then. `problem` says why there is no
-    page, if there is none. `placed` is a page that the program which made the record wrote beside it. `apart` is what the
+    page, if one cannot be drawn. `placed` is a page that the program which made the record wrote beside it. `apart` is what the
     records have in common that others of their group and folder have not; empty if they are all of their machine there.
     """
 

@@ -2,12 +2,13 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perf.records import file
-from perf.report.index import readers
+from perf.records.round_record import TrialKey
+from perf.report.index import fault, readers
 from perf.report.index.entry import Entry
 from perf.report.index.present import Present
 from perf.report.page import render_sections
@@ -15,7 +16,6 @@ from perf.report.section import Grid, Link, Section
 from perf.report.units import count
 from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
 # Where the programs write their records.
 PLACES = tuple(map(Path, ("perf/results", "build/load", "build/versus", "build/compare.json", "build/packed")))
@@ -42,7 +42,7 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
     paths = sorted({path for place in places for path in _files(place)})
     entries: list[Entry] = []
     swept: dict[Path, readers.Swept] = {}
-    keys = {}
+    keys: dict[Path, TrialKey] = {}
     damaged, strange = [], 0
     for path in track(paths, "reading records"):
         try:
@@ -59,27 +59,41 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
                 entries.append(readers.other(path, kind, present))
             else:
                 strange += kind not in BESIDE
-        except Mistake as mistake:
-            damaged.append((path, str(mistake).removeprefix(f"{path}: ")))
-        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-            damaged.append((path, f"its values do not fit together ({error!r}). {file.REMEDY}"))
-    entries += [*readers.sweeps(swept, present), *readers.rounds(keys, present)]
+        except Exception as error:
+            damaged.append((path, fault.sentence(error, path)))
+    for together, read in (*readers.sweeps(swept), *readers.rounds(keys)):
+        try:
+            entries += read(present)
+        except Exception as error:
+            damaged += [(path, fault.sentence(error, path)) for path in together]
     return Found(places=tuple(places), entries=tuple(entries), damaged=tuple(damaged), strange=strange)
 
 
 def write(found: Found, folder: Path, track: Track = lambda paths, _: paths) -> Path:
     """Write the index and the pages that are older than their records; raises `NotWrittenError`."""
     drawn = {folder / each.page_name: each for each in found.entries if each.draw}
+    problems: dict[str, str] = {}
     for path in track([path for path, each in drawn.items() if not _fresh(path, each)], "drawing pages"):
         draw = drawn[path].draw
         assert draw is not None
-        whole_file.write(path, draw())
+        try:
+            text = draw()
+        except Exception as error:
+            problems[path.name] = f"no page: {fault.sentence(error, drawn[path].sources[0])}"
+        else:
+            whole_file.write(path, text)
+    shown = replace(found, entries=tuple(_without_page(each, problems) for each in found.entries))
     text = render_sections(
-        tuple(sections(found, folder)),
+        tuple(sections(shown, folder)),
         title=f"Records in {', '.join(map(str, found.places))}",
         command="Made by python -m perf.report. Pages are drawn again when their records change.",
     )
     return whole_file.write(folder / NAME, text)
+
+
+def _without_page(entry: Entry, problems: Mapping[str, str]) -> Entry:
+    problem = problems.get(entry.page_name) if entry.draw else None
+    return replace(entry, draw=None, problem=problem) if problem else entry
 
 
 def _files(place: Path) -> Iterator[Path]:
@@ -149,7 +163,7 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
         (
             each.model,
             _link(each, folder),
-            each.verdict,
+            "; ".join(filter(None, (each.verdict, each.problem))),
             "; ".join(each.stale) or "no",
             *([_differences(each.machine)] if machines else []),
             each.date or "unknown",

@@ -1,16 +1,22 @@
 """The index: what it says of the records of some places, what is stale, and of files that are no records."""
 
+import errno
+import html
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from other_user import as_nobody, needs_root
 from studies import study
 
 from export.graph.recipe import digest
+from perf.measure import service_profile
 from perf.records import file, round_record
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import Measurement, write
@@ -18,12 +24,13 @@ from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
 from perf.report.__main__ import main
 from perf.report.index import index
-from perf.report.index.present import Present
+from perf.report.index.present import Fingerprint, Present
 from perf.report.section import Link, Section
 from perf.stats.latency_target import LatencyTarget
 from tests.perf.load.test_stages import recorded, result, timings
-from tests.perf.report.sweep.test_summary import MACHINE, record
+from tests.perf.report.sweep.test_summary import MACHINE, ceiling, record
 from tests.perf.report.sweep.test_timeline import ALONE
+from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine, versions
 
 CONFIG = 'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 8\n'
@@ -192,6 +199,52 @@ def test_other_kinds_have_a_page_of_their_values(tmp_path: Path, repository: Pat
     (entry,) = found.entries
     page = (tmp_path / "out" / entry.page_name).read_text()
     assert re.search(r"nodes\[0\]\.duty_ms</td>\s*<td[^>]*>4\.5<", page)
+
+
+def test_a_model_file_that_cannot_be_read_is_stale(tmp_path: Path, repository: Path) -> None:
+    """The memory of a process stands for a file of another user: for root too, reading it is an error."""
+    folder = tmp_path / "records"
+    write(measured(repository), folder)
+    (repository / "m/1/model.onnx").unlink()
+    (repository / "m/1/model.onnx").symlink_to("/proc/self/mem")
+    (repository / "m/configs/baseline.pbtxt").write_text(CONFIG + "dynamic_batching { }\n")
+    expected = f"baseline.pbtxt has changed; model.onnx cannot be read ({os.strerror(errno.EIO)})"
+    assert stale([folder], repository) == expected
+
+
+@needs_root
+def test_a_repository_of_another_user_is_stale() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        closed = Path(place) / "closed"
+        (closed / "m").mkdir(parents=True)
+        closed.chmod(0o700)
+        Path(place).chmod(0o755)
+        said = as_nobody(lambda: Present(closed).changes(Fingerprint(model="m", model_sha256="a"))[0])
+    assert said == f"cannot be compared with {closed}: {closed}/m cannot be read (Permission denied)"
+
+
+def test_records_that_fail_when_a_page_is_drawn_end_nothing(tmp_path: Path, repository: Path) -> None:
+    """The line through a negative time is 0, by which nothing is divided; a ceiling without rates has no best size."""
+    folder, out = tmp_path / "records", tmp_path / "out"
+    made = replace(ramp(), machine=Machine.this(), started_at="2030-01-01T00:00:00+00:00")
+    service_profile.write(replace(made, sizes=(replace(made.sizes[0], mean_us=-1.0),)), folder / "ramp")
+    point = measured(repository).point
+    of_model: dict[str, Any] = {
+        "model_sha256": point.model_sha256,
+        "machine": point.machine,
+        "versions": point.versions,
+    }
+    write(measured(repository), folder / "sweep")
+    write(replace(ceiling(), **of_model, threads=point.machine.cores, rows_per_s={}), folder / "sweep")
+    compared("ranker", folder / "rounds")
+    found = index.find([folder], Present(repository))
+    assert not found.damaged
+    text = index.write(found, out).read_text()
+    names = {each.group: each.page_name for each in found.entries}
+    assert {path.name for path in out.iterdir()} == {"index.html", names["Rounds of two configurations"]}
+    said = re.findall(r"values do not fit together \((\w+)", html.unescape(text))
+    assert sorted(said) == ["ValueError", "ZeroDivisionError"]
+    assert names["Service times"] not in text
 
 
 def test_each_comparison_of_a_folder_has_its_page(tmp_path: Path, repository: Path) -> None:
