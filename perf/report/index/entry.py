@@ -14,8 +14,9 @@ class Entry:
     """What the index says of some records that belong together, and what draws their page.
 
     `machine` is None for results that were computed. `stale` are the changes since then. `problem` says why there is no
-    page, if one cannot be drawn. `placed` is a page that the program which made the record wrote beside it. `apart` is what the
-    records have in common that others of their group and folder have not; empty if they are all of their machine there.
+    page, if one cannot be drawn. `placed` is a page that the program which made the record wrote beside it. `apart` is
+    what the records have in common that others of their group and folder have not; empty if they are all of their
+    machine there. `beside` are further files that the page shows.
     """
 
     group: str
@@ -30,6 +31,7 @@ class Entry:
     problem: str = ""
     placed: Path | None = None
     apart: tuple[str, ...] = ()
+    beside: tuple[Path, ...] = ()
 
     @property
     def page_name(self) -> str:

@@ -2,14 +2,15 @@
 
 import os
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perf.records import file
 from perf.records.round_record import TrialKey
-from perf.report.index import fault, readers
+from perf.report.index import fault, pages, readers
 from perf.report.index.entry import Entry
+from perf.report.index.pages import Track
 from perf.report.index.present import Present
 from perf.report.page import render_sections
 from perf.report.section import Grid, Link, Section
@@ -24,7 +25,6 @@ OUT = Path("build/report")
 NAME = "index.html"
 # Files beside records that are none: what a page was drawn from, and what a comparison has seen.
 BESIDE = frozenset({"study figures", "looks"})
-Track = Callable[[Sequence[Path], str], Iterable[Path]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,19 +70,8 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
 
 
 def write(found: Found, folder: Path, track: Track = lambda paths, _: paths) -> Path:
-    """Write the index and the pages that are older than their records; raises `NotWrittenError`."""
-    drawn = {folder / each.page_name: each for each in found.entries if each.draw}
-    problems: dict[str, str] = {}
-    for path in track([path for path, each in drawn.items() if not _fresh(path, each)], "drawing pages"):
-        draw = drawn[path].draw
-        assert draw is not None
-        try:
-            text = draw()
-        except Exception as error:
-            problems[path.name] = f"no page: {fault.sentence(error, drawn[path].sources[0])}"
-        else:
-            whole_file.write(path, text)
-    shown = replace(found, entries=tuple(_without_page(each, problems) for each in found.entries))
+    """Write the index and the pages that are not of these records any more; raises `NotWrittenError`."""
+    shown = replace(found, entries=pages.draw(found.entries, folder, track))
     text = render_sections(
         tuple(sections(shown, folder)),
         title=f"Records in {', '.join(map(str, found.places))}",
@@ -91,26 +80,12 @@ def write(found: Found, folder: Path, track: Track = lambda paths, _: paths) -> 
     return whole_file.write(folder / NAME, text)
 
 
-def _without_page(entry: Entry, problems: Mapping[str, str]) -> Entry:
-    problem = problems.get(entry.page_name) if entry.draw else None
-    return replace(entry, draw=None, problem=problem) if problem else entry
-
-
 def _files(place: Path) -> Iterator[Path]:
     if place.is_file():
         yield place
     for parent, folders, names in os.walk(place):
         folders.sort()
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json") and name[0] != ".")
-
-
-def _fresh(page: Path, entry: Entry) -> bool:
-    """Whether a page is newer than its records and than the code that draws it."""
-    if not page.is_file():
-        return False
-    made = page.stat().st_mtime
-    code = Path(__file__).parents[1].rglob("*.*")
-    return all(each.stat().st_mtime < made for each in (*entry.sources, *code) if each.is_file())
 
 
 def sections(found: Found, folder: Path) -> Iterator[Section]:

@@ -125,6 +125,7 @@ def study(path: Path, present: Present) -> Entry:
         machine=found.machine,
         stale=present.changes(made),
         draw=lambda: study_page(evidence, sections(evidence)),
+        beside=tuple(path.parent / name for name in found.profiles),
     )
 
 

@@ -1,22 +1,18 @@
 """The index: what it says of the records of some places, what is stale, and of files that are no records."""
 
 import errno
-import html
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from other_user import as_nobody, needs_root
 from studies import study
 
 from export.graph.recipe import digest
-from perf.measure import service_profile
 from perf.records import file, round_record
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import Measurement, write
@@ -28,9 +24,8 @@ from perf.report.index.present import Fingerprint, Present
 from perf.report.section import Link, Section
 from perf.stats.latency_target import LatencyTarget
 from tests.perf.load.test_stages import recorded, result, timings
-from tests.perf.report.sweep.test_summary import MACHINE, ceiling, record
+from tests.perf.report.sweep.test_summary import MACHINE, record
 from tests.perf.report.sweep.test_timeline import ALONE
-from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine, versions
 
 CONFIG = 'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 8\n'
@@ -41,16 +36,6 @@ def filled(folder: Path) -> list[Path]:
     """A run of the load generator on this machine: ten requests of 53 ms."""
     run = replace(recorded(result(timings(every_ms=53), Load(workers=1), 530)), machine=Machine.this())
     return [run.write(folder)]
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """One model with a variant and a model file."""
-    folder = tmp_path / "repository"
-    for path, text in (("config.pbtxt", CONFIG), ("configs/baseline.pbtxt", CONFIG), ("1/model.onnx", "graph")):
-        (folder / "m" / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "m" / path).write_text(text)
-    return folder
 
 
 def measured(repository: Path) -> Measurement:
@@ -129,6 +114,28 @@ def test_a_study_is_stale_once_its_configuration_changes(tmp_path: Path, reposit
     assert row[3] == "config.pbtxt has changed"
 
 
+def test_a_model_file_that_cannot_be_read_is_stale(tmp_path: Path, repository: Path) -> None:
+    """The memory of a process stands for a file of another user: for root too, reading it is an error."""
+    folder = tmp_path / "records"
+    write(measured(repository), folder)
+    (repository / "m/1/model.onnx").unlink()
+    (repository / "m/1/model.onnx").symlink_to("/proc/self/mem")
+    (repository / "m/configs/baseline.pbtxt").write_text(CONFIG + "dynamic_batching { }\n")
+    expected = f"baseline.pbtxt has changed; model.onnx cannot be read ({os.strerror(errno.EIO)})"
+    assert stale([folder], repository) == expected
+
+
+@needs_root
+def test_a_repository_of_another_user_is_stale() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        closed = Path(place) / "closed"
+        (closed / "m").mkdir(parents=True)
+        closed.chmod(0o700)
+        Path(place).chmod(0o755)
+        said = as_nobody(lambda: Present(closed).changes(Fingerprint(model="m", model_sha256="a"))[0])
+    assert said == f"cannot be compared with {closed}: {closed}/m cannot be read (Permission denied)"
+
+
 def test_kinds_are_apart_and_other_machines_are_named(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "records"
     filled(folder / "load")
@@ -190,82 +197,6 @@ def test_a_timeline_alone_has_no_page(tmp_path: Path, repository: Path) -> None:
     assert "no measured point, only a timeline of batches" in row[2]
 
 
-def test_other_kinds_have_a_page_of_their_values(tmp_path: Path, repository: Path) -> None:
-    folder = tmp_path / "records"
-    content = {"format": 1, "kind": "placement", "algorithm": "exact", "nodes": [{"duty_ms": 4.5}]}
-    file.write_content(content, folder / "a.json")
-    found = index.find([folder], Present(repository))
-    index.write(found, tmp_path / "out")
-    (entry,) = found.entries
-    page = (tmp_path / "out" / entry.page_name).read_text()
-    assert re.search(r"nodes\[0\]\.duty_ms</td>\s*<td[^>]*>4\.5<", page)
-
-
-def test_a_model_file_that_cannot_be_read_is_stale(tmp_path: Path, repository: Path) -> None:
-    """The memory of a process stands for a file of another user: for root too, reading it is an error."""
-    folder = tmp_path / "records"
-    write(measured(repository), folder)
-    (repository / "m/1/model.onnx").unlink()
-    (repository / "m/1/model.onnx").symlink_to("/proc/self/mem")
-    (repository / "m/configs/baseline.pbtxt").write_text(CONFIG + "dynamic_batching { }\n")
-    expected = f"baseline.pbtxt has changed; model.onnx cannot be read ({os.strerror(errno.EIO)})"
-    assert stale([folder], repository) == expected
-
-
-@needs_root
-def test_a_repository_of_another_user_is_stale() -> None:
-    with tempfile.TemporaryDirectory() as place:
-        closed = Path(place) / "closed"
-        (closed / "m").mkdir(parents=True)
-        closed.chmod(0o700)
-        Path(place).chmod(0o755)
-        said = as_nobody(lambda: Present(closed).changes(Fingerprint(model="m", model_sha256="a"))[0])
-    assert said == f"cannot be compared with {closed}: {closed}/m cannot be read (Permission denied)"
-
-
-def test_records_that_fail_when_a_page_is_drawn_end_nothing(tmp_path: Path, repository: Path) -> None:
-    """The line through a negative time is 0, by which nothing is divided; a ceiling without rates has no best size."""
-    folder, out = tmp_path / "records", tmp_path / "out"
-    made = replace(ramp(), machine=Machine.this(), started_at="2030-01-01T00:00:00+00:00")
-    service_profile.write(replace(made, sizes=(replace(made.sizes[0], mean_us=-1.0),)), folder / "ramp")
-    point = measured(repository).point
-    of_model: dict[str, Any] = {
-        "model_sha256": point.model_sha256,
-        "machine": point.machine,
-        "versions": point.versions,
-    }
-    write(measured(repository), folder / "sweep")
-    write(replace(ceiling(), **of_model, threads=point.machine.cores, rows_per_s={}), folder / "sweep")
-    compared("ranker", folder / "rounds")
-    found = index.find([folder], Present(repository))
-    assert not found.damaged
-    text = index.write(found, out).read_text()
-    names = {each.group: each.page_name for each in found.entries}
-    assert {path.name for path in out.iterdir()} == {"index.html", names["Rounds of two configurations"]}
-    said = re.findall(r"values do not fit together \((\w+)", html.unescape(text))
-    assert sorted(said) == ["ValueError", "ZeroDivisionError"]
-    assert names["Service times"] not in text
-
-
-def test_each_comparison_of_a_folder_has_its_page(tmp_path: Path, repository: Path) -> None:
-    """All of perf.compare.versus are in one folder, and a sweep may be there too."""
-    folder, out = tmp_path / "records", tmp_path / "out"
-    compared("ranker", folder, rounds=2)
-    compared("resnet50", folder, rounds=3)
-    for repeat in (1, 2):
-        made = measured(repository)
-        write(replace(made, point=replace(made.point, repeat=repeat)), folder)
-    found = index.find([folder], Present(repository))
-    index.write(found, out)
-    texts = {each.model: (out / each.page_name).read_text() for each in found.entries}
-    assert {model: re.findall(r"<td[^>]*>(\d rounds)<", text) for model, text in texts.items()} == {
-        "m": [],
-        "ranker": ["2 rounds"],
-        "resnet50": ["3 rounds"],
-    }
-    assert len({each.page_name for each in found.entries}) == 3
-
-
 def test_an_empty_folder_says_so_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--index", str(tmp_path)]) == 0
     page = (tmp_path / "index.html").read_text()
@@ -275,25 +206,6 @@ def test_an_empty_folder_says_so_on_the_page(tmp_path: Path, capsys: pytest.Capt
     assert f"written: {tmp_path / 'index.html'}" in capsys.readouterr().out
     assert main(["--index", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
-
-
-def test_pages_are_drawn_once_and_again_when_a_record_changes(tmp_path: Path, repository: Path) -> None:
-    folder, out = tmp_path / "records", tmp_path / "out"
-    write(measured(repository), folder)
-    drawn: list[Path] = []
-
-    def track(paths: object, what: str) -> list[Path]:
-        chosen = [path for path in paths if isinstance(path, Path)]  # type: ignore[attr-defined]
-        drawn.extend(chosen if what == "drawing pages" else [])
-        return chosen
-
-    for changed, expected in ((False, 1), (False, 1), (True, 2)):
-        if changed:
-            (path,) = folder.glob("*.json")
-            later = path.stat().st_mtime + 3600
-            os.utime(path, (later, later))
-        index.write(index.find([folder], Present(repository)), out, track)
-        assert len(drawn) == expected
 
 
 def test_without_a_folder_all_places_are_read_and_a_browser_opens(tmp_path: Path) -> None:
