@@ -1,6 +1,7 @@
 """The index page: every record below some folders, by kind and model, with what is stale and a link to its page."""
 
 import os
+import urllib.parse
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -159,5 +160,5 @@ def _differences(machine: Machine | None) -> str:
 def _link(entry: Entry, folder: Path) -> str:
     if entry.placed:
         address = Path(os.path.relpath(entry.placed.resolve(), folder.resolve())).as_posix()
-        return Link(entry.what, address)
+        return Link(entry.what, urllib.parse.quote(address))
     return Link(entry.what, entry.page_name) if entry.draw else entry.what

@@ -216,7 +216,8 @@ def other(path: Path, kind: str, present: Present) -> Entry:
     facts = file.convert(content, Facts, path)
     what, made = file.KINDS[kind]
     made = made.format(folder=path.parent, file=path)
-    placed = path.with_suffix(".html")
+    beside = path.with_suffix(".html")
+    placed = beside if beside.is_file() else None
     verdict = _compared(content) if kind == "comparison" else f"{what[0].upper()}{what[1:]}; see: {made}"
     return Entry(
         group=OTHERS,
@@ -227,8 +228,8 @@ def other(path: Path, kind: str, present: Present) -> Entry:
         started_at=facts.started_at,
         machine=facts.machine,
         stale=present.changes(Fingerprint(model=facts.model, versions=facts.versions)),
-        draw=lambda: record_page.of_values(content, path, verdict),
-        placed=placed if placed.is_file() else None,
+        draw=None if placed else lambda: record_page.of_values(content, path, verdict),
+        placed=placed,
     )
 
 

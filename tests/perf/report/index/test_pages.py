@@ -52,6 +52,15 @@ def test_other_kinds_have_a_page_of_their_values(tmp_path: Path, repository: Pat
     assert re.search(r"nodes\[0\]\.duty_ms</td>\s*<td[^>]*>4\.5<", page)
 
 
+def test_a_page_beside_its_record_is_linked_and_not_drawn_again(tmp_path: Path, repository: Path) -> None:
+    folder = tmp_path / "50 % of #2?"
+    file.write_content({"format": 1, "kind": "placement", "algorithm": "exact"}, folder / "a.json")
+    (folder / "a.html").write_text("a page")
+    text = index.write(index.find([folder], Present(repository)), tmp_path / "out").read_text()
+    assert 'href="../50%20%25%20of%20%232%3F/a.html"' in text
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]
+
+
 def test_records_that_fail_when_a_page_is_drawn_end_nothing(tmp_path: Path, repository: Path) -> None:
     """The line through a negative time is 0, by which nothing is divided; a ceiling without rates has no best size."""
     folder, out = tmp_path / "records", tmp_path / "out"
