@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perf.records import file
+from perf.records.kinds import KINDS
 from perf.records.round_record import TrialKey
 from perf.report.index import fault, pages, readers
 from perf.report.index.entry import Entry
@@ -56,7 +57,7 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
                 keys[path] = readers.round_key(path)
             elif kind in readers.READERS:
                 entries.append(readers.READERS[kind](path, present))
-            elif kind in file.KINDS and kind not in BESIDE:
+            elif kind in KINDS and kind not in BESIDE:
                 entries.append(readers.other(path, kind, present))
             else:
                 strange += kind not in BESIDE

@@ -15,6 +15,7 @@ from perf.measure.ramp_plan import ramped_sha256
 from perf.measure.service_profile import ServiceTimes
 from perf.records import file, load_record, measurement, round_record
 from perf.records.batch_timeline import BatchTimeline
+from perf.records.kinds import KINDS
 from perf.records.load_record import LoadRecord
 from perf.records.measurement import Ceiling, Measurement
 from perf.records.round_record import KeyedTrial, TrialKey
@@ -81,9 +82,7 @@ def _sweep(folder: Path, machine: Machine, found: Mapping[Path, Swept], present:
     except Exception as error:
         problem = fault.sentence(error, folder)
     if not (said or problem):
-        problem = "no measured point, only " + " and ".join(
-            sorted({file.KINDS[each.KIND][0] for each in found.values()})
-        )
+        problem = "no measured point, only " + " and ".join(sorted({KINDS[each.KIND][0] for each in found.values()}))
     models: dict[str, list[Swept]] = defaultdict(list)
     for swept in found.values():
         models[_about(swept).model].append(swept)
@@ -214,7 +213,7 @@ def other(path: Path, kind: str, present: Present) -> Entry:
     """An entry for a record of any other kind; raises `RecordError`."""
     content = _content(path)
     facts = file.convert(content, Facts, path)
-    what, made = file.KINDS[kind]
+    what, made = KINDS[kind]
     made = made.format(folder=path.parent, file=path)
     beside = path.with_suffix(".html")
     placed = beside if beside.is_file() else None
