@@ -19,7 +19,7 @@ from perf.studies.gpu import __main__ as program
 from perf.studies.gpu import step
 from perf.studies.gpu.answers import check_kind
 from perf.studies.gpu.extent import ENCODER, EXTENTS, FULL, SMALL, Extent
-from perf.studies.gpu.record import CPU, CUDA, NO_GPU, Finding, StepRecord, difference
+from perf.studies.gpu.record import CPU, CUDA, NO_GPU, Finding, StepRecord, difference, last_line
 from perf.studies.gpu.step import STEPS, record_of
 from perf.studies.gpu.throughput import CONFIG_NAMES, PUBLISHED
 from perf.studies.gpu.tuner import NOT_TUNED, compared
@@ -107,7 +107,7 @@ def test_a_step_that_takes_too_long_is_stopped_and_one_that_fails_says_why(tmp_p
     assert program.child("answers", CPU, tmp_path, log, 0.01) is None
     assert not record_of(tmp_path, CPU, "answers").exists()
     assert program.child("answers", "tpu", tmp_path, log, 60) == 2
-    assert program.last_line(log).startswith("--device tpu: not a choice. Give one of ")
+    assert last_line(log.read_text()).startswith("--device tpu: not a choice. Give one of ")
     assert program.environment(CPU)["CUDA_VISIBLE_DEVICES"] == ""
 
 

@@ -14,7 +14,9 @@ class Entry:
     """What the index says of some records that belong together, and what draws their page.
 
     `machine` is None for results that were computed. `stale` are the changes since then. `problem` says why there is no
-    page, if there is none. `placed` is a page that the program which made the record wrote beside it.
+    page, if one cannot be drawn. `placed` is a page that the program which made the record wrote beside it. `apart` is
+    what the records have in common that others of their group and folder have not; empty if they are all of their
+    machine there. `beside` are further files that the page shows.
     """
 
     group: str
@@ -28,13 +30,15 @@ class Entry:
     draw: Callable[[], str] | None = None
     problem: str = ""
     placed: Path | None = None
+    apart: tuple[str, ...] = ()
+    beside: tuple[Path, ...] = ()
 
     @property
     def page_name(self) -> str:
-        """The name of the page; two places and two machines never share one."""
+        """The name of the page; places, machines, groups and comparisons never share one."""
         first = self.sources[0]
         name = first.stem if len(self.sources) == 1 else first.parent.name
-        unique = file.digest(str(first.parent.resolve()), name, str(self.machine))
+        unique = file.digest(str(first.parent.resolve()), name, str(self.machine), self.group, self.apart)
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{unique}.html"
 
     @property

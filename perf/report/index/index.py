@@ -1,21 +1,24 @@
 """The index page: every record below some folders, by kind and model, with what is stale and a link to its page."""
 
 import os
+import urllib.parse
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perf.records import file
-from perf.report.index import readers
+from perf.records.kinds import KINDS
+from perf.records.round_record import TrialKey
+from perf.report.index import fault, pages, readers
 from perf.report.index.entry import Entry
+from perf.report.index.pages import Track
 from perf.report.index.present import Present
 from perf.report.page import render_sections
 from perf.report.section import Grid, Link, Section
 from perf.report.units import count
 from triton_batching import whole_file
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
 # Where the programs write their records.
 PLACES = tuple(map(Path, ("perf/results", "build/load", "build/versus", "build/compare.json", "build/packed")))
@@ -24,7 +27,6 @@ OUT = Path("build/report")
 NAME = "index.html"
 # Files beside records that are none: what a page was drawn from, and what a comparison has seen.
 BESIDE = frozenset({"study figures", "looks"})
-Track = Callable[[Sequence[Path], str], Iterable[Path]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,7 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
     paths = sorted({path for place in places for path in _files(place)})
     entries: list[Entry] = []
     swept: dict[Path, readers.Swept] = {}
-    keys = {}
+    keys: dict[Path, TrialKey] = {}
     damaged, strange = [], 0
     for path in track(paths, "reading records"):
         try:
@@ -55,27 +57,25 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
                 keys[path] = readers.round_key(path)
             elif kind in readers.READERS:
                 entries.append(readers.READERS[kind](path, present))
-            elif kind in file.KINDS and kind not in BESIDE:
+            elif kind in KINDS and kind not in BESIDE:
                 entries.append(readers.other(path, kind, present))
             else:
                 strange += kind not in BESIDE
-        except Mistake as mistake:
-            damaged.append((path, str(mistake).removeprefix(f"{path}: ")))
-        except (ValueError, KeyError, TypeError, ArithmeticError) as error:
-            damaged.append((path, f"its values do not fit together ({error!r}). {file.REMEDY}"))
-    entries += [*readers.sweeps(swept, present), *readers.rounds(keys, present)]
+        except Exception as error:
+            damaged.append((path, fault.sentence(error, path)))
+    for together, read in (*readers.sweeps(swept), *readers.rounds(keys)):
+        try:
+            entries += read(present)
+        except Exception as error:
+            damaged += [(path, fault.sentence(error, path)) for path in together]
     return Found(places=tuple(places), entries=tuple(entries), damaged=tuple(damaged), strange=strange)
 
 
 def write(found: Found, folder: Path, track: Track = lambda paths, _: paths) -> Path:
-    """Write the index and the pages that are older than their records; raises `NotWrittenError`."""
-    drawn = {folder / each.page_name: each for each in found.entries if each.draw}
-    for path in track([path for path, each in drawn.items() if not _fresh(path, each)], "drawing pages"):
-        draw = drawn[path].draw
-        assert draw is not None
-        whole_file.write(path, draw())
+    """Write the index and the pages that are not of these records any more; raises `NotWrittenError`."""
+    shown = replace(found, entries=pages.draw(found.entries, folder, track))
     text = render_sections(
-        tuple(sections(found, folder)),
+        tuple(sections(shown, folder)),
         title=f"Records in {', '.join(map(str, found.places))}",
         command="Made by python -m perf.report. Pages are drawn again when their records change.",
     )
@@ -88,15 +88,6 @@ def _files(place: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(place):
         folders.sort()
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json") and name[0] != ".")
-
-
-def _fresh(page: Path, entry: Entry) -> bool:
-    """Whether a page is newer than its records and than the code that draws it."""
-    if not page.is_file():
-        return False
-    made = page.stat().st_mtime
-    code = Path(__file__).parents[1].rglob("*.*")
-    return all(each.stat().st_mtime < made for each in (*entry.sources, *code) if each.is_file())
 
 
 def sections(found: Found, folder: Path) -> Iterator[Section]:
@@ -149,7 +140,7 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
         (
             each.model,
             _link(each, folder),
-            each.verdict,
+            "; ".join(filter(None, (each.verdict, each.problem))),
             "; ".join(each.stale) or "no",
             *([_differences(each.machine)] if machines else []),
             each.date or "unknown",
@@ -170,5 +161,5 @@ def _differences(machine: Machine | None) -> str:
 def _link(entry: Entry, folder: Path) -> str:
     if entry.placed:
         address = Path(os.path.relpath(entry.placed.resolve(), folder.resolve())).as_posix()
-        return Link(entry.what, address)
+        return Link(entry.what, urllib.parse.quote(address))
     return Link(entry.what, entry.page_name) if entry.draw else entry.what

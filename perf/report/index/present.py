@@ -9,6 +9,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import model_digest
 from export.repository import config_file, model_file, model_folder, read_config
+from perf.report.index import fault
 from triton_batching.machine import versions
 from triton_batching.terminal import Mistake
 
@@ -43,6 +44,8 @@ class Present:
             return (*self._of_files(made), *_of_versions(made.versions))
         except Mistake as mistake:
             return (f"cannot be compared with {self.repository}: {mistake}",)
+        except OSError as error:
+            return (f"cannot be compared with {self.repository}: {fault.unreadable(error)}",)
 
     def _of_files(self, made: Fingerprint) -> Iterator[str]:
         if not (made.model_sha256 or made.same_config):
@@ -57,10 +60,16 @@ class Present:
         if made.same_config and not made.same_config(path, config):
             yield f"{path.name} has changed"
         if made.model_sha256:
-            served = model_file(folder, config)
+            yield from self._of_model_file(model_file(folder, config), made.model_sha256)
+
+    def _of_model_file(self, served: Path, then: str) -> Iterator[str]:
+        try:
             now = self._digest(served)
-            if now != made.model_sha256:
-                yield f"{served.name} has changed" if now else f"{served.name} is gone"
+        except OSError as error:
+            yield f"{served.name} cannot be read ({error.strerror})"
+            return
+        if now != then:
+            yield f"{served.name} has changed" if now else f"{served.name} is gone"
 
 
 def _of_versions(then: Mapping[str, str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Records of each kind as entries of the index."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,12 +15,13 @@ from perf.measure.ramp_plan import ramped_sha256
 from perf.measure.service_profile import ServiceTimes
 from perf.records import file, load_record, measurement, round_record
 from perf.records.batch_timeline import BatchTimeline
+from perf.records.kinds import KINDS
 from perf.records.load_record import LoadRecord
 from perf.records.measurement import Ceiling, Measurement
 from perf.records.round_record import KeyedTrial, TrialKey
 from perf.records.study import Study
 from perf.report import command
-from perf.report.index import record_page
+from perf.report.index import fault, record_page
 from perf.report.index.entry import Entry
 from perf.report.index.present import Fingerprint, Present
 from perf.report.study.evidence import Evidence
@@ -31,7 +32,6 @@ from perf.report.sweep.summary import compare
 from perf.report.sweep.verdict import advice
 from perf.report.units import count, ms, number
 from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
 STUDIES, SWEEPS, LOADS, ROUNDS, SERVICE, OTHERS = (
     *("Studies of perf.tune", "Sweeps", "Runs of the load generator", "Rounds of two configurations"),
@@ -41,6 +41,8 @@ GROUPS = (STUDIES, SWEEPS, LOADS, ROUNDS, SERVICE, OTHERS)
 SWEPT = frozenset({Measurement.KIND, Ceiling.KIND, BatchTimeline.KIND})
 
 Swept = Measurement | Ceiling | BatchTimeline
+# Records that belong together, and what makes their entries.
+Group = tuple[tuple[Path, ...], Callable[[Present], Iterable[Entry]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,13 +62,13 @@ def load_swept(path: Path) -> Swept:
     return file.read(path, BatchTimeline) if file.kind_of(path) == BatchTimeline.KIND else measurement.load(path)
 
 
-def sweeps(found: Mapping[Path, Swept], present: Present) -> Iterator[Entry]:
-    """An entry for each model of each folder and machine; the models of a folder share a page."""
+def sweeps(found: Mapping[Path, Swept]) -> Iterator[Group]:
+    """The records of each folder and machine: an entry for each model, which share a page."""
     together: dict[tuple[Path, Machine], dict[Path, Swept]] = defaultdict(dict)
     for path, swept in found.items():
         together[path.parent, _about(swept).machine][path] = swept
     for (folder, machine), all_swept in together.items():
-        yield from _sweep(folder, machine, all_swept, present)
+        yield tuple(all_swept), partial(_sweep, folder, machine, all_swept)
 
 
 def _sweep(folder: Path, machine: Machine, found: Mapping[Path, Swept], present: Present) -> Iterator[Entry]:
@@ -77,12 +79,10 @@ def _sweep(folder: Path, machine: Machine, found: Mapping[Path, Swept], present:
         comparisons = compare(entries)
         said = {each.model: advice(each) for each in comparisons}
         summary = command.Summary(folder=folder, entries=entries, comparisons=comparisons, timelines=timelines)
-    except Mistake as mistake:
-        problem = str(mistake)
+    except Exception as error:
+        problem = fault.sentence(error, folder)
     if not (said or problem):
-        problem = "no measured point, only " + " and ".join(
-            sorted({file.KINDS[each.KIND][0] for each in found.values()})
-        )
+        problem = "no measured point, only " + " and ".join(sorted({KINDS[each.KIND][0] for each in found.values()}))
     models: dict[str, list[Swept]] = defaultdict(list)
     for swept in found.values():
         models[_about(swept).model].append(swept)
@@ -93,7 +93,7 @@ def _sweep(folder: Path, machine: Machine, found: Mapping[Path, Swept], present:
             group=SWEEPS,
             model=model,
             what=names or "ceiling or timeline",
-            verdict=said.get(model, problem or "no measured point"),
+            verdict=said.get(model, "" if problem else "no measured point"),
             sources=tuple(found),
             started_at=max(each.started_at for each in of_model),
             machine=machine,
@@ -124,6 +124,7 @@ def study(path: Path, present: Present) -> Entry:
         machine=found.machine,
         stale=present.changes(made),
         draw=lambda: study_page(evidence, sections(evidence)),
+        beside=tuple(path.parent / name for name in found.profiles),
     )
 
 
@@ -153,29 +154,35 @@ def _verdict(found: LoadRecord) -> str:
     return f"{number(outcome.rows_per_s)} rows/s in {outcome.window_s:.0f} s, {latency}{faults}"
 
 
-def rounds(found: Mapping[Path, TrialKey], present: Present) -> Iterator[Entry]:
-    """An entry for each comparison of a folder; perf.compare alone says whether two configurations differ."""
+def rounds(found: Mapping[Path, TrialKey]) -> Iterator[Group]:
+    """The rounds of each comparison of a folder."""
     together: dict[tuple[object, ...], dict[Path, TrialKey]] = defaultdict(dict)
     for path, key in found.items():
         together[path.parent, key.model, key.load, key.compared, key.machine][path] = key
     for all_keys in together.values():
-        path, first = next(iter(all_keys.items()))
-        names = sorted({key.name for key in all_keys.values()})
-        sides = " ".join(f"{path.parent}:{name}" for name in names)
-        done = count(len({key.round for key in all_keys.values()}), "round")
-        made = (Fingerprint(model=k.model, model_sha256=k.model_sha256, versions=k.versions) for k in all_keys.values())
-        content = {"rounds": done, "configurations": names, "target_ms": first.sla.latency_ms, "load": first.load}
-        verdict = f"{done} of {' and '.join(names)}; they differ or not: python -m perf.compare {sides}"
-        yield Entry(
-            group=ROUNDS,
-            model=first.model,
-            what=f"{' beside '.join(names)}, {first.load}",
-            verdict=verdict,
-            sources=tuple(all_keys),
-            machine=first.machine,
-            stale=_unique(change for each in made for change in present.changes(each)),
-            draw=partial(record_page.of_values, content, path, verdict),
-        )
+        yield tuple(all_keys), partial(_comparison, all_keys)
+
+
+def _comparison(found: Mapping[Path, TrialKey], present: Present) -> Iterator[Entry]:
+    """An entry for a comparison; perf.compare alone says whether two configurations differ."""
+    path, first = next(iter(found.items()))
+    names = sorted({key.name for key in found.values()})
+    sides = " ".join(f"{path.parent}:{name}" for name in names)
+    done = count(len({key.round for key in found.values()}), "round")
+    made = (Fingerprint(model=k.model, model_sha256=k.model_sha256, versions=k.versions) for k in found.values())
+    content = {"rounds": done, "configurations": names, "target_ms": first.sla.latency_ms, "load": first.load}
+    verdict = f"{done} of {' and '.join(names)}; they differ or not: python -m perf.compare {sides}"
+    yield Entry(
+        group=ROUNDS,
+        model=first.model,
+        what=f"{' beside '.join(names)}, {first.load}",
+        verdict=verdict,
+        sources=tuple(found),
+        machine=first.machine,
+        stale=_unique(change for each in made for change in present.changes(each)),
+        draw=partial(record_page.of_values, content, path, verdict),
+        apart=(first.model, first.load, first.compared),
+    )
 
 
 def round_key(path: Path) -> TrialKey:
@@ -206,9 +213,10 @@ def other(path: Path, kind: str, present: Present) -> Entry:
     """An entry for a record of any other kind; raises `RecordError`."""
     content = _content(path)
     facts = file.convert(content, Facts, path)
-    what, made = file.KINDS[kind]
+    what, made = KINDS[kind]
     made = made.format(folder=path.parent, file=path)
-    placed = path.with_suffix(".html")
+    beside = path.with_suffix(".html")
+    placed = beside if beside.is_file() else None
     verdict = _compared(content) if kind == "comparison" else f"{what[0].upper()}{what[1:]}; see: {made}"
     return Entry(
         group=OTHERS,
@@ -219,8 +227,8 @@ def other(path: Path, kind: str, present: Present) -> Entry:
         started_at=facts.started_at,
         machine=facts.machine,
         stale=present.changes(Fingerprint(model=facts.model, versions=facts.versions)),
-        draw=lambda: record_page.of_values(content, path, verdict),
-        placed=placed if placed.is_file() else None,
+        draw=None if placed else lambda: record_page.of_values(content, path, verdict),
+        placed=placed,
     )
 
 

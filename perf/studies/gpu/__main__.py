@@ -21,7 +21,7 @@ from perf.records.file import check_folder
 from perf.studies.experiment import progress_line
 from perf.studies.gpu.arena import PROVIDERS
 from perf.studies.gpu.extent import EXTENTS
-from perf.studies.gpu.record import CPU, CUDA, Finding, finished, table
+from perf.studies.gpu.record import CPU, CUDA, Finding, finished, last_line, table
 from perf.studies.gpu.step import RESULTS, STEPS, record_of
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -63,7 +63,7 @@ def run(device: str, results: Path, budget_s: float, say: Callable[[str], None])
         if code is None:
             missing.append(step)
         elif code:
-            failed.append(f"{step} ended with {code}, {log}: {last_line(log)}")
+            failed.append(f"{step} ended with {code}, {log}: {last_line(log.read_text())}")
     return failed, missing
 
 
@@ -95,11 +95,6 @@ def _stop(process: "subprocess.Popen[bytes]") -> None:
             process.wait(STOP_S)
         except subprocess.TimeoutExpired:
             process.kill()
-
-
-def last_line(log: Path) -> str:
-    """The last line of a log, which says why a step failed."""
-    return next((line for line in reversed(log.read_text().splitlines()) if line.strip()), "it said nothing")
 
 
 def findings(device: str, results: Path) -> list[tuple[str, Sequence[Finding]]]:

@@ -98,3 +98,8 @@ def difference(what: str, value: float, limit: float, note: str = "") -> Finding
     """A difference between answers, as a share of the largest value; a NaN counts as infinite."""
     known = math.inf if math.isnan(value) else value
     return Finding(what=what, value=known, limit=limit, note=note)
+
+
+def last_line(text: str) -> str:
+    """The last line of what a program said, which says why it failed."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "it said nothing")

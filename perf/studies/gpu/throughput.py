@@ -14,7 +14,7 @@ from perf.report.sweep.summary import BASELINE, Comparison, compare, ratio_of
 from perf.stats.interval import Interval
 from perf.studies.gpu.extent import ENCODER, Extent
 from perf.studies.gpu.models import DYNAMIC, copied, encoder
-from perf.studies.gpu.record import CUDA, NO_GPU, Finding
+from perf.studies.gpu.record import CUDA, NO_GPU, Finding, last_line
 from serve.launcher import LaunchError
 
 CONFIG_NAMES = (BASELINE, DYNAMIC, "dynamic_2_instances")
@@ -76,7 +76,7 @@ def _made(extent: Extent, model: str, suffix: str, repository: Path, folder: Pat
     ran = later_stage(
         "export.variant", model, *options, *cache, "--no-speed", "--repository", str(repository.resolve())
     )
-    return "" if ran.returncode == 0 else f"not made: {_last_line(ran.stderr)}"
+    return "" if ran.returncode == 0 else f"not made: {last_line(ran.stderr)}"
 
 
 def _measured(
@@ -123,7 +123,3 @@ def _sweep(
 ) -> Sweep:
     loads = tuple(AnalyzerLoad(concurrency=count, request_rows=rows, window_ms=extent.window_ms) for count in clients)
     return Sweep(model=model, config_names=config_names, loads=loads, repeats=repeats, repository=repository)
-
-
-def _last_line(text: str) -> str:
-    return next((line for line in reversed(text.splitlines()) if line.strip()), "no message")

@@ -10,16 +10,15 @@ import pytest
 from onnx import TensorProto, helper
 
 from perf.studies.memory_estimate.check import check
-from perf.studies.memory_estimate.measured import feeds_of
-from perf.studies.memory_estimate.random_graph import (
+from perf.studies.memory_estimate.growing_graph import RandomGraph, Tensor
+from perf.studies.memory_estimate.int8_operators import (
     KINDS,
-    RandomGraph,
-    Tensor,
     integer_dense,
     quantized,
     quantized_dense,
     quantized_weight,
 )
+from perf.studies.memory_estimate.measured import feeds_of
 
 
 @pytest.fixture

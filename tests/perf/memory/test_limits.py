@@ -16,8 +16,9 @@ from perf.memory.estimate import processor
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.weights import weights
 from perf.studies.memory_estimate.check import check
+from perf.studies.memory_estimate.flow_operators import branch, loop
+from perf.studies.memory_estimate.growing_graph import RandomGraph, Tensor
 from perf.studies.memory_estimate.measured import feeds_of, measure
-from perf.studies.memory_estimate.random_graph import RandomGraph, Tensor, branch, loop
 from perf.studies.memory_estimate.zoo import Builder
 
 MIB = 2**20

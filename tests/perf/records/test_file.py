@@ -16,6 +16,7 @@ from perf.compare import __main__ as compare
 from perf.measure import service_profile
 from perf.records import file, measurement, round_record, runs
 from perf.records.file import RecordError
+from perf.records.kinds import KINDS
 from perf.records.load_record import CpuTime, LoadRecord, Stages, Summary
 from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
@@ -251,7 +252,7 @@ def test_every_committed_record_is_read(committed: list[Path]) -> None:
     }
     kinds = {path: file.kind_of(path) for path in committed}
     assert {"record", "ceiling", "study", "service_times"} <= set(kinds.values())
-    assert set(kinds.values()) <= {*file.KINDS, None}
+    assert set(kinds.values()) <= {*KINDS, None}
     for path, kind in kinds.items():
         if kind in readers:
             readers[kind](path)

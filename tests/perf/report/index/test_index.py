@@ -1,24 +1,28 @@
 """The index: what it says of the records of some places, what is stale, and of files that are no records."""
 
+import errno
 import os
-import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from other_user import as_nobody, needs_root
 from studies import study
 
 from export.graph.recipe import digest
-from perf.records import file
+from perf.records import file, round_record
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import Measurement, write
 from perf.records.offered_load import Load
+from perf.records.round_record import TrialKey
 from perf.report.__main__ import main
 from perf.report.index import index
-from perf.report.index.present import Present
+from perf.report.index.present import Fingerprint, Present
 from perf.report.section import Link, Section
+from perf.stats.latency_target import LatencyTarget
 from tests.perf.load.test_stages import recorded, result, timings
 from tests.perf.report.sweep.test_summary import MACHINE, record
 from tests.perf.report.sweep.test_timeline import ALONE
@@ -34,16 +38,6 @@ def filled(folder: Path) -> list[Path]:
     return [run.write(folder)]
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """One model with a variant and a model file."""
-    folder = tmp_path / "repository"
-    for path, text in (("config.pbtxt", CONFIG), ("configs/baseline.pbtxt", CONFIG), ("1/model.onnx", "graph")):
-        (folder / "m" / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "m" / path).write_text(text)
-    return folder
-
-
 def measured(repository: Path) -> Measurement:
     """A measurement of the repository's model as it is, on this machine."""
     made = record()
@@ -55,6 +49,26 @@ def measured(repository: Path) -> Measurement:
         versions=versions(),
     )
     return replace(made, point=point)
+
+
+def compared(model: str, folder: Path, rounds: int = 2) -> None:
+    """Rounds of one configuration of a model, as perf.compare.versus writes them."""
+    for number in range(1, rounds + 1):
+        key = TrialKey(
+            model=model,
+            name="dynamic",
+            config=CONFIG,
+            model_sha256="",
+            load="closed:16",
+            rows=1,
+            sla=LatencyTarget(latency_ms=40),
+            seconds=8.0,
+            stage="against the default",
+            round=number,
+            machine=Machine.this(),
+            versions={},
+        )
+        round_record.write(key, study().trials[0], folder)
 
 
 def shown(places: list[Path], repository: Path) -> dict[str, Section]:
@@ -98,6 +112,28 @@ def test_a_study_is_stale_once_its_configuration_changes(tmp_path: Path, reposit
     (repository / "m/config.pbtxt").write_text(CONFIG + "dynamic_batching { }\n")
     ((row,),) = (grid.rows for grid in shown([folder], repository)["Studies of perf.tune"].grids)
     assert row[3] == "config.pbtxt has changed"
+
+
+def test_a_model_file_that_cannot_be_read_is_stale(tmp_path: Path, repository: Path) -> None:
+    """The memory of a process stands for a file of another user: for root too, reading it is an error."""
+    folder = tmp_path / "records"
+    write(measured(repository), folder)
+    (repository / "m/1/model.onnx").unlink()
+    (repository / "m/1/model.onnx").symlink_to("/proc/self/mem")
+    (repository / "m/configs/baseline.pbtxt").write_text(CONFIG + "dynamic_batching { }\n")
+    expected = f"baseline.pbtxt has changed; model.onnx cannot be read ({os.strerror(errno.EIO)})"
+    assert stale([folder], repository) == expected
+
+
+@needs_root
+def test_a_repository_of_another_user_is_stale() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        closed = Path(place) / "closed"
+        (closed / "m").mkdir(parents=True)
+        closed.chmod(0o700)
+        Path(place).chmod(0o755)
+        said = as_nobody(lambda: Present(closed).changes(Fingerprint(model="m", model_sha256="a"))[0])
+    assert said == f"cannot be compared with {closed}: {closed}/m cannot be read (Permission denied)"
 
 
 def test_kinds_are_apart_and_other_machines_are_named(tmp_path: Path, repository: Path) -> None:
@@ -161,17 +197,6 @@ def test_a_timeline_alone_has_no_page(tmp_path: Path, repository: Path) -> None:
     assert "no measured point, only a timeline of batches" in row[2]
 
 
-def test_other_kinds_have_a_page_of_their_values(tmp_path: Path, repository: Path) -> None:
-    folder = tmp_path / "records"
-    content = {"format": 1, "kind": "placement", "algorithm": "exact", "nodes": [{"duty_ms": 4.5}]}
-    file.write_content(content, folder / "a.json")
-    found = index.find([folder], Present(repository))
-    index.write(found, tmp_path / "out")
-    (entry,) = found.entries
-    page = (tmp_path / "out" / entry.page_name).read_text()
-    assert re.search(r"nodes\[0\]\.duty_ms</td>\s*<td[^>]*>4\.5<", page)
-
-
 def test_an_empty_folder_says_so_on_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--index", str(tmp_path)]) == 0
     page = (tmp_path / "index.html").read_text()
@@ -181,25 +206,6 @@ def test_an_empty_folder_says_so_on_the_page(tmp_path: Path, capsys: pytest.Capt
     assert f"written: {tmp_path / 'index.html'}" in capsys.readouterr().out
     assert main(["--index", str(tmp_path / "none")]) == 2
     assert "no such folder" in capsys.readouterr().err
-
-
-def test_pages_are_drawn_once_and_again_when_a_record_changes(tmp_path: Path, repository: Path) -> None:
-    folder, out = tmp_path / "records", tmp_path / "out"
-    write(measured(repository), folder)
-    drawn: list[Path] = []
-
-    def track(paths: object, what: str) -> list[Path]:
-        chosen = [path for path in paths if isinstance(path, Path)]  # type: ignore[attr-defined]
-        drawn.extend(chosen if what == "drawing pages" else [])
-        return chosen
-
-    for changed, expected in ((False, 1), (False, 1), (True, 2)):
-        if changed:
-            (path,) = folder.glob("*.json")
-            later = path.stat().st_mtime + 3600
-            os.utime(path, (later, later))
-        index.write(index.find([folder], Present(repository)), out, track)
-        assert len(drawn) == expected
 
 
 def test_without_a_folder_all_places_are_read_and_a_browser_opens(tmp_path: Path) -> None:
