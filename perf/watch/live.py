@@ -32,12 +32,13 @@ class Live:
             raise silent[0]
 
     def read(self) -> None:
-        """Read all servers at once, and wake those who wait."""
-        readings = list(self._pool.map(_read, self.sources))
+        """Read all servers at once, as of the same time, and wake those who wait."""
+        at_s = self.sources[0].now_s
+        readings = list(self._pool.map(lambda source: _read(source, at_s), self.sources))
         with self._changed:
-            for source, history, reading in zip(self.sources, self.histories, readings, strict=True):
+            for history, reading in zip(self.histories, readings, strict=True):
                 if reading is None:
-                    history.miss(source.now_s)
+                    history.miss(at_s)
                 else:
                     history.add(reading)
             self.readings += 1
@@ -60,8 +61,8 @@ class Live:
             source.close()
 
 
-def _read(source: Source) -> Reading | None:
+def _read(source: Source, at_s: float) -> Reading | None:
     try:
-        return source.read()
+        return source.read(at_s)
     except ServerUnreachableError:
         return None

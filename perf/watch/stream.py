@@ -104,11 +104,13 @@ class Stream:
     def _of_samples(self, tracks: Sequence[Track], sent_s: float) -> dict[str, list[Row]]:
         first = self._column(sent_s)
         begin_s = first * self.span_s / points.COLUMNS - 1e-6
-        samples = together([track.steps.of(self.span_s, begin_s, before=1) for track in tracks], self.span_s)
+        windows = [track.steps.of(self.span_s, begin_s, before=1) for track in tracks]
+        samples = together(windows, self.span_s)
         after_s, rows = self._after_s(sent_s), {}
         for name, (values, unit) in OF_SAMPLES.items():
             rows[name] = self._lines([(sample.at_s, values(sample)) for sample in samples], unit, after_s)
-        rows["batches"] += points.cells(samples, self.span_s, self._width, first)
+        executed = [sample for window in windows for sample in window]
+        rows["batches"] += points.cells(executed, self.span_s, self._width, first)
         return rows
 
     def _of_states(self, histories: Sequence[History], sent_s: float) -> dict[str, list[Row]]:
@@ -129,12 +131,13 @@ class Stream:
     def _distribution(self, tracks: Sequence[Track]) -> tuple[list[distribution.Point], str]:
         newest = beside(track.newest for track in tracks)
         has_histogram = any(track.total and track.total.buckets for track in tracks)
-        window = beside(merged(track.steps.of(self.span_s)) for track in tracks) if has_histogram else None
+        everything = (sample for track in tracks for sample in track.steps.of(self.span_s))
+        window = merged(everything) if has_histogram else None
         return distribution.points(window, newest)
 
 
 def together(windows: Sequence[Sequence[Sample]], span_s: float) -> list[Sample]:
-    """The samples of several servers, added up by step."""
+    """The samples of several servers, their rates added up by step."""
     by_step: dict[int, Sample] = {}
     for sample in (sample for window in windows for sample in window):
         step = int(sample.at_s // SPANS[span_s])
@@ -143,7 +146,7 @@ def together(windows: Sequence[Sequence[Sample]], span_s: float) -> list[Sample]
 
 
 def beside(samples: Iterable[Sample | None]) -> Sample | None:
-    """The sum of the samples of several servers in the same time; None without samples."""
+    """The sum of the rates of several servers; None without samples."""
     total: Sample | None = None
     for sample in samples:
         if sample is not None:

@@ -145,4 +145,6 @@ def test_all_servers_are_read_at_once_and_a_silent_one_is_noted() -> None:
     watched.read()
     assert [history.down_since_s is not None for history in watched.histories] == [True, True]
     assert watched.readings == 1
+    # Otherwise the steps of a sum have the one or the other server.
+    assert watched.histories[0].now_s == watched.histories[1].now_s
     watched.close()
