@@ -9,6 +9,7 @@ import secrets
 import urllib.parse
 from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
+from typing import cast
 
 from perf.watch.live import Live
 from perf.watch.page import page
@@ -31,12 +32,6 @@ HEADERS = {
 }
 
 
-class WatchServer(BoundedServer):
-    """Streams last as long as a reader looks."""
-
-    longest_s = None
-
-
 def token(host: str) -> str:
     """What a reader must show: the one of the environment, none on loopback, else a new one."""
     return os.environ.get(TOKEN, "") or ("" if host in LOOPBACK else secrets.token_urlsafe(24))
@@ -50,7 +45,7 @@ def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
     class Pages(_Pages):
         expected, text, readings = shown, content, live
 
-    server = WatchServer(host, port, Pages)
+    server = BoundedServer(host, port, Pages)
     place = f"[{host}]" if ":" in host else host
     with answering(server, "live page"):
         yield f"http://{place}:{server.server_port}/" + (f"?token={shown}" if shown else "")
@@ -68,9 +63,14 @@ class _Pages(Handler):
             self._remember()
         elif not self._may_read():
             self.answer(http.HTTPStatus.FORBIDDEN, b"Open the address that the watch printed, with its token.\n")
-        elif address.path == "/":
+        else:
+            self._without_limit()
+            self._send(address.path, query)
+
+    def _send(self, path: str, query: dict[str, str]) -> None:
+        if path == "/":
             self.answer(http.HTTPStatus.OK, self.text, "text/html; charset=utf-8")
-        elif address.path == "/events":
+        elif path == "/events":
             self._follow(query)
         else:
             self.answer(http.HTTPStatus.NOT_FOUND, b"The page is at /.\n")
@@ -112,6 +112,10 @@ class _Pages(Handler):
         self.send_header("Location", "/")
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _without_limit(self) -> None:
+        """A stream lasts as long as its reader looks, and a page as long as a slow link needs for it."""
+        cast(BoundedServer, self.server).without_limit(self.connection)
 
     def _follow(self, query: dict[str, str]) -> None:
         """Send the state after each reading, until the reader has gone or the watch ends."""
