@@ -48,7 +48,7 @@ def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
     server = BoundedServer(host, port, Pages)
     place = f"[{host}]" if ":" in host else host
     with answering(server, "live page"):
-        yield f"http://{place}:{server.server_port}/" + (f"?token={shown}" if shown else "")
+        yield f"http://{place}:{server.server_port}/" + (f"?token={urllib.parse.quote(shown, safe='')}" if shown else "")
 
 
 class _Pages(Handler):
@@ -102,12 +102,14 @@ class _Pages(Handler):
             found = SimpleCookie(self.headers.get("Cookie", "")).get(f"{COOKIE}-{self._port}")
         except CookieError:
             return ""
-        return found.value if found else ""
+        return urllib.parse.unquote(found.value) if found else ""
 
     def _remember(self) -> None:
         """Keep the token in the browser, and take it out of the address."""
         self.send_response(http.HTTPStatus.SEE_OTHER)
-        kept = f"{COOKIE}-{self._port}={self.expected}; HttpOnly; SameSite=Strict; Path=/"
+        value = urllib.parse.quote(self.expected, safe="")
+        # With SameSite=Strict a link to the page, in a chat or a wiki, would open without the token.
+        kept = f"{COOKIE}-{self._port}={value}; HttpOnly; SameSite=Lax; Path=/"
         self.send_header("Set-Cookie", kept)
         self.send_header("Location", "/")
         self.send_header("Content-Length", "0")

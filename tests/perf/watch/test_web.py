@@ -87,8 +87,18 @@ def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
         shown = get(address, f"/?token={SECRET}")
         cookie = str(shown.getheader("Set-Cookie"))
         assert (shown.status, shown.getheader("Location")) == (303, "/")
-        assert "HttpOnly; SameSite=Strict" in cookie
+        assert "HttpOnly; SameSite=Lax" in cookie
         assert get(address, Cookie=cookie.partition(";")[0]).status == 200
+
+
+@pytest.mark.parametrize("token", ["a+b", "a&b=c", "a#b", "100%25", "a;b", 'a"b\\c', "a b/c?d", "schlüssel"])
+def test_any_token_opens_the_page_by_the_printed_address(servers: Live, token: str) -> None:
+    with web.serving(servers, "127.0.0.1", 0, token) as address:
+        place = urlsplit(address)
+        shown = get(address, f"{place.path}?{place.query}")
+        assert (shown.status, place.fragment) == (303, "")
+        assert get(address, Cookie=str(shown.getheader("Set-Cookie")).partition(";")[0]).status == 200
+        assert get(address, Cookie="no").status == 403
 
 
 def test_only_readers_who_may_read_have_no_time_limit(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
