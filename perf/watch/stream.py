@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from perf.watch import distribution, points, tables
+from perf.watch import distribution, facts, points, tables
 from perf.watch.history import History, Track
 from perf.watch.live import Live
 from perf.watch.points import OF_SAMPLES, OF_STATES, Row, Values
@@ -68,7 +68,8 @@ class Stream:
 
     def _resize(self, tracks: Sequence[Track]) -> None:
         """Send all again if the batch sizes need other ranges than before."""
-        width = points.range_width(sample for track in tracks for sample in track.steps.of(self.span_s))
+        executed = (sample.counted.batches for track in tracks for sample in track.steps.of(self.span_s))
+        width = facts.range_width(size for batches in executed for size in batches)
         if width != self._width:
             self._width, self._sent_s = width, 0.0
 

@@ -48,7 +48,9 @@ def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
     server = BoundedServer(host, port, Pages)
     place = f"[{host}]" if ":" in host else host
     with answering(server, "live page"):
-        yield f"http://{place}:{server.server_port}/" + (f"?token={urllib.parse.quote(shown, safe='')}" if shown else "")
+        yield f"http://{place}:{server.server_port}/" + (
+            f"?token={urllib.parse.quote(shown, safe='')}" if shown else ""
+        )
 
 
 class _Pages(Handler):
