@@ -1,8 +1,8 @@
 """What an open page gets after each reading: the texts of its tables, and the new rows of its figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from perf.watch import distribution, facts, points, tables
 from perf.watch.history import History, Track
@@ -12,6 +12,7 @@ from perf.watch.sample import Sample, merged
 from perf.watch.steps import MINUTES_S, SPANS
 
 ALL = "all servers"
+T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
@@ -36,7 +37,7 @@ class Stream:
         now_s = max(history.now_s for history in self.live.histories)
         self._resize(tracks)
         sent_s, self._sent_s = self._sent_s, now_s
-        shares, source = self._distribution(tracks)
+        shares, source = self._once("distribution", lambda: self._distribution(tracks))
         return {
             "whole": not sent_s,
             "step": int(sent_s // SPANS[self.span_s]),
@@ -44,12 +45,7 @@ class Stream:
             "begin": (now_s - self.span_s) * 1e3,
             "end": now_s * 1e3,
             "choice": self._choice(),
-            "servers": tables.servers(self.live.histories),
-            "tables": {
-                "models": tables.models(self.live.histories),
-                "processes": tables.processes(self.live.histories),
-                "events": tables.events(self.live.histories),
-            },
+            **self.live.once("tables", lambda: _tables(self.live.histories)),
             "figures": self._of_samples(tracks, sent_s) | self._of_states(histories, sent_s),
             "distribution": points.shares(shares),
             "marks": [points.mark(each) for history in histories for each in history.marks],
@@ -68,10 +64,16 @@ class Stream:
 
     def _resize(self, tracks: Sequence[Track]) -> None:
         """Send all again if the batch sizes need other ranges than before."""
-        executed = (sample.counted.batches for track in tracks for sample in track.steps.of(self.span_s))
-        width = facts.range_width(size for batches in executed for size in batches)
+        samples = (sample for track in tracks for sample in track.steps.of(self.span_s))
+        width = self._once(
+            "width", lambda: facts.range_width(size for each in samples for size in each.counted.batches)
+        )
         if width != self._width:
             self._width, self._sent_s = width, 0.0
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """What is the same for all pages of this choice."""
+        return self.live.once((name, self.span_s, self.model, self.server), make)
 
     def _servers(self) -> list[str]:
         urls = [history.url for history in self.live.histories]
@@ -135,6 +137,18 @@ class Stream:
         everything = (sample for track in tracks for sample in track.steps.of(self.span_s))
         window = merged(everything) if has_histogram else None
         return distribution.points(window, newest)
+
+
+def _tables(histories: Sequence[History]) -> dict[str, Any]:
+    """What all pages show of all servers."""
+    return {
+        "servers": tables.servers(histories),
+        "tables": {
+            "models": tables.models(histories),
+            "processes": tables.processes(histories),
+            "events": tables.events(histories),
+        },
+    }
 
 
 def together(windows: Sequence[Sequence[Sample]], span_s: float) -> list[Sample]:

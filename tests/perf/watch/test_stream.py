@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 from watching import counted, metrics, reading, running
 
-from perf.watch import distribution, points
+from perf.watch import distribution, facts, points, tables
 from perf.watch.live import Live
 from perf.watch.points import Row
 from perf.watch.reading import Reading, Source
@@ -31,6 +31,7 @@ def live(*urls: str) -> Live:
 def add(servers: Live, *readings: Reading | None, at_s: float = 0.0) -> None:
     for history, each in zip(servers.histories, readings, strict=True):
         history.add(each) if each else history.miss(at_s)
+    servers.told()
 
 
 def apply(rows: list[Row], event: dict[str, Any], figure: str) -> list[Row]:
@@ -126,6 +127,24 @@ def test_replicas_are_added_up_and_shown_alone() -> None:
     assert {row["line"]: row["value"] for row in alone["figures"]["rates"] if row["kind"] == "line"}["rows"] == (
         pytest.approx(1)
     )
+
+
+def test_what_pages_share_is_made_once_for_each_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for module, name in ((tables, "models"), (tables, "events"), (facts, "range_width"), (distribution, "points")):
+        make = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *each, name=name, make=make: made.append(name) or make(*each))
+    servers = live("a:1")
+    add(servers, reading(0))
+    pages = [Stream(live=servers) for _ in range(3)]
+    hour = Stream(live=servers, span_s=3600.0)
+    for at_s in (1, 2):
+        add(servers, reading(at_s, *[2] * at_s))
+        made.clear()
+        shown = [page.event() for page in [*pages, hour]]
+        assert sorted(made) == ["events", "models", *["points"] * 2, *["range_width"] * 2]
+        assert [each["tables"] for each in shown] == [shown[0]["tables"]] * 4
+    assert shown[0]["end"] == 2000
 
 
 def of_rates(event: dict[str, Any], line: str) -> list[float]:
