@@ -1,6 +1,7 @@
 """Serves the live page and its stream of readings over HTTP, on loopback or to those who have the token."""
 
 import contextlib
+import gzip
 import hmac
 import http
 import json
@@ -43,7 +44,7 @@ def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
     content = page().encode()
 
     class Pages(_Pages):
-        expected, text, readings = shown, content, live
+        expected, text, compressed, readings = shown, content, gzip.compress(content), live
 
     server = BoundedServer(host, port, Pages)
     place = f"[{host}]" if ":" in host else host
@@ -56,6 +57,7 @@ def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
 class _Pages(Handler):
     expected: str
     text: bytes
+    compressed: bytes
     readings: Live
 
     def do_GET(self) -> None:  # noqa: N802 - the standard library's name
@@ -71,11 +73,23 @@ class _Pages(Handler):
 
     def _send(self, path: str, query: dict[str, str]) -> None:
         if path == "/":
-            self.answer(http.HTTPStatus.OK, self.text, "text/html; charset=utf-8")
+            self._answer_page()
         elif path == "/events":
             self._follow(query)
         else:
             self.answer(http.HTTPStatus.NOT_FOUND, b"The page is at /.\n")
+
+    def _answer_page(self) -> None:
+        """The page, a quarter as long for a browser that takes it compressed."""
+        short = "gzip" in self.headers.get("Accept-Encoding", "")
+        content = self.compressed if short else self.text
+        self.send_response(http.HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        if short:
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        self.send(content)
 
     def end_headers(self) -> None:
         """Close the page to other sites."""
@@ -134,7 +148,7 @@ class _Pages(Handler):
             with self.readings.after(readings, QUIET_S) as is_new:
                 readings, event = self.readings.readings, stream.event() if is_new else None
             text = f"data: {json.dumps(event, separators=(',', ':'), allow_nan=False)}\n\n" if event else ": quiet\n\n"
-            self.wfile.write(text.encode())
+            self.send(text.encode())
 
 
 def _same(shown: str, expected: str) -> bool:

@@ -1,6 +1,7 @@
 """The live page's server: who may read, and what it sends."""
 
 import contextlib
+import gzip
 import http.client
 import json
 import socket
@@ -16,7 +17,7 @@ from watching import reading
 from perf.watch import web
 from perf.watch.live import Live
 from perf.watch.reading import Reading, Source
-from serve.bounded_http import MOST_AT_A_TIME
+from serve.bounded_http import MOST_AT_A_TIME, PIECE
 from tests.perf.watch.test_stream import add, live
 
 SECRET = "a-token-of-this-test"
@@ -148,6 +149,31 @@ def tell(servers: Live, *readings: Reading) -> None:
     """Add a reading of each server, and wake the pages."""
     with servers._changed:
         add(servers, *readings)
+
+
+def test_a_slow_link_gets_the_page_and_its_stream_in_pieces(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit of a write counts for all of it, and 5 s were too short for 0.9 MB."""
+    written: list[int] = []
+
+    def write(self: Any, content: bytes) -> int:
+        written.append(len(content))
+        self._sock.sendall(content)
+        return len(content)
+
+    monkeypatch.setattr("socketserver._SocketWriter.write", write)
+    for at_s in range(101, 400):
+        add(servers, reading(at_s, *range(1, at_s - 90)))
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        plain = get(address).read()
+        short = get(address, Accept_Encoding="br, gzip")
+        compressed = short.read()
+        stream = get(address, "/events")
+        events(stream, 1)
+        stream.close()
+    assert max(written) == PIECE
+    assert short.getheader("Content-Encoding") == "gzip"
+    assert gzip.decompress(compressed) == plain
+    assert 3 * len(compressed) < len(plain)
 
 
 def test_tokens_are_compared_in_constant_time(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
