@@ -1,7 +1,7 @@
 """What the live page gets: the rows of a window first, then those that are new or have grown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -129,11 +129,21 @@ def test_replicas_are_added_up_and_shown_alone() -> None:
     )
 
 
+def noted(made: list[str], name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which also notes each call."""
+
+    def call(*each: Any) -> Any:
+        made.append(name)
+        return make(*each)
+
+    return call
+
+
 def test_what_pages_share_is_made_once_for_each_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
     for module, name in ((tables, "models"), (tables, "events"), (facts, "range_width"), (distribution, "points")):
         make = getattr(module, name)
-        monkeypatch.setattr(module, name, lambda *each, name=name, make=make: made.append(name) or make(*each))
+        monkeypatch.setattr(module, name, noted(made, name, make))
     servers = live("a:1")
     add(servers, reading(0))
     pages = [Stream(live=servers) for _ in range(3)]
