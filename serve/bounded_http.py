@@ -14,6 +14,8 @@ from serve.resources import PortError
 MOST_AT_A_TIME = 16
 # Of a whole request, however slowly it comes.
 LONGEST_S = 15.0
+# The timeout of a connection counts for a whole write, so a slow link gets an answer in pieces.
+PIECE = 1 << 14
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -28,25 +30,30 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        self.send(content)
+
+    def send(self, content: bytes) -> None:
+        """Write in pieces, each of which has the time limit of a write."""
+        for begin in range(0, len(content), PIECE):
+            self.wfile.write(content[begin : begin + PIECE])
 
     def log_message(self, *_: object) -> None:
         """Write no line for each request."""
 
 
 class BoundedServer(ThreadingHTTPServer):
-    """Closes a connection at once while `MOST_AT_A_TIME` others are open, and each after `longest_s`.
+    """Closes a connection at once while `MOST_AT_A_TIME` others are open, and each after `LONGEST_S`.
 
-    Without `longest_s` a connection lasts as long as its reader reads.
+    A connection with `without_limit` lasts as long as its reader reads.
     """
 
-    longest_s: float | None = LONGEST_S
     block_on_close = False
     daemon_threads = True
 
     def __init__(self, host: str, port: int, handler: type[Handler]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._free = threading.BoundedSemaphore(MOST_AT_A_TIME)
+        self._limits: dict[socket.socket, threading.Timer] = {}
         try:
             super().__init__((host, port), handler)
         except (OSError, OverflowError) as error:
@@ -72,16 +79,20 @@ class BoundedServer(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Answer, and end the connection after `longest_s`."""
-        limit = threading.Timer(self.longest_s or 0.0, _end, [request])
+        """Answer, and end the connection after `LONGEST_S`."""
+        limit = self._limits[request] = threading.Timer(LONGEST_S, _end, [request])
         limit.daemon = True
         try:
-            if self.longest_s is not None:
-                limit.start()
+            limit.start()
             super().process_request_thread(request, client_address)
         finally:
-            limit.cancel()
+            self.without_limit(request)
             self._free.release()
+
+    def without_limit(self, request: socket.socket) -> None:
+        """Let a connection last for as long as its reader reads."""
+        if limit := self._limits.pop(request, None):
+            limit.cancel()
 
     def handle_error(self, *_: object) -> None:
         """Print nothing: the client has gone, or sent no HTTP."""

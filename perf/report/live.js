@@ -98,8 +98,10 @@ function lost() {
   retry = setTimeout(follow, 2000);
 }
 
+// A browser has six connections to a host, so pages that nobody sees leave theirs to others.
 function follow() {
   source?.close();
+  if (document.hidden) return;
   source = new EventSource(`events?${new URLSearchParams(choice)}`);
   source.onmessage = (message) => show(JSON.parse(message.data));
   source.onerror = lost;
@@ -117,4 +119,7 @@ for (const button of document.querySelectorAll("button[data-span]")) {
   });
 }
 for (const name of ["model", "server"]) named(name).addEventListener("change", (event) => choose(name, event.target.value));
-drawn.then(follow);
+drawn.then(() => {
+  document.addEventListener("visibilitychange", follow);
+  follow();
+});

@@ -57,7 +57,7 @@ def _page(live: Live, serve: tuple[str, int] | None, console: Console) -> Iterat
 
     with console.status("preparing the page") as status, web.serving(live, *serve, web.token(serve[0])) as address:
         status.stop()
-        console.print(f"live page: {address}", markup=False)
+        console.print(f"live page: {address}", markup=False, soft_wrap=True)
         yield address
 
 

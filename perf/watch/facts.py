@@ -1,7 +1,7 @@
 """The current values of a history as texts with units, the same in the terminal and on the page."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from perf.watch.history import History, Track
 from perf.watch.sample import Sample
@@ -11,6 +11,8 @@ RECENT_S = 5.0
 # A server that has restarted counts less than before, once.
 SEVERAL = 2
 MIB, GIB = 2**20, 2**30
+# Of batch sizes, in the terminal and on the page.
+RANGES = 16
 PERCENTILES = (0.5, 0.95, 0.99, 0.999)
 PROCESS = ("process", "of", "CPU, % of a core", "memory, MiB", "GPU memory, MiB")
 
@@ -36,7 +38,7 @@ def values(track: Track, recent: Sample | None) -> dict[str, str]:
 def percentiles(track: Track, shown: Sequence[float] = PERCENTILES) -> dict[str, str]:
     """The server's percentiles of the last minute by their name and unit; empty without any."""
     known = quantiles(track)
-    return {f"{name(q)}, ms": f"{known[q] / 1e3:.1f}" for q in shown if q in known}
+    return {title(q): f"{known[q] / 1e3:.1f}" for q in shown if q in known}
 
 
 def quantiles(track: Track) -> Mapping[float, float]:
@@ -47,6 +49,11 @@ def quantiles(track: Track) -> Mapping[float, float]:
 def name(quantile: float) -> str:
     """A quantile as a percentile: p99.9 for 0.999."""
     return f"p{100 * quantile:.6g}"
+
+
+def title(quantile: float) -> str:
+    """The name and the unit of a percentile."""
+    return f"{name(quantile)}, ms"
 
 
 def padding(recent: Sample | None) -> str:
@@ -124,15 +131,23 @@ def notes(history: History) -> list[str]:
     return texts
 
 
-def sizes(batches: Mapping[int, int], bars: int) -> list[tuple[str, int]]:
-    """Executions by batch size, or by ranges of equal width if there are more sizes than `bars`."""
-    if len(batches) <= bars:
-        return [(str(size), count) for size, count in sorted(batches.items())]
-    width = -(-max(batches) // bars)
-    ranges = dict.fromkeys(range(1, max(batches) + 1, width), 0)
-    for size, count in batches.items():
-        ranges[(size - 1) // width * width + 1] += count
-    return [(f"{start}-{start + width - 1}", count) for start, count in ranges.items()]
+def range_width(sizes: Iterable[int]) -> int:
+    """How many batch sizes a range has, so that there are at most `RANGES`."""
+    return -(-max(sizes, default=1) // RANGES)
+
+
+def by_range(batches: Mapping[int, int], width: int) -> dict[int, int]:
+    """The executions of each range of `width` batch sizes that had any, by the first size of the range."""
+    ranges: dict[int, int] = {}
+    for size, count in sorted(batches.items()):
+        first = (size - 1) // width * width + 1
+        ranges[first] = ranges.get(first, 0) + count
+    return ranges
+
+
+def range_name(first: int, width: int) -> str:
+    """A range in words."""
+    return f"{first} to {first + width - 1}" if width > 1 else str(first)
 
 
 def last(seconds: float) -> str:

@@ -63,7 +63,6 @@ class History:
     tracks: dict[str, Track] = field(default_factory=dict)
     states: Steps[State] = field(default_factory=Steps)
     marks: deque[Mark] = field(default_factory=lambda: deque(maxlen=MOST_MARKS))
-    began_s: float | None = None
     now_s: float = 0.0
     down_since_s: float | None = None
     silence: str = ""
@@ -73,7 +72,6 @@ class History:
 
     def add(self, reading: Reading) -> None:
         """Add a reading. The first one is only the start of the differences."""
-        self.began_s = reading.at_s if self.began_s is None else self.began_s
         self._mark(reading)
         self.now_s, self.down_since_s, self.silence = reading.at_s, None, reading.silence
         self.states.add(State.of(reading, self.last))

@@ -1,13 +1,16 @@
 """Several servers that are read together, and their histories, for readers on other threads."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from clients.errors import ServerUnreachableError
 from perf.watch.history import History
 from perf.watch.reading import Reading, Source
+
+T = TypeVar("T")
 
 
 class Live:
@@ -18,6 +21,7 @@ class Live:
         self.histories = tuple(History(url=source.url) for source in sources)
         self.readings, self.ended = 0, False
         self._changed = threading.Condition()
+        self._made: dict[Hashable, Any] = {}
         self._pool = ThreadPoolExecutor(len(self.sources), thread_name_prefix="reading")
 
     def check(self) -> None:
@@ -32,16 +36,30 @@ class Live:
             raise silent[0]
 
     def read(self) -> None:
-        """Read all servers at once, and wake those who wait."""
-        readings = list(self._pool.map(_read, self.sources))
+        """Read all servers at once, as of the same time, and wake those who wait."""
+        at_s = self.sources[0].now_s
+        readings = list(self._pool.map(lambda source: _read(source, at_s), self.sources))
         with self._changed:
-            for source, history, reading in zip(self.sources, self.histories, readings, strict=True):
+            for history, reading in zip(self.histories, readings, strict=True):
                 if reading is None:
-                    history.miss(source.now_s)
+                    history.miss(at_s)
                 else:
                     history.add(reading)
+            self.told()
+
+    def told(self) -> None:
+        """The histories have grown: forget what was made of them before, and wake those who wait."""
+        with self._changed:
             self.readings += 1
+            self._made.clear()
             self._changed.notify_all()
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What `make` returns, made once after each reading for all pages; call it inside `after`."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: T = self._made[key]
+        return made
 
     @contextmanager
     def after(self, readings: int, timeout_s: float) -> Iterator[bool]:
@@ -60,8 +78,8 @@ class Live:
             source.close()
 
 
-def _read(source: Source) -> Reading | None:
+def _read(source: Source, at_s: float) -> Reading | None:
     try:
-        return source.read()
+        return source.read(at_s)
     except ServerUnreachableError:
         return None

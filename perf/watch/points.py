@@ -8,7 +8,7 @@ for a batch size.
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from perf.watch.facts import GIB, PERCENTILES, clock, name
+from perf.watch.facts import GIB, PERCENTILES, by_range, clock, name, range_name
 from perf.watch.mark import Mark
 from perf.watch.sample import Sample
 from perf.watch.state import State
@@ -17,8 +17,8 @@ from perf.watch.steps import SPANS
 Row = dict[str, object]
 Values = Mapping[str, float | None]
 
-# Of the map of batch sizes: columns across a window, and ranges of sizes.
-COLUMNS, RANGES = 75, 16
+# Of the map of batch sizes, across a window.
+COLUMNS = 75
 
 
 def rates(sample: Sample) -> Values:
@@ -133,27 +133,22 @@ def cells(samples: Sequence[Sample], span_s: float, width: int, first: int) -> I
     for sample in samples:
         if (number := int(sample.at_s // column_s)) >= first:
             column = by_column.setdefault(number, {})
-            for size, count in sample.counted.batches.items():
-                column[(size - 1) // width] = column.get((size - 1) // width, 0) + count
+            for start, count in by_range(sample.counted.batches, width).items():
+                column[start] = column.get(start, 0) + count
     for number, counts in by_column.items():
-        yield from (_cell(number, column_s, width, place, counts) for place in counts)
+        yield from (_cell(number, column_s, width, start, counts) for start in counts)
 
 
-def _cell(number: int, column_s: float, width: int, place: int, counts: Mapping[int, int]) -> Row:
+def _cell(number: int, column_s: float, width: int, start: int, counts: Mapping[int, int]) -> Row:
     begin_s = number * column_s
-    first, last, executions = place * width + 1, (place + 1) * width, sum(counts.values())
-    share = counts[place] / executions if executions else 0.0
+    executions = sum(counts.values())
+    share = counts[start] / executions if executions else 0.0
     return {
         **{"kind": "cell", "step": number, "at": begin_s * 1e3, "until": (begin_s + column_s) * 1e3},
-        **{"least": first - 0.5, "most": last + 0.5, "share": share, "executions": counts[place]},
+        **{"least": start - 0.5, "most": start + width - 0.5, "share": share, "executions": counts[start]},
         "time": clock(begin_s),
-        "values": f"{f'{first} to {last}' if width > 1 else first} rows: {counts[place]:,} executions, {share:.0%}",
+        "values": f"{range_name(start, width)} rows: {counts[start]:,} executions, {share:.0%}",
     }
-
-
-def range_width(samples: Iterable[Sample]) -> int:
-    """How many batch sizes a range has, so that there are at most `RANGES`."""
-    return -(-max((size for sample in samples for size in sample.counted.batches), default=1) // RANGES)
 
 
 Value = Callable[[Sample], Values]

@@ -88,9 +88,12 @@ class Source:
                     url=self.url,
                 )
 
-    def read(self) -> Reading:
-        """Read counters and metrics; raises `ServerUnreachableError` if the server does not answer."""
-        at_s, counters = self.now_s, self._counters()
+    def read(self, at_s: float | None = None) -> Reading:
+        """Read counters and metrics; raises `ServerUnreachableError` if the server does not answer.
+
+        `at_s` is the time of several readings that are taken together; without it, now.
+        """
+        at_s, counters = self.now_s if at_s is None else at_s, self._counters()
         if self._models:
             counters = {version: values for version, values in counters.items() if version[0] in self._models}
         metrics, silence = self._metrics()

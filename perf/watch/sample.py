@@ -71,14 +71,33 @@ class Sample:
         return self._with(later, at_s=later.at_s, seconds=self.seconds + later.seconds)
 
     def beside(self, other: "Sample") -> "Sample":
-        """The sum of this sample and one of another server in the same time, with the quantiles of the slower one."""
-        summed = self._with(other, at_s=max(self.at_s, other.at_s), seconds=max(self.seconds, other.seconds))
+        """The sum of this sample and one of another server, with the quantiles of the slower one.
+
+        Their rates add up: if one is longer, because its server missed readings, the other counts for as long.
+        """
+        seconds = max(self.seconds, other.seconds)
+        summed = self._as_long(seconds)._with(other._as_long(seconds), at_s=max(self.at_s, other.at_s), seconds=seconds)
         slower = {
             quantile: max(self.quantiles_us.get(quantile, 0.0), other.quantiles_us.get(quantile, 0.0))
             for quantile in sorted({*self.quantiles_us, *other.quantiles_us})
         }
         pending = self.pending + other.pending
         return replace(summed, quantiles_us=slower, gauges=_sum(self.gauges, other.gauges), pending=pending)
+
+    def _as_long(self, seconds: float) -> "Sample":
+        """The same rates over `seconds`, with the counts rounded."""
+        if not self.seconds or self.seconds == seconds:
+            return self
+        times = seconds / self.seconds
+        return replace(
+            self,
+            seconds=seconds,
+            counted=self.counted.scaled(times),
+            failures=_scaled(self.failures, times),
+            totals=_scaled(self.totals, times),
+            elements=_scaled(self.elements, times),
+            buckets=_scaled(self.buckets, times),
+        )
 
     def _with(self, later: "Sample", *, at_s: float, seconds: float) -> "Sample":
         return Sample(
@@ -142,6 +161,10 @@ def _grown(now: Metrics, then: Metrics | None, of: Callable[[Metrics], Mapping[K
         before = earlier.get(name, 0.0)
         grown[name] = total if total < before else total - before
     return {name: value for name, value in grown.items() if value}
+
+
+def _scaled(counts: Mapping[Key, float], times: float) -> dict[Key, float]:
+    return {name: times * count for name, count in counts.items()}
 
 
 def _sum(first: Mapping[Key, float], second: Mapping[Key, float]) -> dict[Key, float]:

@@ -14,7 +14,7 @@ from perf.watch.history import History, Track
 from perf.watch.sample import Sample
 
 BATCHES_S = 60.0
-BAR, BARS, EVENTS = 24, 8, 4
+BAR, EVENTS = 24, 4
 TITLES = ("requests/s", "rows/s", "rows/exec.", "queue, ms", "compute, ms", "refused/s", "failed/s", "waiting")
 
 
@@ -84,10 +84,11 @@ def _lines(track: Track, now_s: float) -> list[str]:
 def _batches(recent: Sample) -> Table:
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", min_width=6)
-    most = max(recent.counted.batches.values())
-    for label, count in facts.sizes(recent.counted.batches, BARS):
-        bar = "#" * max(1 if count else 0, round(BAR * count / max(most, count)))
-        table.add_row(label, f"{bar:<{BAR}}", f"{count / recent.counted.executions:.0%}")
+    width = facts.range_width(recent.counted.batches)
+    ranges = facts.by_range(recent.counted.batches, width)
+    for first, count in ranges.items():
+        bar = "#" * max(1 if count else 0, round(BAR * count / max(ranges.values())))
+        table.add_row(facts.range_name(first, width), f"{bar:<{BAR}}", f"{count / recent.counted.executions:.0%}")
     return table
 
 

@@ -1,10 +1,10 @@
 """What an open page gets after each reading: the texts of its tables, and the new rows of its figures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from perf.watch import distribution, points, tables
+from perf.watch import distribution, facts, points, tables
 from perf.watch.history import History, Track
 from perf.watch.live import Live
 from perf.watch.points import OF_SAMPLES, OF_STATES, Row, Values
@@ -12,6 +12,7 @@ from perf.watch.sample import Sample, merged
 from perf.watch.steps import MINUTES_S, SPANS
 
 ALL = "all servers"
+T = TypeVar("T")
 
 
 @dataclass(kw_only=True)
@@ -36,7 +37,7 @@ class Stream:
         now_s = max(history.now_s for history in self.live.histories)
         self._resize(tracks)
         sent_s, self._sent_s = self._sent_s, now_s
-        shares, source = self._distribution(tracks)
+        shares, source = self._once("distribution", lambda: self._distribution(tracks))
         return {
             "whole": not sent_s,
             "step": int(sent_s // SPANS[self.span_s]),
@@ -44,12 +45,7 @@ class Stream:
             "begin": (now_s - self.span_s) * 1e3,
             "end": now_s * 1e3,
             "choice": self._choice(),
-            "servers": tables.servers(self.live.histories),
-            "tables": {
-                "models": tables.models(self.live.histories),
-                "processes": tables.processes(self.live.histories),
-                "events": tables.events(self.live.histories),
-            },
+            **self.live.once("tables", lambda: _tables(self.live.histories)),
             "figures": self._of_samples(tracks, sent_s) | self._of_states(histories, sent_s),
             "distribution": points.shares(shares),
             "marks": [points.mark(each) for history in histories for each in history.marks],
@@ -68,9 +64,16 @@ class Stream:
 
     def _resize(self, tracks: Sequence[Track]) -> None:
         """Send all again if the batch sizes need other ranges than before."""
-        width = points.range_width(sample for track in tracks for sample in track.steps.of(self.span_s))
+        samples = (sample for track in tracks for sample in track.steps.of(self.span_s))
+        width = self._once(
+            "width", lambda: facts.range_width(size for each in samples for size in each.counted.batches)
+        )
         if width != self._width:
             self._width, self._sent_s = width, 0.0
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """What is the same for all pages of this choice."""
+        return self.live.once((name, self.span_s, self.model, self.server), make)
 
     def _servers(self) -> list[str]:
         urls = [history.url for history in self.live.histories]
@@ -104,11 +107,13 @@ class Stream:
     def _of_samples(self, tracks: Sequence[Track], sent_s: float) -> dict[str, list[Row]]:
         first = self._column(sent_s)
         begin_s = first * self.span_s / points.COLUMNS - 1e-6
-        samples = together([track.steps.of(self.span_s, begin_s, before=1) for track in tracks], self.span_s)
+        windows = [track.steps.of(self.span_s, begin_s, before=1) for track in tracks]
+        samples = together(windows, self.span_s)
         after_s, rows = self._after_s(sent_s), {}
         for name, (values, unit) in OF_SAMPLES.items():
             rows[name] = self._lines([(sample.at_s, values(sample)) for sample in samples], unit, after_s)
-        rows["batches"] += points.cells(samples, self.span_s, self._width, first)
+        executed = [sample for window in windows for sample in window]
+        rows["batches"] += points.cells(executed, self.span_s, self._width, first)
         return rows
 
     def _of_states(self, histories: Sequence[History], sent_s: float) -> dict[str, list[Row]]:
@@ -129,12 +134,25 @@ class Stream:
     def _distribution(self, tracks: Sequence[Track]) -> tuple[list[distribution.Point], str]:
         newest = beside(track.newest for track in tracks)
         has_histogram = any(track.total and track.total.buckets for track in tracks)
-        window = beside(merged(track.steps.of(self.span_s)) for track in tracks) if has_histogram else None
+        everything = (sample for track in tracks for sample in track.steps.of(self.span_s))
+        window = merged(everything) if has_histogram else None
         return distribution.points(window, newest)
 
 
+def _tables(histories: Sequence[History]) -> dict[str, Any]:
+    """What all pages show of all servers."""
+    return {
+        "servers": tables.servers(histories),
+        "tables": {
+            "models": tables.models(histories),
+            "processes": tables.processes(histories),
+            "events": tables.events(histories),
+        },
+    }
+
+
 def together(windows: Sequence[Sequence[Sample]], span_s: float) -> list[Sample]:
-    """The samples of several servers, added up by step."""
+    """The samples of several servers, their rates added up by step."""
     by_step: dict[int, Sample] = {}
     for sample in (sample for window in windows for sample in window):
         step = int(sample.at_s // SPANS[span_s])
@@ -143,7 +161,7 @@ def together(windows: Sequence[Sequence[Sample]], span_s: float) -> list[Sample]
 
 
 def beside(samples: Iterable[Sample | None]) -> Sample | None:
-    """The sum of the samples of several servers in the same time; None without samples."""
+    """The sum of the rates of several servers; None without samples."""
     total: Sample | None = None
     for sample in samples:
         if sample is not None:

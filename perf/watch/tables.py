@@ -11,7 +11,7 @@ Table = dict[str, Any]
 
 EVENTS = 50
 BEFORE = ("requests/s", "rows/s", "rows/exec.", "queue, ms", "compute, ms")
-PERCENTILES = ("p50, ms", "p95, ms", "p99, ms", "p99.9, ms")
+PERCENTILES = tuple(map(facts.title, facts.PERCENTILES))
 AFTER = ("refused/s", "failed/s", "padding", "waiting")
 
 

@@ -1,6 +1,7 @@
 """Serves the live page and its stream of readings over HTTP, on loopback or to those who have the token."""
 
 import contextlib
+import gzip
 import hmac
 import http
 import json
@@ -9,6 +10,7 @@ import secrets
 import urllib.parse
 from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
+from typing import cast
 
 from perf.watch.live import Live
 from perf.watch.page import page
@@ -31,12 +33,6 @@ HEADERS = {
 }
 
 
-class WatchServer(BoundedServer):
-    """Streams last as long as a reader looks."""
-
-    longest_s = None
-
-
 def token(host: str) -> str:
     """What a reader must show: the one of the environment, none on loopback, else a new one."""
     return os.environ.get(TOKEN, "") or ("" if host in LOOPBACK else secrets.token_urlsafe(24))
@@ -48,17 +44,20 @@ def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
     content = page().encode()
 
     class Pages(_Pages):
-        expected, text, readings = shown, content, live
+        expected, text, compressed, readings = shown, content, gzip.compress(content), live
 
-    server = WatchServer(host, port, Pages)
+    server = BoundedServer(host, port, Pages)
     place = f"[{host}]" if ":" in host else host
     with answering(server, "live page"):
-        yield f"http://{place}:{server.server_port}/" + (f"?token={shown}" if shown else "")
+        yield f"http://{place}:{server.server_port}/" + (
+            f"?token={urllib.parse.quote(shown, safe='')}" if shown else ""
+        )
 
 
 class _Pages(Handler):
     expected: str
     text: bytes
+    compressed: bytes
     readings: Live
 
     def do_GET(self) -> None:  # noqa: N802 - the standard library's name
@@ -68,12 +67,29 @@ class _Pages(Handler):
             self._remember()
         elif not self._may_read():
             self.answer(http.HTTPStatus.FORBIDDEN, b"Open the address that the watch printed, with its token.\n")
-        elif address.path == "/":
-            self.answer(http.HTTPStatus.OK, self.text, "text/html; charset=utf-8")
-        elif address.path == "/events":
+        else:
+            self._without_limit()
+            self._send(address.path, query)
+
+    def _send(self, path: str, query: dict[str, str]) -> None:
+        if path == "/":
+            self._answer_page()
+        elif path == "/events":
             self._follow(query)
         else:
             self.answer(http.HTTPStatus.NOT_FOUND, b"The page is at /.\n")
+
+    def _answer_page(self) -> None:
+        """The page, a quarter as long for a browser that takes it compressed."""
+        short = "gzip" in self.headers.get("Accept-Encoding", "")
+        content = self.compressed if short else self.text
+        self.send_response(http.HTTPStatus.OK)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        if short:
+            self.send_header("Content-Encoding", "gzip")
+        self.end_headers()
+        self.send(content)
 
     def end_headers(self) -> None:
         """Close the page to other sites."""
@@ -102,16 +118,22 @@ class _Pages(Handler):
             found = SimpleCookie(self.headers.get("Cookie", "")).get(f"{COOKIE}-{self._port}")
         except CookieError:
             return ""
-        return found.value if found else ""
+        return urllib.parse.unquote(found.value) if found else ""
 
     def _remember(self) -> None:
         """Keep the token in the browser, and take it out of the address."""
         self.send_response(http.HTTPStatus.SEE_OTHER)
-        kept = f"{COOKIE}-{self._port}={self.expected}; HttpOnly; SameSite=Strict; Path=/"
+        value = urllib.parse.quote(self.expected, safe="")
+        # With SameSite=Strict a link to the page, in a chat or a wiki, would open without the token.
+        kept = f"{COOKIE}-{self._port}={value}; HttpOnly; SameSite=Lax; Path=/"
         self.send_header("Set-Cookie", kept)
         self.send_header("Location", "/")
         self.send_header("Content-Length", "0")
         self.end_headers()
+
+    def _without_limit(self) -> None:
+        """A stream lasts as long as its reader looks, and a page as long as a slow link needs for it."""
+        cast(BoundedServer, self.server).without_limit(self.connection)
 
     def _follow(self, query: dict[str, str]) -> None:
         """Send the state after each reading, until the reader has gone or the watch ends."""
@@ -126,7 +148,7 @@ class _Pages(Handler):
             with self.readings.after(readings, QUIET_S) as is_new:
                 readings, event = self.readings.readings, stream.event() if is_new else None
             text = f"data: {json.dumps(event, separators=(',', ':'), allow_nan=False)}\n\n" if event else ": quiet\n\n"
-            self.wfile.write(text.encode())
+            self.send(text.encode())
 
 
 def _same(shown: str, expected: str) -> bool:

@@ -116,6 +116,14 @@ class Counters:
             combined[name] = value + sign * others if isinstance(value, int) else _merge(value, others, sign)
         return type(self)(**combined)
 
+    def scaled(self, times: float) -> Self:
+        """Each total multiplied and rounded."""
+        scaled: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            is_number = isinstance(value, int)
+            scaled[name] = round(times * value) if is_number else {at: round(times * n) for at, n in value.items()}
+        return type(self)(**scaled)
+
     @property
     def rows_per_execution(self) -> float:
         """Mean rows of an execution; 0 without an execution."""

@@ -4,17 +4,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 from watching import counted, metrics, reading, running
 
 from perf.watch.__main__ import _parser, main
 from perf.watch.command import addresses
-from perf.watch.facts import sizes
+from perf.watch.facts import RANGES, by_range, range_width
 from perf.watch.history import History
 from perf.watch.reading import Reading
 from perf.watch.screen import screen
+from perf.watch.stream import Stream
+from tests.perf.watch.test_stream import live
 from triton_batching.terminal import Mistake
 
 
@@ -86,11 +88,30 @@ def test_a_name_cannot_break_the_view() -> None:
     assert name in shown(history)
 
 
-@given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1), st.integers(1, 32))
-def test_ranges_of_sizes_hold_every_execution(batches: dict[int, int], bars: int) -> None:
-    ranges = sizes(batches, bars)
-    assert sum(count for _, count in ranges) == sum(batches.values())
-    assert len(ranges) <= max(bars, 1)
+@given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1))
+def test_ranges_of_sizes_hold_every_execution(batches: dict[int, int]) -> None:
+    width = range_width(batches)
+    ranges = by_range(batches, width)
+    for first, count in ranges.items():
+        assert count == sum(batches.get(size, 0) for size in range(first, first + width))
+    assert sum(ranges.values()) == sum(batches.values())
+    assert len(ranges) <= RANGES
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.dictionaries(st.integers(1, 128), st.integers(1, 1000), min_size=1))
+def test_the_terminal_and_the_page_have_the_same_ranges(batches: dict[int, int]) -> None:
+    history = History()
+    history.add(reading(0))
+    history.add(Reading(at_s=1, counters={("m", "1"): replace(counted([1]), batches=batches)}, metrics=None))
+    watched = live("a:1")
+    watched.histories = (history,)
+    cells = [row for row in Stream(live=watched).event()["figures"]["batches"] if row["kind"] == "cell"]
+    lines = shown(history).splitlines()
+    at = next(number for number, line in enumerate(lines) if "rows in one execution" in line)
+    for line, cell in zip(lines[at + 1 :], cells, strict=False):
+        assert line.split("#")[0].strip() == str(cell["values"]).partition(" rows")[0]
+    assert len([line for line in lines[at + 1 :] if "#" in line]) == len(cells)
 
 
 @pytest.mark.parametrize(

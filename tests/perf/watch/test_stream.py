@@ -1,13 +1,14 @@
 """What the live page gets: the rows of a window first, then those that are new or have grown."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 from watching import counted, metrics, reading, running
 
-from perf.watch import distribution, points
+from perf.watch import distribution, facts, points, tables
 from perf.watch.live import Live
 from perf.watch.points import Row
 from perf.watch.reading import Reading, Source
@@ -30,6 +31,7 @@ def live(*urls: str) -> Live:
 def add(servers: Live, *readings: Reading | None, at_s: float = 0.0) -> None:
     for history, each in zip(servers.histories, readings, strict=True):
         history.add(each) if each else history.miss(at_s)
+    servers.told()
 
 
 def apply(rows: list[Row], event: dict[str, Any], figure: str) -> list[Row]:
@@ -125,6 +127,64 @@ def test_replicas_are_added_up_and_shown_alone() -> None:
     assert {row["line"]: row["value"] for row in alone["figures"]["rates"] if row["kind"] == "line"}["rows"] == (
         pytest.approx(1)
     )
+
+
+def noted(made: list[str], name: str, make: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, which also notes each call."""
+
+    def call(*each: Any) -> Any:
+        made.append(name)
+        return make(*each)
+
+    return call
+
+
+def test_what_pages_share_is_made_once_for_each_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    for module, name in ((tables, "models"), (tables, "events"), (facts, "range_width"), (distribution, "points")):
+        make = getattr(module, name)
+        monkeypatch.setattr(module, name, noted(made, name, make))
+    servers = live("a:1")
+    add(servers, reading(0))
+    pages = [Stream(live=servers) for _ in range(3)]
+    hour = Stream(live=servers, span_s=3600.0)
+    for at_s in (1, 2):
+        add(servers, reading(at_s, *[2] * at_s))
+        made.clear()
+        shown = [page.event() for page in [*pages, hour]]
+        assert sorted(made) == ["events", "models", *["points"] * 2, *["range_width"] * 2]
+        assert [each["tables"] for each in shown] == [shown[0]["tables"]] * 4
+    assert shown[0]["end"] == 2000
+
+
+def of_rates(event: dict[str, Any], line: str) -> list[float]:
+    return [row["value"] for row in event["figures"]["rates"] if row.get("line") == line and row["value"] is not None]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_server_that_missed_readings_does_not_lower_the_sum(first: int) -> None:
+    """Both answer 100 rows/s; one is away for a minute, and its next reading covers all of it."""
+    servers = live("a:1", "b:1")
+    for at_s in range(63):
+        there = reading(at_s, *[4] * 25 * at_s)
+        answers = [there, None if 1 < at_s < 61 else there]
+        add(servers, *(answers if first == 0 else answers[::-1]), at_s=at_s)
+    event = Stream(live=servers).event()
+    assert of_rates(event, "rows") == [200.0] + [100.0] * 59 + [200.0] * 2
+    # Of the map every execution is one that was counted.
+    assert sum(row["executions"] for row in event["figures"]["batches"] if row["kind"] == "cell") == 2 * 25 * 62
+
+
+def test_the_distribution_of_several_servers_has_every_request_once() -> None:
+    """A server that was watched for a shorter time has no more requests than it answered."""
+    servers, name = live("a:1", "b:1"), "nv_inference_first_response_histogram_ms_bucket"
+    for at_s in range(4):
+        slow = metrics(**{f"{name}__le___100": 0, f"{name}__le___500": at_s, f"{name}__le___+Inf": at_s})
+        fast = metrics(**{f"{name}__le___100": at_s, f"{name}__le___500": at_s, f"{name}__le___+Inf": at_s})
+        add(servers, reading(at_s, metrics=slow), reading(at_s, metrics=fast) if at_s > 1 else None, at_s=at_s)
+    # 3 requests of the slow server, and the last one of the fast server.
+    shares = Stream(live=servers).event()["distribution"]
+    assert [(row["nines"], row["value"]) for row in shares] == [(pytest.approx(-math.log10(0.75)), 100.0)]
 
 
 def test_a_server_that_does_not_answer_is_said_and_its_line_has_a_gap() -> None:
