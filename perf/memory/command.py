@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -96,6 +97,7 @@ def _range(least: int, most: int | None) -> str:
 
 def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> dict[str, object]:
     """All figures in bytes."""
+    unbounded = Counter(model.unbounded(model.shapes(model.inputs(sizes[-1], dims))))
     return {
         "batches": [
             {
@@ -114,8 +116,8 @@ def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> di
         ],
         "session_held": model.held_after(sizes, dims),
         "session_held_most": model.most_after(sizes, dims),
-        "bounded": dict(sorted(model.bounded.items())),
-        "unchecked": dict(sorted(model.unchecked.items())),
+        "bounded": dict(sorted((Counter(model.bounded) - unbounded).items())),
+        "unchecked": dict(sorted((Counter(model.unchecked) + unbounded).items())),
         "exact": not model.bounded and not model.unchecked and len(model.orders) == 1,
         "note": limits.note(model, sizes[-1], dims),
     }

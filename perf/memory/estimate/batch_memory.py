@@ -8,7 +8,9 @@ from pathlib import Path
 from perf.memory import greedy
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
 from perf.memory.allocators.device import rounded
-from perf.memory.estimate.checked import bounded, unchecked
+from perf.memory.estimate.body import most_bytes
+from perf.memory.estimate.call import Call
+from perf.memory.estimate.checked import bounded, counts, is_bounded, unchecked
 from perf.memory.estimate.graph import Graph, Shape
 from perf.memory.estimate.ort_format import Value
 from perf.memory.estimate.planner import Plan, plan
@@ -53,7 +55,8 @@ class BatchMemory:
     `packed`: the height of an offset plan of the same tensors (greedy by size).
     `peak_node`: the operator and name of the node that runs at the peak of the first run.
     `live`: the tensors that are live then, the largest first.
-    `most`: the upper bounds; None if kernels are unknown. If figures are not exact, the others are the least.
+    `most`: the upper bounds; None if kernels or shapes in a body are unknown. If figures are not exact, the others are
+    the least.
     """
 
     batch: int
@@ -110,13 +113,22 @@ class Model:
 
     @property
     def bounded(self) -> dict[str, int]:
-        """The number of nodes by operator of whose memory only a bound is known."""
+        """The number of nodes by operator of whose memory only a bound is known, if their bodies have known shapes."""
         return bounded(self.graph)
 
     @property
     def unchecked(self) -> dict[str, int]:
         """The number of nodes by operator with unknown scratch memory; with any, all figures are lower estimates."""
         return unchecked(self.graph)
+
+    def unbounded(self, shapes: Shapes) -> dict[str, int]:
+        """The nodes of `bounded` without a bound for these shapes, as the shapes in their bodies depend on values."""
+        calls = (
+            Call(graph=self.graph, node=node, shapes=shapes.known, threads=self.threads, opset=self.graph.opset)
+            for node in self.graph.nodes
+            if is_bounded(node)
+        )
+        return counts(call.node for call in calls if most_bytes(call) is None)
 
     def inputs(self, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
         """The shapes of the inputs at one batch size; raises `Mistake` like `inputs_at`."""
@@ -125,7 +137,7 @@ class Model:
     def runs(self, inputs: Sequence[Mapping[str, Shape]], *, most: bool = False) -> list[Timeline]:
         """Simulated runs of one session, one per item of `inputs`; raises like `shapes`.
 
-        With `most` all kernels take the most of their bounds, else the least.
+        With `most` all kernels take the most of their bounds, else the least. Those of `unbounded` take the least.
         """
         session = self._session(self.graph, self.plan, most=most)
         return [session.run(self.shapes(shapes).known) for shapes in inputs]
@@ -166,7 +178,7 @@ class Model:
         return runs[-1].boundaries[-1].held + self.weights.bytes - self._in_arena
 
     def _most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
-        if self.unchecked:
+        if self.unchecked or any(self.unbounded(self.shapes(self.inputs(size, dims))) for size in sizes):
             return None
         if not self.bounded:
             return self._held_after(sizes, dims)
@@ -201,7 +213,7 @@ class Model:
 
     def _most(self, shapes: Shapes, exact: Boundary) -> Most | None:
         """The upper bounds. What a bound leaves open can make the arena take one region more."""
-        if self.unchecked:
+        if self.unchecked or self.unbounded(shapes):
             return None
         last = self._settled(shapes, most=True)[-1].boundaries[-1] if self.bounded else exact
         more = last.next_region if self.bounded else 0
