@@ -12,7 +12,8 @@ from rich.table import Table
 from export.repository import remedy, served_file
 from perf.memory import limits
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
-from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
+from perf.memory.batch_sizes import batches
+from perf.memory.estimate.batch_memory import BatchMemory, Model
 from triton_batching.options import MOST_ROWS, refuse_unused
 from triton_batching.terminal import Mistake, terminal
 
@@ -118,7 +119,7 @@ def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> di
         "session_held_most": model.most_after(sizes, dims),
         "bounded": dict(sorted((Counter(model.bounded) - unbounded).items())),
         "unchecked": dict(sorted((Counter(model.unchecked) + unbounded).items())),
-        "exact": not model.bounded and not model.unchecked and len(model.orders) == 1,
+        "exact": model.is_exact,
         "note": limits.note(model, sizes[-1], dims),
     }
 
