@@ -149,7 +149,7 @@ def test_two_inputs_of_one_shape_have_the_pattern_of_any_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "sizes"), [("1..32", [1, 2, 4, 8, 16, 32]), ("3..12", [3, 4, 8, 12]), ("7", [7]), ("1,3,24", [1, 3, 24])]
+    ("text", "sizes"), [("1..32", [1, 2, 4, 8, 16, 32]), ("3..12", [3, 4, 8, 12]), ("7", [7]), ("1,24,3", [1, 3, 24])]
 )
 def test_batch_sizes_are_read(text: str, sizes: list[int]) -> None:
     assert list(batches(text)) == sizes
