@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,14 +10,14 @@ from rich.progress import track
 from rich.table import Table
 
 from export.repository import remedy, served_file
-from perf.memory import limits
+from perf.memory import figures, limits
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
-from perf.memory.estimate.batch_memory import BatchMemory, Model, batches
+from perf.memory.batch_sizes import batches
+from perf.memory.estimate.batch_memory import BatchMemory, Model
 from triton_batching.options import MOST_ROWS, refuse_unused
 from triton_batching.terminal import Mistake, terminal
 
 STRATEGIES = {"power": NEXT_POWER_OF_TWO, "same": SAME_AS_REQUESTED}
-MIB = 2**20
 MAX_TENSORS = 5
 
 
@@ -78,7 +79,7 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> list[
     estimates = [model.at(size, dims) for size in track(sizes, description="planning", transient=True)]
     console = terminal()
     console.print(_table(estimates))
-    held = _range(model.held_after(sizes, dims), model.most_after(sizes, dims))
+    held = figures.span(model.held_after(sizes, dims), model.most_after(sizes, dims))
     console.print(f"One session that runs all of these sizes holds {held} MiB.")
     console.print(_peak(estimates[-1]))
     if note := limits.note(model, sizes[-1], dims):
@@ -86,16 +87,9 @@ def _print(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> list[
     return estimates
 
 
-def _range(least: int, most: int | None) -> str:
-    """A figure in MiB, with its upper bound if it is not exact."""
-    text = f"{least / MIB:,.2f}"
-    if most is None:
-        return f"{text} or more"
-    return text if most == least else f"{text} to {most / MIB:,.2f}"
-
-
 def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> dict[str, object]:
     """All figures in bytes."""
+    unbounded = Counter(model.unbounded(model.shapes(model.inputs(sizes[-1], dims))))
     return {
         "batches": [
             {
@@ -114,9 +108,9 @@ def _document(model: Model, sizes: Sequence[int], dims: Mapping[str, int]) -> di
         ],
         "session_held": model.held_after(sizes, dims),
         "session_held_most": model.most_after(sizes, dims),
-        "bounded": dict(sorted(model.bounded.items())),
-        "unchecked": dict(sorted(model.unchecked.items())),
-        "exact": not model.bounded and not model.unchecked and len(model.orders) == 1,
+        "bounded": dict(sorted((Counter(model.bounded) - unbounded).items())),
+        "unchecked": dict(sorted((Counter(model.unchecked) + unbounded).items())),
+        "exact": model.is_exact,
         "note": limits.note(model, sizes[-1], dims),
     }
 
@@ -139,28 +133,14 @@ def _table(estimates: Sequence[BatchMemory]) -> Table:
     for column in ("batch", "weights", "activations", "arena holds", "all", "lower bound", "offset plan", "would save"):
         table.add_column(column, justify="right")
     for memory in estimates:
-        most = memory.most
-        ranges = (
-            _range(memory.weights, most.weights if most else None),
-            _range(memory.activations_peak, most.activations_peak if most else None),
-            _range(memory.arena_held, most.arena_held if most else None),
-            _range(memory.held, memory.held_most),
-        )
-        plans = (f"{size / MIB:,.2f}" for size in (memory.lower_bound, memory.packed))
-        saved = 1 - memory.packed / memory.arena_held if memory.arena_held else 0
-        table.add_row(str(memory.batch), *ranges, *plans, f"{saved:.0%}" if _is_exact(memory) else "")
+        plans = map(figures.number, (memory.lower_bound, memory.packed))
+        table.add_row(str(memory.batch), *figures.spans(memory), *plans, figures.saved(memory))
     return table
-
-
-def _is_exact(memory: BatchMemory) -> bool:
-    return memory.held_most == memory.held
 
 
 def _peak(memory: BatchMemory) -> Table:
     title = f"At the peak of batch {memory.batch}, in {memory.peak_node}"
     table = Table("tensor", "MiB", "share", title=title, title_justify="left")
-    total = sum(live.bytes for live in memory.live)
-    for live in memory.live[:MAX_TENSORS]:
-        name = f"scratch for {live.tensor}" if live.scratch else live.tensor
-        table.add_row(name, f"{live.bytes / MIB:,.2f}", f"{live.bytes / total:.0%}")
+    for row in figures.peak(memory)[:MAX_TENSORS]:
+        table.add_row(*row)
     return table

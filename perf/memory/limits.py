@@ -1,5 +1,6 @@
 """What an estimate does not know, in words: unknown kernels, values, onnxruntime's version, the processor."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -26,12 +27,18 @@ def _sentences(model: Model, batch: int, dims: Mapping[str, int]) -> Iterator[st
     if model.unchecked:
         kernels = _listed(model.unchecked)
         yield f"The figures are lower estimates: the scratch memory of these kernels is unknown: {kernels}."
-    if model.bounded:
-        yield f"What these take depends on values, so the figures are the least and the most: {_listed(model.bounded)}."
-    if len(model.orders) > 1:
+    unbounded = model.unbounded(model.shapes(model.inputs(batch, dims)))
+    if unbounded:
+        inside = _listed(unbounded)
+        yield f"The figures are lower estimates: the shapes in the bodies of these depend on values: {inside}."
+    if bounded := Counter(model.bounded) - Counter(unbounded):
+        yield f"What these take depends on values, so the figures are the least and the most: {_listed(bounded)}."
+    if len(model.orders) > 1 or not model.all_orders:
+        count = len(model.orders)
+        kept = f"{count} orders" if count > 1 else "one order"
         yield (
             "onnxruntime runs these nodes in an order that differs from session to session; the figures are those of "
-            f"{len(model.orders)} orders."
+            f"{kept}, {'which are all' if model.all_orders else 'and others can take more or less'}."
         )
     if not onnxruntime.__version__.startswith(f"{VERSION}."):
         yield (

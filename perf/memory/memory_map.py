@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from perf.memory.figures import MIB, mib
 from perf.report.figure import COLOURS, GREY, HEIGHT, INK, PAPER, Chart, horizontal, hover, numbers, source
 
-MIB = 2**20
 # The part of a node's buffers that are live while the slider of the page is at another node.
 PALE = 0.35
 HOVER = ("buffer", "kind", "size", "live", "address")
@@ -72,11 +72,6 @@ def stacked(regions: Mapping[int, int]) -> dict[int, int]:
         drawn[address] = top
         top += regions[address]
     return drawn
-
-
-def mib(size: int) -> str:
-    """`3.12 MiB`; small sizes in KiB."""
-    return f"{size / MIB:,.2f} MiB" if size >= MIB / 100 else f"{size / 1024:,.2f} KiB"
 
 
 def _row(box: Box, drawn: Mapping[int, int], regions: Mapping[int, int]) -> dict[str, object]:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import altair as alt
 
-from perf.memory import greedy
+from perf.memory import figures, greedy
 from perf.memory.estimate.batch_memory import BatchMemory, Model
 from perf.memory.estimate.timeline import Lifetime, Timeline
-from perf.memory.memory_map import MIB, Box, memory_map, mib, slider_line
+from perf.memory.figures import MIB, mib
+from perf.memory.memory_map import Box, memory_map, slider_line
 from perf.report.figure import COLOURS, HEIGHT, Chart, Figure, hover, numbers, source
 from perf.report.page import render_sections
 from perf.report.section import Grid, Section, Slider
@@ -63,19 +64,22 @@ def write(
 
 def _verdict(drawn: Drawn, name: str, note: str) -> Section:
     memory, peak, first = drawn.memory, drawn.run.peak_node, sum(drawn.run.regions.values())
-    saved = 1 - memory.packed / memory.arena_held if memory.arena_held else 0.0
+    weights, activations, arena, held = figures.spans(memory, mib)
+    saved = figures.saved(memory)
+    less = f", {saved} less than the arena" if saved else ""
+    least = "" if saved else " They show the least that it takes."
     sentences = (
-        f"Weights take {mib(memory.weights)}, the arena for activations {mib(memory.arena_held)}. At its peak, in "
-        f"{memory.peak_node}, {mib(memory.activations_peak)} of it are in use. An offset plan would need "
-        f"{mib(memory.packed)}, {saved:.0%} less than the arena, and no allocator less than {mib(memory.lower_bound)}.",
-        f"The maps are of the first run, after which the arena holds {mib(first)}. With the memory pattern "
+        f"Weights take {weights}, the arena for activations {arena}. At its peak, in {memory.peak_node}, {activations} "
+        f"of it are in use. An offset plan would need {mib(memory.packed)}{less}, "
+        f"and no allocator less than {mib(memory.lower_bound)}.",
+        f"The maps are of the first run, after which the arena holds {mib(first)}.{least} With the memory pattern "
         "it grows once more in the second run. Move the slider, or click a buffer, to see which tensors are live at a "
         "node; the page begins at the peak.",
         note,
     )
     return Section(
         name="memory",
-        title=f"{name} at batch {memory.batch} holds {mib(memory.held)}",
+        title=f"{name} at batch {memory.batch} holds {held}",
         sentences=tuple(filter(None, sentences)),
         slider=Slider(label="Node", steps=tuple(_steps(drawn.run)), start=peak),
         figures=tuple(_figures(drawn)),
@@ -93,7 +97,7 @@ def _figures(drawn: Drawn) -> Iterator[Figure]:
     run, memory = drawn.run, drawn.memory
     nodes, peak = len(run.boundaries), run.peak_node
     in_arena = sum(life.bytes for life in run.weights)
-    figures: tuple[tuple[str, str, Chart, bool], ...] = (
+    drawings: tuple[tuple[str, str, Chart, bool], ...] = (
         (
             "arena",
             "Where onnxruntime's arena puts each buffer; grey is held and not in use",
@@ -109,7 +113,7 @@ def _figures(drawn: Drawn) -> Iterator[Figure]:
         ("live", f"The tensors that are live at the node, the {BARS} largest", _live(drawn), False),
         ("use", "Memory of the arena after each node", _use(run), False),
     )
-    for name, caption, chart, wide in figures:
+    for name, caption, chart, wide in drawings:
         yield Figure(name=name, caption=caption, chart=chart, wide=wide, at=peak)
 
 
@@ -159,46 +163,30 @@ def _use(run: Timeline) -> Chart:
 
 
 def _peak(memory: BatchMemory) -> Section:
-    total = sum(live.bytes for live in memory.live) or 1
-    rows = (
-        (
-            f"scratch for {live.tensor}" if live.scratch else live.tensor,
-            f"{live.bytes / MIB:,.2f}",
-            f"{100 * live.bytes / total:.0f}",
-        )
-        for live in memory.live
-    )
     return Section(
         name="peak",
         title=f"Tensors at the peak of batch {memory.batch}, in {memory.peak_node}",
-        grids=(Grid(titles=("tensor", "MiB", "share\n%"), rows=tuple(rows)),),
+        grids=(Grid(titles=("tensor", "MiB", "share"), rows=tuple(figures.peak(memory))),),
     )
 
 
 def _sizes(estimates: Sequence[BatchMemory]) -> Section:
     titles = ("batch", "weights", "activations", "arena\nholds", "all", "lower\nbound", "offset\nplan")
     rows = (
-        (
-            str(each.batch),
-            *(
-                f"{size / MIB:,.2f}"
-                for size in (
-                    *(each.weights, each.activations_peak, each.arena_held, each.held),
-                    *(each.lower_bound, each.packed),
-                )
-            ),
-        )
+        (str(each.batch), *figures.spans(each), *map(figures.number, (each.lower_bound, each.packed)))
         for each in estimates
     )
+    exact = all(map(figures.is_exact, estimates))
     return Section(
         name="sizes",
         title="All batch sizes, in MiB",
-        sentences=("An estimate, without an interval: the planner's rules are followed to the byte.",),
+        sentences=("An estimate, without an interval: the planner's rules are followed to the byte.",) if exact else (),
         grids=(Grid(titles=titles, rows=tuple(rows)),),
     )
 
 
 def _box(life: Lifetime, address: int | None, outputs: frozenset[str], kind: str = "") -> Box:
     kind = kind or (SCRATCH if life.scratch else OUTPUT if life.tensor in outputs else ACTIVATION)
-    name = f"scratch for {life.tensor}" if life.scratch else life.tensor
-    return Box(name=name, kind=kind, first=life.first, last=life.last, address=address or 0, bytes=life.bytes)
+    return Box(
+        name=figures.label(life), kind=kind, first=life.first, last=life.last, address=address or 0, bytes=life.bytes
+    )

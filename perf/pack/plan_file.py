@@ -155,7 +155,13 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
     estimate = MemoryModel.of(file)
     sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
     memories = [estimate.at(size, {}) for size in sizes]
-    held_bytes = [float(memory.held if memory.held_most is None else memory.held_most) for memory in memories]
+    most = [memory.held_most for memory in memories]
+    if None in most:
+        raise Mistake(
+            f"has no weights_mib, and the memory of {file} has no upper bound. python -m perf.memory {name} says why. "
+            "Measure it and give weights_mib and activation_mib."
+        )
+    held_bytes = (float(held) for held in most if held is not None)
     return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(held_bytes, max)))
 
 

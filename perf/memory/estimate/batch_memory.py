@@ -8,8 +8,12 @@ from pathlib import Path
 from perf.memory import greedy
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcRules
 from perf.memory.allocators.device import rounded
-from perf.memory.estimate.checked import bounded, unchecked
+from perf.memory.estimate.body import most_bytes
+from perf.memory.estimate.bound import Most, largest
+from perf.memory.estimate.call import Call
+from perf.memory.estimate.checked import bounded, counts, is_bounded, unchecked
 from perf.memory.estimate.graph import Graph, Shape
+from perf.memory.estimate.orders import Orders, orders
 from perf.memory.estimate.ort_format import Value
 from perf.memory.estimate.planner import Plan, plan
 from perf.memory.estimate.shapes import Shapes, infer, inputs_at
@@ -34,15 +38,6 @@ class LiveTensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Most:
-    """The most bytes that three figures of a `BatchMemory` can be; equal to them if they are exact."""
-
-    weights: int
-    activations_peak: int
-    arena_held: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class BatchMemory:
     """Bytes at batch size `batch`, in a fresh session whose arena has stopped growing.
 
@@ -53,7 +48,8 @@ class BatchMemory:
     `packed`: the height of an offset plan of the same tensors (greedy by size).
     `peak_node`: the operator and name of the node that runs at the peak of the first run.
     `live`: the tensors that are live then, the largest first.
-    `most`: the upper bounds; None if kernels are unknown. If figures are not exact, the others are the least.
+    `most`: the upper bounds; None if kernels, shapes in a body or some orders of the nodes are unknown. If figures are
+    not exact, the others are the least.
     """
 
     batch: int
@@ -105,18 +101,41 @@ class Model:
     @cached_property
     def orders(self) -> tuple["Model", ...]:
         """This model in several orders of execution, if its order differs from session to session; itself first."""
-        others = (replace(self, graph=graph, plan=plan(graph)) for graph in self.graph.orders()[1:])
+        others = (replace(self, graph=graph, plan=plan(graph)) for graph in self._orders.graphs[1:])
         return (self, *others)
 
     @property
+    def all_orders(self) -> bool:
+        """Whether a session has one of `orders`; else these are some of many, and there is no upper bound."""
+        return self._orders.complete
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether all figures are exact."""
+        return self.all_orders and len(self.orders) == 1 and not self.bounded and not self.unchecked
+
+    @cached_property
+    def _orders(self) -> Orders:
+        return orders(self.graph)
+
+    @property
     def bounded(self) -> dict[str, int]:
-        """The number of nodes by operator of whose memory only a bound is known."""
+        """The number of nodes by operator of whose memory only a bound is known, if their bodies have known shapes."""
         return bounded(self.graph)
 
     @property
     def unchecked(self) -> dict[str, int]:
         """The number of nodes by operator with unknown scratch memory; with any, all figures are lower estimates."""
         return unchecked(self.graph)
+
+    def unbounded(self, shapes: Shapes) -> dict[str, int]:
+        """The nodes of `bounded` without a bound for these shapes, as the shapes in their bodies depend on values."""
+        calls = (
+            Call(graph=self.graph, node=node, shapes=shapes.known, threads=self.threads, opset=self.graph.opset)
+            for node in self.graph.nodes
+            if is_bounded(node)
+        )
+        return counts(call.node for call in calls if most_bytes(call) is None)
 
     def inputs(self, batch: int, dims: Mapping[str, int]) -> dict[str, Shape]:
         """The shapes of the inputs at one batch size; raises `Mistake` like `inputs_at`."""
@@ -125,7 +144,7 @@ class Model:
     def runs(self, inputs: Sequence[Mapping[str, Shape]], *, most: bool = False) -> list[Timeline]:
         """Simulated runs of one session, one per item of `inputs`; raises like `shapes`.
 
-        With `most` all kernels take the most of their bounds, else the least.
+        With `most` all kernels take the most of their bounds, else the least. Those of `unbounded` take the least.
         """
         session = self._session(self.graph, self.plan, most=most)
         return [session.run(self.shapes(shapes).known) for shapes in inputs]
@@ -140,25 +159,19 @@ class Model:
     def most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
         """The most bytes of `held_after`; None if unknown."""
         most = [order._most_after(sizes, dims) for order in self.orders]
-        return None if None in most else max(size for size in most if size is not None)
+        return None if None in most or not self.all_orders else max(size for size in most if size is not None)
 
     def at(self, batch: int, dims: Mapping[str, int]) -> BatchMemory:
         """The memory at one batch size; raises like `inputs` and `shapes`."""
         shapes = self.shapes(self.inputs(batch, dims))
         first, *others = (order._at(batch, shapes) for order in self.orders)
         every = [first, *others]
-        mosts = [memory.most for memory in every if memory.most]
         return replace(
             first,
             activations_peak=min(memory.activations_peak for memory in every),
             arena_held=min(memory.arena_held for memory in every),
             lower_bound=min(memory.lower_bound for memory in every),
-            most=first.most
-            and Most(
-                weights=first.most.weights,
-                activations_peak=max(most.activations_peak for most in mosts),
-                arena_held=max(most.arena_held for most in mosts),
-            ),
+            most=largest([memory.most for memory in every]) if self.all_orders else None,
         )
 
     def _held_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int:
@@ -166,7 +179,7 @@ class Model:
         return runs[-1].boundaries[-1].held + self.weights.bytes - self._in_arena
 
     def _most_after(self, sizes: Sequence[int], dims: Mapping[str, int]) -> int | None:
-        if self.unchecked:
+        if self.unchecked or any(self.unbounded(self.shapes(self.inputs(size, dims))) for size in sizes):
             return None
         if not self.bounded:
             return self._held_after(sizes, dims)
@@ -201,7 +214,7 @@ class Model:
 
     def _most(self, shapes: Shapes, exact: Boundary) -> Most | None:
         """The upper bounds. What a bound leaves open can make the arena take one region more."""
-        if self.unchecked:
+        if self.unchecked or self.unbounded(shapes):
             return None
         last = self._settled(shapes, most=True)[-1].boundaries[-1] if self.bounded else exact
         more = last.next_region if self.bounded else 0
@@ -272,16 +285,3 @@ class Model:
         """The tensor that was last written to the buffer up to node `last`."""
         written = [name for node in self.graph.nodes[: last + 1] for name in node.output if name]
         return next(name for name in reversed(written) if self.plan.buffers[name] == buffer.tensor)
-
-
-def batches(text: str) -> Sequence[int]:
-    """The batch sizes in a text: `1..32` (both ends and the powers of two between) or `1,3,24`; raises `ValueError`."""
-    first, dots, last = text.partition("..")
-    if not dots:
-        sizes = [int(size) for size in text.split(",")]
-    else:
-        low, high = int(first), int(last)
-        sizes = sorted({size for size in (2**power for power in range(high.bit_length())) if size >= low} | {low, high})
-    if min(sizes) < 1 or (dots and int(first) > int(last)):
-        raise ValueError(text)
-    return sizes

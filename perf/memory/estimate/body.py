@@ -29,16 +29,19 @@ SLACK = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """One run of a body: the most bytes in use without weights, and the shape of each of its outputs."""
+    """One run of a body: the most bytes in use without weights, and the shape of each of its outputs.
 
-    peak: int
+    `peak` is None if the body has an If, Loop or Scan with a body whose shapes depend on values.
+    """
+
+    peak: int | None
     outputs: tuple[Shape, ...]
     bytes: tuple[int, ...]
 
 
 def steps(call: Call) -> list[Step]:
     """The outputs, and a scratch for all that the bodies take, 0 bytes at least."""
-    most = _most(call)
+    most = most_bytes(call)
     return [*call.outputs(), *([Scratch(bytes=0, most=most)] if most else [])]
 
 
@@ -62,15 +65,19 @@ def ran_once(call: Call, body: onnx.GraphProto) -> Body | None:
     return None if model is None else _ran(model.SerializeToString(), call.threads)
 
 
-def _most(call: Call) -> int:
+def most_bytes(call: Call) -> int | None:
+    """The most that the bodies of a node take; None if shapes in one of them depend on values."""
     ran = [ran_once(call, body) for body in subgraphs(call.node)]
-    known = [body for body in ran if body]
-    if call.node.op_type == "If" or not known:
-        return SLACK * max((body.peak for body in known), default=0)
+    known = [(body, body.peak) for body in ran if body and body.peak is not None]
+    if len(known) < len(ran):
+        return None
+    if call.node.op_type == "If":
+        return SLACK * max(peak for _, peak in known)
+    ((body, peak),) = known
     made = sum(call.graph.nbytes(name, call.shapes[name]) + STEP_BYTES for name in call.node.output if name)
     # The outputs of one run are the inputs of the next, and a Loop joins the copies of what it collects at its end.
-    kept = sum(rounded(size, STEP_BYTES) for size in known[0].bytes)
-    return SLACK * (known[0].peak + kept + made * (1 + _copies(call)) + LOOP_INPUTS * STEP_BYTES)
+    kept = sum(rounded(size, STEP_BYTES) for size in body.bytes)
+    return SLACK * (peak + kept + made * (1 + _copies(call)) + LOOP_INPUTS * STEP_BYTES)
 
 
 def _copies(call: Call) -> int:
@@ -155,15 +162,15 @@ def _ran(model: bytes, threads: int) -> Body | None:
         try:
             estimate = Model.of(path, level="disabled", threads=threads)
             inputs = estimate.inputs(1, {})
-            shapes = estimate.shapes(inputs).known
+            found = estimate.shapes(inputs)
             (run,) = estimate.runs([inputs], most=True)
         except (Failure, Mistake):
             return None
-    graph = estimate.graph
+    graph, shapes = estimate.graph, found.known
     outputs = tuple(shapes[name] for name in graph.outputs)
     in_arena = sum(kept.bytes for kept in estimate.weights.arena)
     peak = max((boundary.peak for boundary in run.boundaries), default=in_arena)
     sizes = tuple(
         prod(shape) * (graph.element_bytes(name) or 0) for name, shape in zip(graph.outputs, outputs, strict=True)
     )
-    return Body(peak=peak - in_arena, outputs=outputs, bytes=sizes)
+    return Body(peak=None if estimate.unbounded(found) else peak - in_arena, outputs=outputs, bytes=sizes)

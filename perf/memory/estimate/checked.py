@@ -71,12 +71,12 @@ PARTLY = {"BatchNormalization": "training_mode", "Resize": "antialias"}
 
 def unchecked(graph: Graph) -> dict[str, int]:
     """The number of nodes by operator whose kernels may take scratch memory that is not simulated."""
-    return _counts(node for node in graph.nodes if not is_known(node) and not is_bounded(node))
+    return counts(node for node in graph.nodes if not is_known(node) and not is_bounded(node))
 
 
 def bounded(graph: Graph) -> dict[str, int]:
     """The number of nodes by operator of whose memory only a bound is known."""
-    return _counts(node for node in graph.nodes if is_bounded(node))
+    return counts(node for node in graph.nodes if is_bounded(node))
 
 
 def is_bounded(node: onnx.NodeProto) -> bool:
@@ -85,7 +85,8 @@ def is_bounded(node: onnx.NodeProto) -> bool:
     return node.op_type in FLOW and all(is_known(inside) or is_bounded(inside) for inside in inner)
 
 
-def _counts(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+def counts(nodes: Iterable[onnx.NodeProto]) -> dict[str, int]:
+    """The number of nodes by operator."""
     return dict(Counter(node.op_type for node in nodes))
 
 

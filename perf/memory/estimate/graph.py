@@ -1,8 +1,7 @@
 """A model as onnxruntime executes it: the nodes in order of execution, and the type and shape of every tensor."""
 
-import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
@@ -15,9 +14,6 @@ from perf.memory.estimate.ort_format import Value
 # `sizeof(std::string)` of libstdc++; the characters of a long string are outside the arena.
 STRING_BYTES = 32
 ONNX_DOMAINS = ("", "ai.onnx")
-REORDERED = ("com.microsoft.nchwc", "ReorderOutput")
-# Permutations of these nodes that are tried, and the most different orders of execution that are kept.
-TRIED_ORDERS, MOST_ORDERS = 16, 6
 HALF_BYTE_TYPES = {onnx.TensorProto.INT4, onnx.TensorProto.UINT4}
 
 Shape = tuple[int, ...]
@@ -50,30 +46,13 @@ class Graph:
         return cls(
             name=str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path),
             model=optimised.model,
-            nodes=tuple(_executed(loaded)),
+            nodes=tuple(executed(loaded)),
             loaded=tuple(loaded),
             values=layout.values,
             inputs=tuple(value.name for value in graph.input if value.name not in weights),
             outputs=tuple(value.name for value in graph.output),
             weights=weights,
         )
-
-    def orders(self) -> list["Graph"]:
-        """This graph, and others in orders of execution that another session may have.
-
-        onnxruntime numbers the nodes that end a blocked layout as they come out of a hash table of addresses
-        (`NchwcTransformerImpl::Finalize`), so each session may have another order. Some of them are tried.
-        """
-        places = [at for at, node in enumerate(self.loaded) if (node.domain, node.op_type) == REORDERED]
-        found = {tuple(map(first_output, self.nodes)): self}
-        for seed in range(TRIED_ORDERS if len(places) > 1 else 0):
-            chosen = places[::-1] if seed == 0 else random.Random(seed).sample(places, k=len(places))
-            loaded = list(self.loaded)
-            for place, source in zip(places, chosen, strict=True):
-                loaded[place] = self.loaded[source]
-            nodes = tuple(_executed(loaded))
-            found.setdefault(tuple(map(first_output, nodes)), replace(self, loaded=tuple(loaded), nodes=nodes))
-        return list(found.values())[:MOST_ORDERS]
 
     @property
     def opset(self) -> int:
@@ -131,7 +110,7 @@ def outer_names(graph: onnx.GraphProto) -> list[str]:
     return [name for name in taken if name and name not in own]
 
 
-def _executed(nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+def executed(nodes: list[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """The nodes, sorted by index, in onnxruntime's order of execution (`GraphViewer`, `Graph::ReverseDFSFrom`).
 
     The order is depth first from the nodes whose outputs no node reads, the highest index first. A node comes after all

@@ -62,9 +62,10 @@ def check(seed: int) -> Outcome:
             for one in mismatches(least, measured)
         ]
         return Outcome(seed=seed, verdict="exact", wrong="; ".join(wrong[:3]))
-    verdict = "at least" if model.unchecked else "between"
+    is_open = bool(model.unchecked) or any(model.unbounded(model.shapes(each)) for each in shapes)
+    verdict = "at least" if is_open else "between"
     low = replace(least[-1], peak=least[-1].least_peak)
-    high = None if model.unchecked else replace(most[-1], peak=most[-1].most_peak)
+    high = None if is_open else replace(most[-1], peak=most[-1].most_peak)
     return Outcome(seed=seed, verdict=verdict, wrong=_outside(low, measured[-1], high))
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import altair as alt
 
-from perf.memory.memory_map import MIB, Box, memory_map, mib
+from perf.memory.figures import MIB, mib
+from perf.memory.memory_map import Box, memory_map
 from perf.report.figure import COLOURS, GREY, HEIGHT, Chart, Figure, Palette, hover, lit, numbers, source
 from perf.report.page import Legend, render_sections
 from perf.report.section import Section

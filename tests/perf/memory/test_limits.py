@@ -89,6 +89,77 @@ def test_the_constants_of_both_branches_are_in_the_bound(tmp_path: Path, capsys:
     )
 
 
+def _sliced(net: Builder, source: str) -> onnx.GraphProto:
+    """A body that takes as many columns of `source` as the values of x say, and returns a number."""
+    end = net.node("Cast", net.node("Reshape", net.node("ReduceMax", "x", keepdims=0), net.numbers(1)), to=INT64)
+    nodes = [
+        helper.make_node("Slice", [source, net.numbers(0), end, net.numbers(-1)], ["part"]),
+        helper.make_node("Mul", ["part", "part"], ["square"]),
+        helper.make_node("ReduceMax", ["square"], ["top"], keepdims=0),
+    ]
+    inputs = [] if source == "x" else [helper.make_tensor_value_info(source, FLOAT, None)]
+    return helper.make_graph(nodes, "sliced", inputs, [helper.make_tensor_value_info("top", FLOAT, None)])
+
+
+def unknown_branch(folder: Path) -> Path:
+    """A model with a branch whose memory depends on values."""
+    net = Builder()
+    condition = net.node("Greater", net.node("ReduceMax", "x", keepdims=0), net.constant(np.float32(0)))
+    other = helper.make_node("Constant", [], ["e"], value=numpy_helper.from_array(np.zeros((), np.float32)))
+    made = net.node(
+        "If",
+        condition,
+        then_branch=_sliced(net, "x"),
+        else_branch=helper.make_graph([other], "else", [], [helper.make_tensor_value_info("e", FLOAT, None)]),
+    )
+    return saved(folder, net, made, (1_000_000,))
+
+
+def unknown_body(folder: Path) -> Path:
+    """A Scan over the rows whose body takes memory by their values."""
+    net = Builder()
+    return saved(folder, net, net.node("Scan", "x", body=_sliced(net, "v"), num_scan_inputs=1), (1_000_000,))
+
+
+def unknown_in_a_branch(folder: Path) -> Path:
+    """A branch of known shapes with a Scan in it whose body takes memory by values."""
+    net = Builder()
+    condition = net.node("Greater", net.node("ReduceMax", "x", keepdims=0), net.constant(np.float32(0)))
+    value = helper.make_tensor_value_info
+    scan = helper.make_node("Scan", ["x"], ["t"], body=_sliced(net, "v"), num_scan_inputs=1)
+    other = helper.make_node("ReduceMax", ["x"], ["e"], axes=[1], keepdims=0)
+    made = net.node(
+        "If",
+        condition,
+        then_branch=helper.make_graph([scan], "then", [], [value("t", FLOAT, None)]),
+        else_branch=helper.make_graph([other], "else", [], [value("e", FLOAT, None)]),
+    )
+    return saved(folder, net, made, (1_000_000,))
+
+
+@pytest.mark.parametrize(
+    ("make", "operator"), [(unknown_branch, "If"), (unknown_body, "Scan"), (unknown_in_a_branch, "If")]
+)
+def test_a_body_whose_shapes_depend_on_values_has_no_upper_bound(
+    make: Callable[[Path], Path], operator: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = make(tmp_path)
+    model = Model.of(path)
+    memory = model.at(1, {})
+    (run,) = measure(path, [{"x": np.full((1, 1_000_000), 1_000_000, np.float32)}])
+    assert run[-1].peak >= 8_000_000
+    assert memory.arena_held <= run[-1].held
+    assert memory.most is None
+    assert model.most_after([1], {}) is None
+    assert main([str(path), "--batch", "1", "--format", "json", "--level", "basic"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["exact"], told["bounded"], told["unchecked"]) == (False, {}, {operator: 1})
+    assert (told["batches"][0]["most"], told["session_held_most"]) == (None, None)
+    assert told["note"] == (
+        f"The figures are lower estimates: the shapes in the bodies of these depend on values: 1 {operator}."
+    )
+
+
 def _loop(net: Builder, body: list[onnx.NodeProto], count: str, source: str = "x") -> str:
     value = helper.make_tensor_value_info
     graph = helper.make_graph(

@@ -1,5 +1,6 @@
 """Graphs whose nodes onnxruntime runs in an order that differs from session to session."""
 
+from itertools import permutations
 from pathlib import Path
 
 import onnx
@@ -7,6 +8,7 @@ import pytest
 
 from perf.memory import limits
 from perf.memory.estimate.batch_memory import Model
+from perf.memory.estimate.graph import executed, first_output
 from perf.studies.memory_estimate.check import mismatches
 from perf.studies.memory_estimate.measured import feeds_of, measure
 from perf.studies.memory_estimate.zoo import Builder
@@ -47,6 +49,43 @@ def test_every_session_has_one_of_the_orders_to_the_byte(path: Path) -> None:
         assert any(not list(mismatches(boundaries, measured)) for boundaries in estimated)
         peak = measured[-1].peak - sum(kept.bytes for kept in model.weights.arena)
         assert memory.activations_peak <= peak <= memory.most.activations_peak
+
+
+def saved(folder: Path, units: int) -> Model:
+    onnx.save(shuffled_units(units), folder / "units.onnx")
+    return Model.of(folder / "units.onnx", level="all")
+
+
+def test_all_orders_of_few_nodes_are_found(tmp_path: Path) -> None:
+    model = saved(tmp_path, 2)
+    loaded = model.graph.loaded
+    places = [at for at, node in enumerate(loaded) if node.op_type == "ReorderOutput"]
+    assert len(places) == 4
+    every = set()
+    for chosen in permutations(places):
+        moved = dict(zip(places, chosen, strict=True))
+        every.add(tuple(map(first_output, executed([loaded[moved.get(at, at)] for at in range(len(loaded))]))))
+    assert sorted(tuple(map(first_output, order.graph.nodes)) for order in model.orders) == sorted(every)
+    assert model.all_orders
+
+
+def test_the_bounds_are_those_of_all_orders(tmp_path: Path) -> None:
+    """Each unit runs one of its two branches first."""
+    model = saved(tmp_path, 3)
+    assert (len(model.orders), model.all_orders) == (2**3, True)
+    most = model.at(8, {}).most
+    assert most is not None
+    peaks = [order.runs([{"x": (8, 3, 64, 64)}])[0].boundaries[-1].peak for order in model.orders]
+    assert most.activations_peak == max(peaks) - sum(kept.bytes for kept in model.weights.arena)
+    assert "those of 8 orders, which are all" in limits.note(model, 1, {})
+
+
+def test_some_of_many_orders_give_no_upper_bound(tmp_path: Path) -> None:
+    model = saved(tmp_path, 5)
+    assert len(model.orders) > 1
+    assert (model.all_orders, model.is_exact) == (False, False)
+    assert (model.at(1, {}).most, model.most_after([1], {})) == (None, None)
+    assert f"those of {len(model.orders)} orders, and others can take more or less" in limits.note(model, 1, {})
 
 
 def test_the_orders_are_named(path: Path) -> None:

@@ -8,8 +8,11 @@ from charts import rows
 from perf.memory import page
 from perf.memory.__main__ import main
 from perf.memory.estimate.batch_memory import Model
-from perf.memory.memory_map import MIB, Box, memory_map, stacked
+from perf.memory.figures import MIB
+from perf.memory.memory_map import Box, memory_map, stacked
 from perf.report.figure import Figure
+from tests.perf.memory.test_limits import unknown_branch
+from tests.perf.memory.test_orders import saved
 from tests.perf.memory.test_program import chain
 
 
@@ -66,6 +69,37 @@ def test_regions_are_stacked_without_gaps() -> None:
     chart = memory_map([box], {0: 100, 1000: 2 * MIB}, 6, title="nodes", bound_bytes=MIB)
     (row,) = [row for row in rows(Figure(name="m", caption="", chart=chart), "rect") if "buffer" in row]
     assert (row["x"], row["x2"], row["y"], row["y2"]) == (2, 5, 110 / MIB, (110 + MIB) / MIB)
+
+
+def text_of(path: Path, *arguments: str) -> str:
+    """The page of a model, as the program writes it."""
+    page_path = path.with_suffix(".html")
+    assert main([str(path), *arguments, "--html", str(page_path)]) == 0
+    return page_path.read_text()
+
+
+def test_the_page_says_what_is_no_exact_figure(tmp_path: Path) -> None:
+    without = "without an interval"
+    exact = text_of(Path(chain(tmp_path, "a", "y")), "--level", "disabled", "--batch", "1")
+    assert without in exact
+    assert "or more" not in exact
+    lower = text_of(unknown_branch(tmp_path), "--batch", "1")
+    assert "at batch 1 holds 1.00 MiB or more" in lower
+    assert "They show the least that it takes." in lower
+    assert without not in lower
+    model = saved(tmp_path, 1)
+    between = text_of(tmp_path / "units.onnx", "--no-pattern", "--batch", "8")
+    memory = model.at(8, {})
+    assert memory.most is not None
+    assert memory.most.activations_peak > memory.activations_peak
+    shown = f"{memory.activations_peak / MIB:,.2f} to {memory.most.activations_peak / MIB:,.2f}"
+    assert shown.replace(" to ", " MiB to ") + " MiB of it are in use" in between
+    assert f">{shown}<" in between
+
+
+def test_the_page_is_of_the_largest_batch(tmp_path: Path) -> None:
+    path = Path(chain(tmp_path, "a", "y"))
+    assert "at batch 4 holds" in text_of(path, "--level", "disabled", "--batch", "4,1")
 
 
 def test_the_program_writes_a_page_and_refuses_one_beside_json(

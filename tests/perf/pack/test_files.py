@@ -30,6 +30,7 @@ from perf.tune.tuned_file import WriteError
 from serve.cluster.plan_file import read as read_cluster_plan
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters
+from tests.perf.memory.test_limits import unknown_branch
 from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
@@ -117,6 +118,16 @@ def test_memory_of_an_onnx_model_is_estimated(tmp_path: Path, ranker: Path) -> N
     (model,) = plan_file.read(plan_path(tmp_path, text)).models
     estimate = MemoryModel.of(ranker)
     assert [model.memory.at(rows) for rows in (1, 8)] == [estimate.at(rows, {}).held for rows in (1, 8)]
+
+
+def test_memory_without_an_upper_bound_must_be_given(tmp_path: Path) -> None:
+    folder = tmp_path / "sliced"
+    (folder / "1").mkdir(parents=True)
+    unknown_branch(folder / "1").rename(folder / "1" / "model.onnx")
+    (folder / "config.pbtxt").write_text('name: "sliced"\nbackend: "onnxruntime"\nmax_batch_size: 8\n')
+    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "sliced")
+    with pytest.raises(Mistake, match=r"has no upper bound.*Measure it and give weights_mib"):
+        plan_file.read(plan_path(tmp_path, text), repository=tmp_path)
 
 
 def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
