@@ -16,12 +16,13 @@ from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
+from shown_page import CUT, REACHABLE, script, wait
 
 from clients import Model
 from serve.launcher import Server, Settings, launch
 from serve.server_flags import LATENCIES
 from tests.perf.report import test_browser as pages
-from tests.perf.report.test_browser import AXE, CUT, REACHABLE, WIDTHS, script, wait
+from tests.perf.report.test_browser import AXE, WIDTHS
 
 MODEL = "simulated_accelerator"
 ROOT = Path(__file__).parents[3]

@@ -2,11 +2,11 @@
 
 import pytest
 from selenium import webdriver
+from shown_page import wait
 from watching import reading
 
 from perf.watch import web
 from tests.perf.report import test_browser as pages
-from tests.perf.report.test_browser import wait
 from tests.perf.watch.test_stream import add, live
 
 pytestmark = pages.pytestmark
