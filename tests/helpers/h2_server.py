@@ -89,7 +89,7 @@ class Peer:
         if method == "ServerMetadata":
             self.answer(stream, pb.ServerMetadataResponse(version=self.server.version).SerializeToString())
         elif method == "ModelConfig":
-            self.answer(stream, pb.ModelConfigResponse(config=CONFIG).SerializeToString())
+            self.answer(stream, pb.ModelConfigResponse(config=self.server.config).SerializeToString())
         else:
             self.server.count(1)
             self.server.on_infer(self, stream, body)
@@ -116,6 +116,7 @@ class H2Server:
         self.on_data: Callable[[Peer, int], None] | None = None
         self.settings: dict[SettingCodes | int, int] = {}
         self.version, self.infers, self.holds_windows = "2.51.0", 0, False
+        self.config = CONFIG
         self._counting = threading.Lock()
         self.peers: list[Peer] = []
         self.tls: ssl.SSLContext | None = None
