@@ -12,7 +12,16 @@ import pytest
 from h2_server import HEAD, H2Server, Peer, h2_server
 from processes import wait_until
 
-from clients import AsyncModel, ClientError, Model, NotReadyError, RejectedError, ServerFailureError
+from clients import (
+    AsyncModel,
+    ClientError,
+    ClosedError,
+    Model,
+    NotReadyError,
+    RejectedError,
+    ServerFailureError,
+    cancelling,
+)
 from clients import protocol as pb
 from clients.messages import WINDOW
 
@@ -265,3 +274,29 @@ def flooding(
             peer.flush()
 
     return lambda peer, stream, _: threading.Thread(target=send, args=(peer, stream), daemon=True).start()
+
+
+@pytest.mark.parametrize("version", ["2.51.0", "2.59.0"])
+@pytest.mark.parametrize("came", [1, 2])
+def test_closing_the_model_between_two_answers_ends_the_stream(
+    server: H2Server, version: str, came: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second answer may have come by then, or not."""
+    server.version = version
+    monkeypatch.setattr(cancelling, "CLOSE_S", 0.1)  # the last answer never comes
+
+    def answer(peer: Peer, stream: int, _: bytes) -> None:
+        with peer.lock:
+            peer.h2.send_headers(stream, HEAD)
+            peer.h2.send_data(stream, message(1) * came)
+            peer.flush()
+
+    async def scenario() -> None:
+        async with AsyncModel("m", url=server.url, transport="grpc") as model:
+            stream = model.stream(ONE)
+            assert (await anext(stream)).item() == 1
+        with pytest.raises(ClosedError):
+            await asyncio.wait_for(anext(stream), LIMIT_S)
+
+    server.on_infer = answer
+    asyncio.run(scenario())
