@@ -120,24 +120,20 @@ class Replicas:
 
     @contextlib.contextmanager
     def streaming(self, url: str) -> Iterator[None]:
-        """Keep the connection to a replica while it streams; one that breaks off gets no more requests for now.
-
-        One whose answers take longer than the caller's time is looked at. A model that is not ready after its first
-        answer is another one, which the model calls.
-        """
+        """Keep the connection to a replica while it streams; one that breaks off gets no more requests for now."""
         replicas = [replica for replica in self._all if replica.url == url]  # none if it has just left DNS
         with self._lock:
             for replica in replicas:
                 replica.calls += 1
         try:
             yield
-        except TimedOutError:
+        except TimedOutError:  # it may hang, or answer longer than the caller waits
             for replica in replicas:
                 self._watch(replica)
             raise
         except ClientError as error:
             for replica in replicas:
-                if error.retryable or not isinstance(error, NotReadyError):
+                if error.retryable or not isinstance(error, NotReadyError):  # else a model that this one calls
                     self._leave_out(replica, error)
             raise
         finally:

@@ -19,8 +19,10 @@ from h2_server import HEAD, H2Server, Peer, h2_server, message
 from clients import (
     AsyncModel,
     ClosedError,
+    Hooks,
     Model,
     NotReadyError,
+    Response,
     ServerUnreachableError,
     TimedOutError,
     cancelling,
@@ -262,3 +264,20 @@ def test_the_time_of_a_look_is_taken_off_the_streams(watched: Watched, monkeypat
     monkeypatch.setattr("clients.steps.time", SimpleNamespace(monotonic=lambda: now[0]))
     step = run(watched.replicas.stream({"x": ONE}, Terms(timeout_s=5)), call)
     assert (step.timeout_s, step.left_s()) == (5, 3)
+
+
+def test_hooks_see_a_stream_that_was_left_as_answered(server: H2Server) -> None:
+    server.version, seen = "2.59.0", list[Response]()
+    server.on_infer = lambda peer, stream, _: begins(peer, stream, message(1))
+    hooks: Hooks = {"response": [seen.append]}
+
+    async def leave() -> None:
+        model = AsyncModel("m", url=server.url, transport="grpc", hooks=hooks)
+        async with model, contextlib.aclosing(model.stream(ONE)) as parts:
+            assert (await anext(parts)).item() == 1
+
+    model = Model("m", url=server.url, transport="grpc", hooks=hooks)
+    with model, contextlib.closing(model.stream(ONE)) as parts:
+        assert next(parts).item() == 1
+    asyncio.run(leave())
+    assert [response.error for response in seen] == [None, None]
