@@ -145,6 +145,8 @@ class Connection(Channel):
 
     def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
         """The answers to one request, as they come (see async_streams.py); raises a `ClientError`."""
+        if self._closed:
+            raise asyncio.CancelledError
         if self._streams is None:
             from .async_streams import Streams
 

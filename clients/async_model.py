@@ -206,7 +206,7 @@ class AsyncModel:
         return AsyncSequence(self, sequence_id)
 
     async def _stream(self, step: Step) -> AsyncGenerator[Any, None]:
-        if self._connection is None:
+        if self._connection is None or self._closing:
             raise ClosedError(closed_message(self._name))
         connection = streaming_async(self._connection)
         with self._hooks.around(step):

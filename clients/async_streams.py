@@ -32,16 +32,20 @@ class Streamed(Waited):
 
     async def news(self, left: float | None) -> None:
         """Wait for a message or for the end; raises `TimeoutError` after `left` seconds."""
+        if self.answer.cancelled():  # the model was closed between two answers
+            raise asyncio.CancelledError
         if self.messages or self.is_over:
             return
         self.widen()
-        if self.answer.done() and not self.answer.cancelled():
+        if self.answer.done():
             self.answer = self.line.loop.create_future()
         async with asyncio.timeout(left):
             await self.answer
 
     def let_go(self) -> None:
-        """End the caller, and take no more of the answers."""
+        """End the caller, now or when it asks for the next answer, and take no more of the answers."""
+        if self.answer.done():
+            self.answer = self.line.loop.create_future()
         self.drop()
         super().let_go()
 

@@ -79,8 +79,7 @@ class BlockingConnection(Channel):
 
         After Ctrl-C, which may come between bytes and their count, the connection is of no more use.
         """
-        with self._changed:
-            self._busy.add(line)
+        self._use(line)
         try:
             line.ask(call, deadline)
         except OutOfTimeError:
@@ -91,6 +90,15 @@ class BlockingConnection(Channel):
             self._leave(line, call, may_cancel=may_cancel or bool(line.unsent or call.left))
             raise
         self._give_back(line)
+
+    def _use(self, line: GrpcLine) -> None:
+        """Note that a call is on a connection, so that `close` ends it; raises `ValueError` after that."""
+        with self._changed:
+            if not (self._closed and self.cancels):
+                self._busy.add(line)
+                return
+        line.close()
+        raise ValueError("the connection was closed")
 
     def _leave(self, line: GrpcLine, call: Call, *, may_cancel: bool) -> None:
         """Cancel a call on the server, or read its answer in a thread."""
@@ -172,11 +180,12 @@ class BlockingConnection(Channel):
 
     def close(self) -> None:
         """End the connection; if the server would not survive that, only when the calls in flight are answered."""
+        with self._changed:
+            self._closed = True  # first, so that no call or stream begins meanwhile
         if self._streams:
             self._streams.close()
         with self._changed:
             self._changed.wait_for(lambda: not self.dropped, cancelling.CLOSE_S)
-            self._closed = True
             busy = list(self._busy) if self.cancels else []
         self._idle.close()
         for line in busy:

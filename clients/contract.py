@@ -18,6 +18,9 @@ Array = NDArray[Any]
 SIGNATURE = operator.attrgetter("__class__", "dtype", "shape")
 """What decides whether a numpy array without strings fits an input, and how it is described."""
 
+NOT_NUMBERS = "OSUMm"
+"""The kinds of numpy's dtypes whose memory is not what is sent: objects, texts and times."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tensor:
@@ -98,7 +101,7 @@ class Metadata:
         if signature in self._fitting:  # others like them have passed
             return {tensor.name: array for tensor, array in zip(self.inputs, arrays, strict=True)}
         checked = self._checked(arrays)
-        if signature is not None:
+        if signature is not None and all(map(operator.is_, checked.values(), arrays)):
             if len(self._fitting) >= HEADS:
                 self._fitting.clear()
             self._fitting.add(signature)
@@ -113,10 +116,10 @@ class Metadata:
         return checked
 
     def signature(self, arrays: Sequence[Any]) -> object:
-        """The `SIGNATURE` of each array, if there is one of numpy for each input and none has strings; else None."""
+        """The `SIGNATURE` of each array, if there is one of numpy for each input and all hold numbers; else None."""
         if len(arrays) != len(self.inputs):
             return None
-        if any(type(array) is not np.ndarray or array.dtype.hasobject for array in arrays):
+        if any(type(array) is not np.ndarray or array.dtype.kind in NOT_NUMBERS for array in arrays):
             return None
         return tuple(map(SIGNATURE, arrays))
 

@@ -101,9 +101,8 @@ class Exchange:
             )
         deadline = deadline_after(terms.timeout_s)
         tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
-        encoded = terms.encoded(longest_server_deadline_s=self.metadata.longest_server_deadline_s)
-        message = self._head(arrays) + encoded + wire.options(parameters=ASKS_FOR_END)
-        return Step("ModelStreamInfer", message, tensors, terms.timeout_s, deadline, terms.request_id)
+        step = self._request(arrays, tensors, terms, deadline)
+        return step._replace(method="ModelStreamInfer", message=step.message + wire.options(parameters=ASKS_FOR_END))
 
     def direct(self, arrays: Mapping[str, Array], terms: Terms) -> Step | None:
         """The only step of `infer`, whose result `outputs` takes; None if it has others."""

@@ -37,7 +37,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """The end of a request: `error` is None if it was answered; `seconds` is the time since it was sent."""
+    """The end of a request: `error` is None if it was answered, or if the caller left a stream of answers.
+
+    `seconds` is the time since it was sent.
+    """
 
     request: Request
     error: BaseException | None
@@ -77,6 +80,8 @@ class EventHooks:
         sent, error = time.monotonic(), None
         try:
             yield
+        except GeneratorExit:  # the caller has left the stream
+            raise
         except BaseException as raised:
             error = raised
             raise

@@ -132,7 +132,8 @@ class Model:
 
         A decoupled model gives any number of answers, others give one. The arguments are those of `predict`, and
         `timeout_s` is for the whole stream. Leaving the loop cancels the request on the server from Triton 2.59 on;
-        before, its further answers are dropped. The server sends at most 1 MiB, or one answer, ahead of the loop.
+        before, its further answers are dropped; `contextlib.closing(model.stream(...))` leaves it at a known place. The
+        server sends at most 1 MiB, or one answer, ahead of the loop.
 
         Raises `TransportError` over HTTP, and another `ClientError` where the model or the connection fails: answers
         before that have been given.

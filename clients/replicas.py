@@ -17,7 +17,7 @@ from zlib import crc32
 from .addresses import Addresses
 from .contract import Array, Metadata
 from .endpoint import Endpoint
-from .errors import AddressError, ClientError, ServerUnreachableError, TimedOutError, TlsError, timed_out
+from .errors import AddressError, ClientError, NotReadyError, ServerUnreachableError, TimedOutError, TlsError, timed_out
 from .exchange import Exchange
 from .replica import Replica
 from .retries import Retries
@@ -109,13 +109,14 @@ class Replicas:
         """The request for a stream of answers from the replica whose turn it is; it is not made again at another."""
         if self._addresses.is_name:
             self._renew_soon()
+        call = UserCall(arrays, terms, deadline_after(terms.timeout_s), repeats=False)
         chosen = self._next([], [], terms) or self._all[0]
         if chosen.error:
-            yield from chosen.look(self.metadata, terms.timeout_s)
+            yield from chosen.look(self.metadata, call.left_s())
         if chosen.error:
             raise copy.copy(chosen.error)
-        step = yield from chosen.at(chosen.exchange.stream(arrays, terms))
-        return step._replace(url=chosen.url)
+        step = yield from chosen.at(chosen.exchange.stream(arrays, call.limited(None)))
+        return step._replace(url=chosen.url, timeout_s=terms.timeout_s, deadline=call.deadline)
 
     @contextlib.contextmanager
     def streaming(self, url: str) -> Iterator[None]:
@@ -126,9 +127,14 @@ class Replicas:
                 replica.calls += 1
         try:
             yield
+        except TimedOutError:  # it may hang, or answer longer than the caller waits
+            for replica in replicas:
+                self._watch(replica)
+            raise
         except ClientError as error:
             for replica in replicas:
-                self._leave_out(replica, error)
+                if error.retryable or not isinstance(error, NotReadyError):  # else a model that this one calls
+                    self._leave_out(replica, error)
             raise
         finally:
             with self._lock:

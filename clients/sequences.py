@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from .cancelling import CLOSE_S
 from .contract import Metadata
 from .errors import ClientError, InvalidInputError
 from .wire import Parameter
@@ -55,7 +56,7 @@ class _Numbered:
             is_sent = not isinstance(error, InvalidInputError) and not (
                 isinstance(error, ClientError) and error.retryable
             )
-            self._has_begun = self._has_begun or is_sent
+            self._has_begun, self._has_ended = self._has_begun or is_sent, end and is_sent
             raise
         self._has_begun, self._has_ended, self._last = True, end, arrays
 
@@ -89,10 +90,13 @@ class Sequence(_Numbered):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End the sequence if no request did: the last arrays are sent once more, and their answer is dropped."""
-        with contextlib.suppress(*([ClientError] if error else [])):
+        """End the sequence if no request did: the last arrays are sent once more, for 5 s at most.
+
+        The answer is dropped, and an error too: the server may have forgotten a sequence that was idle.
+        """
+        with contextlib.suppress(ClientError):
             if self._is_open():
-                self.predict(*self._last, end=True)
+                self.predict(*self._last, end=True, timeout_s=CLOSE_S)
 
 
 class AsyncSequence(_Numbered):
@@ -123,10 +127,13 @@ class AsyncSequence(_Numbered):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """End the sequence if no request did: the last arrays are sent once more, and their answer is dropped."""
-        with contextlib.suppress(*([ClientError] if error else [])):
+        """End the sequence if no request did: the last arrays are sent once more, for 5 s at most.
+
+        The answer is dropped, and an error too: the server may have forgotten a sequence that was idle.
+        """
+        with contextlib.suppress(ClientError):
             if self._is_open():
-                await self.predict(*self._last, end=True)
+                await self.predict(*self._last, end=True, timeout_s=CLOSE_S)
 
 
 def _new(datatype: str) -> Id:

@@ -12,10 +12,10 @@ _FINAL = "triton_final_response"
 
 
 class Answers:
-    """Reads the messages of one stream about `model`."""
+    """Reads the messages of one stream about `model`; after an answer no error says that the model did not run."""
 
     def __init__(self, url: str, model: str) -> None:
-        self._url, self._model, self._has_ended = url, model, False
+        self._url, self._model, self._has_answered, self._has_ended = url, model, False, False
 
     def read(self, content: bytes) -> Any:
         """The ModelInferResponse of a message, None for a last one without outputs; raises a `ClientError`."""
@@ -25,19 +25,28 @@ class Answers:
             raise self._failure(f"what came in the stream is not what Triton sends ({error})") from error
         if text := message.error_message:
             # The server tells no status here.
-            raise explained(status_of(text), text, self._url, self._model)
+            raise self._said(explained(status_of(text), text, self._url, self._model))
         response = message.infer_response
         self._has_ended = response.parameters[_FINAL].bool_param if _FINAL in response.parameters else False
-        return None if self._has_ended and not response.outputs else response
+        if self._has_ended and not response.outputs:
+            return None
+        self._has_answered = True
+        return response
 
     def end(self, call: Call, messages: Messages) -> None:
         """Raise a `ClientError` for a stream that did not end as it should."""
         if call.error:
-            raise grpc_wire.broken(call, self._url, self._model) from call.error
+            raise self._said(grpc_wire.broken(call, self._url, self._model)) from call.error
         if (status := call.head.get("grpc-status")) != "0":
-            raise grpc_wire.refused(call.head, status, self._url, self._model)
+            raise self._said(grpc_wire.refused(call.head, status, self._url, self._model))
         if messages.is_cut() or not self._has_ended:
             raise self._failure("the stream ended before its last answer")
+
+    def _said(self, error: ClientError) -> ClientError:
+        """The server's error; words like "is not ready" are the model's own once it has answered."""
+        if self._has_answered:
+            error.retryable = False
+        return error
 
     def _failure(self, text: str) -> ClientError:
         return ServerFailureError(

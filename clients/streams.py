@@ -3,6 +3,7 @@
 They have connections of their own, on which the server may send only `messages.WINDOW` bytes ahead of the caller.
 """
 
+import os
 from collections.abc import Generator
 from typing import Any
 
@@ -20,15 +21,15 @@ from .stream_wire import Answers
 
 
 class Streamed(Call):
-    """A request with any number of answers, and the connection that it is on."""
+    """A request with any number of answers, the connection that it is on, and the process that began it."""
 
     awaited = "has_news"
 
-    __slots__ = ("line", "messages")
+    __slots__ = ("line", "messages", "process")
 
     def __init__(self, line: GrpcLine, opening: bytes, pieces: list[Piece]) -> None:
         super().__init__(opening, pieces, _nothing)
-        self.line = line
+        self.line, self.process = line, os.getpid()
         self.body = self.messages = Messages(self.widen)
 
     @property
@@ -74,8 +75,7 @@ class BlockingStreams(BlockingConnection):
         for attempt in range(ATTEMPTS):
             line = self._kept() or self._connect(deadline, model)
             call = Streamed(line, self._opening(step, left_s(deadline)), pieces)
-            with self._changed:
-                self._busy.add(line)
+            self._use(line)
             try:
                 self._wait(call, deadline, again=False)
             except BaseException:
@@ -87,7 +87,9 @@ class BlockingStreams(BlockingConnection):
         return call
 
     def _next(self, call: Streamed, deadline: float | None) -> bytes | None:
-        """The next message, None after the last one; raises `TimeoutError`."""
+        """The next message, None after the last one; raises `TimeoutError`, and `ValueError` in a forked process."""
+        if call.process != os.getpid():
+            raise ValueError("the stream is that of another process")
         if not call.has_news:
             call.widen()
             self._wait(call, deadline, again=True)
@@ -105,13 +107,21 @@ class BlockingStreams(BlockingConnection):
             raise
 
     def _end(self, call: Streamed, step: Step) -> None:
-        """Give the connection back after the last answer; else cancel the request, or drop its answers."""
+        """Give the connection back after the last answer; else cancel the request, or drop its answers.
+
+        A forked process leaves the connection to the one that began the stream.
+        """
+        line = call.line
+        if call.process != os.getpid():
+            return
         if call.is_over:
-            self._give_back(call.line)
+            self._give_back(line)
             return
         call.messages.drop()
         call.widen()
-        self._leave(call.line, call, may_cancel=self._may_cancel(step) or not call.stream)
+        # After Ctrl-C nothing more is sent, so a request of which a part is missing never gets an answer.
+        never_whole = not line.http2.takes and bool(line.unsent or call.left)
+        self._leave(line, call, may_cancel=self._may_cancel(step) or not call.stream or never_whole)
 
 
 def _nothing(_: Call) -> None:

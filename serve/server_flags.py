@@ -18,7 +18,7 @@ TRACE_RATE = 1000
 # After the repair of triton-inference-server/server issue 7795. In 3 of 4 runs with 8 clients 2.51 died, after 796 to
 # 6,170 traced requests.
 SAFE_TRACES = releases.CONTENTS[releases.FACTS["safe_traces"].since].version
-# Percentiles and the distribution of latencies in the metrics. A server before 24.11 ignores the histogram.
+# Percentiles and the distribution of latencies in the metrics. 24.10 has the histogram of decoupled models only.
 LATENCIES = (
     "--metrics-config=summary_latencies=true",
     "--metrics-config=summary_quantiles=0.1:0.02,0.25:0.02,0.5:0.02,0.75:0.02,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001",
@@ -47,9 +47,11 @@ def check(arguments: Sequence[str], *, open_admin: bool) -> None:
 
 
 def latencies(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The flags for latencies in the metrics; none if `arguments` say what of them to have."""
-    chosen = any("_latencies" in argument or "summary_quantiles" in argument for argument in arguments)
-    return () if chosen else LATENCIES
+    """The flags for latencies in the metrics; none if `arguments` set one of these settings."""
+    ours = {flag.split("=")[1] for flag in LATENCIES}
+    # The setting may be an argument of its own, after --metrics-config.
+    chosen = {argument.removeprefix("--metrics-config=").partition("=")[0].strip() for argument in arguments}
+    return () if ours & chosen else LATENCIES
 
 
 def tracing(url: str, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -65,7 +65,6 @@ CONTENTS: Mapping[Release, Contents] = {
 2.71 and 2.72 were read; each release between adds one."""
 
 READABLE: Mapping[tuple[int, int], tuple[int, int]] = {
-    (1, 17): (20, 9),
     (1, 18): (21, 10),
     (1, 19): (21, 10),
     (1, 20): (21, 10),

@@ -1,15 +1,19 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
+import asyncio
 import math
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from h2_server import Peer, h2_server
 from tiny_models import parameters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.contract import Metadata
+from clients import AsyncModel, Model
+from clients import protocol as pb
+from clients.contract import Array, Metadata
 from clients.errors import InvalidInputError, ServerFailureError
 from clients.model import answer
 
@@ -20,6 +24,12 @@ input { name: "c" data_type: TYPE_UINT8 dims: [ 1 ] optional: true allow_ragged_
 output [ { name: "y" data_type: TYPE_FP64 dims: [ 3, 5 ] }, { name: "z" data_type: TYPE_STRING dims: [ 1 ] } ]
 instance_group [ { count: 2 gpus: [ 0, 1 ] }, { count: 1 } ]
 """
+TEXTS = pb.ModelConfig(
+    name="m",
+    max_batch_size=4,
+    input=[{"name": "b", "data_type": "TYPE_STRING", "dims": [1]}],
+    output=[{"name": "y", "data_type": "TYPE_FP32", "dims": [1]}],
+)
 A, B, C = np.ones((3, 2, 7), np.float32), np.array([["x"], ["y"], ["z"]]), np.ones((3, 1), np.uint8)
 
 
@@ -70,6 +80,43 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
     assert checked["b"].tolist() == [[b"x"], [b"y"], [b"z"]]
     # By name the order does not matter, and what is optional may be missing.
     assert list(metadata().check([{"b": B, "a": A}])) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["U2", "S2"])
+def test_texts_are_converted_each_time(kind: str) -> None:
+    model = metadata('name: "m" max_batch_size: 4 input { name: "b" data_type: TYPE_STRING dims: [ 1 ] }')
+    for texts in ([["ab"], ["c"]], [["d"], ["ef"]], [["g"], ["h"]]):
+        checked = model.check([np.array(texts, kind)])["b"]
+        assert checked.dtype == np.object_
+        assert checked.tolist() == [[text.encode()] for (text,) in texts]
+
+
+@pytest.mark.parametrize("kind", ["U2", "S2"])
+@pytest.mark.parametrize("way", ["predict", "coalesced", "stream"])
+def test_texts_are_sent_as_texts_each_time(kind: str, way: str) -> None:
+    sent = list[bytes]()
+
+    def take(peer: Peer, stream: int, body: bytes) -> None:
+        sent.append(pb.ModelInferRequest.FromString(body).raw_input_contents[0])
+        peer.refuse(stream, 13, "taken")
+
+    async def call_coalesced(url: str, texts: Array) -> None:
+        async with AsyncModel("m", url=url, transport="grpc", coalesce=True) as model:
+            for _ in range(3):
+                with pytest.raises(ServerFailureError, match="taken"):
+                    await model.predict(texts)
+
+    texts = np.array([["ab"], ["c"]], kind)
+    with h2_server() as server:
+        server.config, server.on_infer = TEXTS, take
+        if way == "coalesced":
+            asyncio.run(call_coalesced(server.url, texts))
+        else:
+            with Model("m", url=server.url, transport="grpc") as model:
+                for _ in range(3):
+                    with pytest.raises(ServerFailureError, match="taken"):
+                        model.predict(texts) if way == "predict" else list(model.stream(texts))
+    assert sent == [b"\2\0\0\0ab\1\0\0\0c"] * 3
 
 
 def test_arrays_like_those_that_fitted_pass_and_others_are_still_checked() -> None:

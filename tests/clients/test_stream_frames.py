@@ -9,11 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from h2_server import HEAD, H2Server, Peer, h2_server
+from h2_server import HEAD, H2Server, Peer, h2_server, message
 from processes import wait_until
 
-from clients import AsyncModel, ClientError, Model, NotReadyError, RejectedError, ServerFailureError
-from clients import protocol as pb
+from clients import (
+    AsyncModel,
+    ClientError,
+    Model,
+    NotReadyError,
+    RejectedError,
+    ServerFailureError,
+)
 from clients.messages import WINDOW
 
 ONE = np.ones((1, 1), np.float32)
@@ -24,20 +30,6 @@ LIMIT_S = 20
 def server() -> Iterator[H2Server]:
     with h2_server() as running:
         yield running
-
-
-def message(value: float | None, *, final: bool = False, error: str = "", width: int = 1) -> bytes:
-    """One message of a stream with its prefix; without a value it has no outputs."""
-    if value is None:
-        response = pb.ModelInferResponse()
-    else:
-        output = {"name": "y", "datatype": "FP32", "shape": [width, 1]}
-        content = np.full((width, 1), value, np.float32).tobytes()
-        response = pb.ModelInferResponse(outputs=[output], raw_output_contents=[content])
-    response.parameters["triton_final_response"].bool_param = final
-    answer = pb.ModelStreamInferResponse(error_message=error, infer_response=None if error else response)
-    encoded = answer.SerializeToString()
-    return b"\0" + len(encoded).to_bytes(4) + bytes(encoded)
 
 
 def sends(content: bytes, *, piece: int = 1 << 14, padding: int | None = None, status: str = "0") -> Any:
@@ -130,7 +122,7 @@ def test_a_status_at_the_end(server: H2Server, call: Calling, status: str, kind:
     parts, error = call(server.url)
     assert parts == [1]
     assert isinstance(error, kind)
-    assert error.text == "of the server"
+    assert (error.text, error.retryable) == ("of the server", False)
 
 
 @BOTH
@@ -149,7 +141,12 @@ def test_errors_inside_a_stream(
     parts, error = call(server.url)
     assert (parts, type(error)) == ([1], kind)
     assert error
-    assert (error.text, error.status) == (text, status)
+    assert (error.text, error.status, error.retryable) == (text, status, False)
+    server.on_infer = sends(message(None, error=text))
+    parts, error = call(server.url)
+    assert (parts, type(error)) == ([], kind)
+    assert error
+    assert error.retryable is kind.retryable
 
 
 @BOTH

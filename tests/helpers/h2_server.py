@@ -24,6 +24,20 @@ CONFIG = pb.ModelConfig(
 HEAD = [(":status", "200"), ("content-type", "application/grpc")]
 
 
+def message(value: float | None, *, final: bool = False, error: str = "", width: int = 1) -> bytes:
+    """One message of a stream of answers with its prefix; without a value it has no outputs."""
+    if value is None:
+        response = pb.ModelInferResponse()
+    else:
+        output = {"name": "y", "datatype": "FP32", "shape": [width, 1]}
+        content = np.full((width, 1), value, np.float32).tobytes()
+        response = pb.ModelInferResponse(outputs=[output], raw_output_contents=[content])
+    response.parameters["triton_final_response"].bool_param = final
+    answer = pb.ModelStreamInferResponse(error_message=error, infer_response=None if error else response)
+    encoded = answer.SerializeToString()
+    return b"\0" + len(encoded).to_bytes(4) + bytes(encoded)
+
+
 @dataclass
 class Peer:
     """One connection; `lock` guards it."""
@@ -77,7 +91,7 @@ class Peer:
             self.bodies[event.stream_id] += event.data
             if event.flow_controlled_length and not self.server.holds_windows:
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
-            if self.methods[event.stream_id] == "ModelInfer" and self.server.on_data:
+            if self.methods[event.stream_id] in ("ModelInfer", "ModelStreamInfer") and self.server.on_data:
                 self.server.on_data(self, event.stream_id)
         elif isinstance(event, StreamReset):
             self.resets.append(event.stream_id)
@@ -89,7 +103,7 @@ class Peer:
         if method == "ServerMetadata":
             self.answer(stream, pb.ServerMetadataResponse(version=self.server.version).SerializeToString())
         elif method == "ModelConfig":
-            self.answer(stream, pb.ModelConfigResponse(config=CONFIG).SerializeToString())
+            self.answer(stream, pb.ModelConfigResponse(config=self.server.config).SerializeToString())
         else:
             self.server.count(1)
             self.server.on_infer(self, stream, body)
@@ -116,6 +130,7 @@ class H2Server:
         self.on_data: Callable[[Peer, int], None] | None = None
         self.settings: dict[SettingCodes | int, int] = {}
         self.version, self.infers, self.holds_windows = "2.51.0", 0, False
+        self.config = CONFIG
         self._counting = threading.Lock()
         self.peers: list[Peer] = []
         self.tls: ssl.SSLContext | None = None

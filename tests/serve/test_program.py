@@ -56,7 +56,9 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
 
 def test_the_metrics_of_latencies_are_those_that_a_user_names() -> None:
     assert latencies(["--log-verbose=1"]) == LATENCIES
+    assert latencies(["--metrics-config=counter_latencies=false"]) == LATENCIES
     assert latencies(["--metrics-config=summary_latencies=false"]) == ()
+    assert latencies(["--metrics-config=histogram_latencies=false"]) == ()
     assert latencies(["--metrics-config", "summary_quantiles=0.5:0.05"]) == ()
 
 

@@ -76,7 +76,7 @@ class States:
 
     def __init__(self, config: Config, executor: Executor) -> None:
         states = configured(config)
-        self._run, self.faults, self.outputs = executor.run, executor.faults, executor.outputs
+        self._run, self._faults, self.outputs = executor.run, executor.faults, executor.outputs
         self._places = {state["input_name"]: self.outputs.index(state["output_name"]) for state in states}
         self._given = {state["input_name"] for state in states if state.get("initial_state")}
         self._texts = {state["input_name"] for state in states if state["data_type"] == "TYPE_STRING"}
@@ -87,8 +87,14 @@ class States:
         """A function that reads a request as `read` does, with the state of its sequence."""
 
         def with_state(request: Any) -> Tensors:
-            tensors = Sequenced(read(request))
-            tensors.update(self._state(request.correlation_id() or None, request.flags(), tensors))
+            sequence, flags = request.correlation_id() or None, request.flags()
+            try:
+                tensors = Sequenced(read(request))
+            except Exception:
+                if sequence is not None and flags & END:
+                    self._kept.pop(sequence, None)
+                raise
+            tensors.update(self._state(sequence, flags, tensors))
             return tensors
 
         return with_state
@@ -98,7 +104,11 @@ class States:
         if sequence is None:
             return self._first(tensors)
         if flags & START:
-            self._keep(sequence, self._first(tensors))
+            self._kept.pop(sequence, None)
+            first = self._first(tensors)
+            if tensors.ends:
+                return first
+            self._keep(sequence, first)
         try:
             return self._kept[sequence]
         except KeyError:
@@ -124,8 +134,16 @@ class States:
             self._kept.popitem(last=False)
 
     def run(self, requests: Sequence[Tensors]) -> list[Sequence[Array]]:
-        """The answers of all requests without the states, which are kept unless a sequence ends; raises any error."""
-        answers = self._run(requests)
+        """The answers of all requests without the states, which are kept unless a sequence ends; raises any error.
+
+        Requests that fail together are run again one by one, so only one that fails alone has ended its sequence.
+        """
+        try:
+            answers = self._run(requests)
+        except Exception:
+            if len(requests) == 1:
+                self._forget_ended(requests)
+            raise
         for request, answer in zip(requests, answers, strict=True):
             assert isinstance(request, Sequenced)
             if request.sequence is not None and request.ends:
@@ -133,6 +151,19 @@ class States:
             elif request.sequence is not None:
                 self._keep(request.sequence, {name: self._next(name, answer) for name in self._places})
         return [answer[: self._answered] for answer in answers]
+
+    def faults(self, requests: Sequence[Tensors]) -> dict[int, ValueError]:
+        """The requests that cannot run in any batch, by their index; they are not run again."""
+        found = self._faults(requests)
+        self._forget_ended([requests[index] for index in found])
+        return found
+
+    def _forget_ended(self, failed: Sequence[Tensors]) -> None:
+        """Drop the states of sequences whose last request failed: nothing comes that would read them."""
+        for request in failed:
+            assert isinstance(request, Sequenced)
+            if request.sequence is not None and request.ends:
+                self._kept.pop(request.sequence, None)
 
     def _next(self, name: str, answer: Sequence[Array]) -> Array:
         array = answer[self._places[name]]

@@ -145,9 +145,30 @@ class Adder:
         return {}
 
 
+BAD_RUN, BAD_READ, BAD_EVER = 7, 8, 9
+
+
+class Picky(Adder):
+    """The same, with values that fail when the graph runs, and some that cannot run in any batch."""
+
+    def run(self, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+        if any(request["x"] == BAD_RUN for request in requests):
+            raise RuntimeError("the graph")
+        return super().run(requests)
+
+    def faults(self, requests: Sequence[Mapping[str, Any]]) -> dict[int, ValueError]:
+        return {index: ValueError("x") for index, request in enumerate(requests) if request["x"] == BAD_EVER}
+
+
 class Request:
-    def __init__(self, sequence: int | str, flags: int = 0) -> None:
-        self.correlation_id, self.flags = lambda: sequence, lambda: flags
+    def __init__(self, sequence: int | str, flags: int = 0, x: int = 1) -> None:
+        self.correlation_id, self.flags, self.x = lambda: sequence, lambda: flags, x
+
+
+def read_one(request: Request) -> dict[str, Any]:
+    if request.x == BAD_READ:
+        raise ValueError("unreadable")
+    return {"x": np.full((1, 1), request.x), "S": np.full((1, 1), 99.0)}
 
 
 CONFIG = {
@@ -175,3 +196,46 @@ def test_the_newest_sequences_are_kept() -> None:
         read(Request(1))
     assert isinstance(read(Request(2)), Sequenced)
     assert run(Request(2), Request(4), Request(5)) == [3, 3, 2]
+
+
+def test_sequences_that_fail_at_their_end_take_no_place_of_live_ones() -> None:
+    """Two slots: four states are kept, and eight sequences of each kind come between two requests of others."""
+    states = States(CONFIG, Picky())
+    read = states.reader(read_one)
+
+    def run(*requests: Request) -> list[float]:
+        return [answer[0].item() for answer in states.run([*map(read, requests)])]
+
+    assert run(Request("a", START), Request("b", START)) == [1, 1]
+    for number in range(10, 18):
+        with pytest.raises(RuntimeError, match="the graph"):
+            run(Request(number, START | END, BAD_RUN))
+    assert run(Request("a"), Request("b")) == [2, 2]
+    for number in range(20, 28):
+        assert run(Request(number, START)) == [1]
+        with pytest.raises(RuntimeError, match="the graph"):
+            run(Request(number, END, BAD_RUN))
+    assert run(Request("a"), Request("b")) == [3, 3]
+    for number in range(30, 38):
+        assert run(Request(number, START)) == [1]
+        with pytest.raises(ValueError, match="unreadable"):
+            read(Request(number, END, BAD_READ))
+    assert run(Request("a"), Request("b")) == [4, 4]
+    for number in range(40, 48):
+        assert run(Request(number, START)) == [1]
+        assert list(states.faults([*map(read, (Request("a"), Request(number, END, BAD_EVER)))])) == [1]
+    assert run(Request("a"), Request("b")) == [5, 5]
+
+
+def test_a_sequence_goes_on_after_a_failure_of_the_whole_batch() -> None:
+    """Each request of a failed batch is run again alone, so the state of the one that ends is still there."""
+    states = States(CONFIG, Picky())
+    read = states.reader(read_one)
+    states.run([*map(read, (Request(1, START), Request(2, START)))])
+    with pytest.raises(RuntimeError, match="the graph"):
+        states.run([*map(read, (Request(1, END), Request(2, 0, BAD_RUN)))])
+    assert states.run([read(Request(1, END))])[0][0].item() == 2
+    assert states.run([read(Request(2, START | END, 3))])[0][0].item() == 3
+    for sequence in (1, 2):
+        with pytest.raises(LostStateError):
+            read(Request(sequence))
