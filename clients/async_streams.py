@@ -105,7 +105,7 @@ class Streams(Connection):
             except BaseException:
                 self._end(call, step)
                 raise
-            if not (call.error and call.is_unknown) or attempt == ATTEMPTS - 1:
+            if not self._may_repeat(call, attempt):
                 break
         return call
 

@@ -81,7 +81,7 @@ class BlockingStreams(BlockingConnection):
             except BaseException:
                 self._end(call, step)
                 raise
-            if not (call.error and call.is_unknown) or attempt == ATTEMPTS - 1:
+            if not self._may_repeat(call, attempt):
                 break
             self._give_back(line)
         return call

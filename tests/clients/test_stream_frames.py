@@ -262,3 +262,21 @@ def flooding(
             peer.flush()
 
     return lambda peer, stream, _: threading.Thread(target=send, args=(peer, stream), daemon=True).start()
+
+
+@BOTH
+def test_a_stream_that_has_answered_is_not_made_again(server: H2Server, call: Calling) -> None:
+    """The server says REFUSED_STREAM, that it has not run the request, in the same packet as an answer."""
+
+    def answer(peer: Peer, stream: int, _: bytes) -> None:
+        with peer.lock:
+            peer.h2.send_headers(stream, HEAD)
+            peer.h2.send_data(stream, message(1))
+            peer.h2.reset_stream(stream, 7)
+            peer.flush()
+
+    server.on_infer = answer
+    parts, error = call(server.url)
+    assert (parts, server.infers) == ([1], 1)
+    assert error
+    assert not error.retryable
