@@ -115,7 +115,7 @@ def curves(evidence: Evidence) -> tuple[Curve, ...]:
     """s(b) for the shown candidate's instances and threads: from its profile, and counted in the trials."""
     shown = evidence.shown
     sources = [
-        Curve(source="profiled before the search", instances=ramp.instances, sizes=ramp.sizes)
+        Curve(source="before the search", instances=ramp.instances, sizes=ramp.sizes)
         for ramp in evidence.ramps
         if (ramp.instances, ramp.threads) == (shown.instances, shown.threads) and ramp.sizes
     ]
@@ -125,7 +125,7 @@ def curves(evidence: Evidence) -> tuple[Curve, ...]:
         if (trial.candidate.instances, trial.candidate.threads) == (shown.instances, shown.threads)
     ]
     if trials and (sizes := _sizes(counted(trials))):
-        sources.append(Curve(source="counted in the measurements", instances=shown.instances, sizes=sizes))
+        sources.append(Curve(source="in the measurements", instances=shown.instances, sizes=sizes))
     return tuple(sources)
 
 
@@ -188,7 +188,9 @@ def _rates(all_curves: Sequence[Curve]) -> Figure:
     )
     chart = _chart(rows, "rows per second, all instances", all_curves)
     chart += lines.encode(x="x:Q", y="y:Q", color=_palette(all_curves).colour)
-    return Figure(name="service-rate", caption=caption, chart=chart + vertical(knee.rows, f"knee, {knee.rows}"))
+    # The label has its place in the wider half.
+    mark = vertical(knee.rows, f"knee, {knee.rows}", before=knee.rows > first.sizes[-1].rows / 2)
+    return Figure(name="service-rate", caption=caption, chart=chart + mark)
 
 
 def _rate_of(curve: Curve) -> Callable[[Size], float]:
