@@ -16,6 +16,7 @@ from serve.cluster.plan import Deployment, Plan
 from serve.cluster.plan_check import check, replica
 from serve.front.door import FrontDoor
 from serve.launcher import Settings
+from serve.server_flags import LATENCIES
 from triton_batching.terminal import Mistake
 
 DEPLOYMENT = '[[deployment]]\nname = "a"\nmodels = ["simulated_accelerator"]\n'
@@ -188,7 +189,7 @@ def test_serve_traces_its_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     options = ["--model=simulated_accelerator", "--replicas=2"]
     assert serve(options) == serve([*options, "--trace=http://localhost:4318/v1/traces", "--", "--log-verbose=1"]) == 0
     plain, traced = plans
-    assert (plain.passes_traces, plain.deployment[0].arguments) == (False, ())
+    assert (plain.passes_traces, plain.deployment[0].arguments) == (False, LATENCIES)
     assert traced.passes_traces
     assert "--trace-config=opentelemetry,url=http://localhost:4318/v1/traces" in traced.deployment[0].arguments
     assert "--log-verbose=1" in traced.deployment[0].arguments

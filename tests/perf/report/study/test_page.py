@@ -205,9 +205,7 @@ def test_a_service_time_record_is_drawn_beside_what_the_measurements_counted(tmp
     assert (evidence.ramps, evidence.lost) == ((ramp,), ())
     section = service(evidence)
     # 2 x (8 + b / 2) ms; b / s(b) at 32 is 32 / 48, of which 90 % is reached from 24 rows on
-    assert section.sentences[0].startswith(
-        "Before the search: s(b) = 16.0 ms + 1.00 ms per row (R² 1.00, n = 1,600"
-    )
+    assert section.sentences[0].startswith("Before the search: s(b) = 16.0 ms + 1.00 ms per row (R² 1.00, n = 1,600")
     assert "from 24 rows on (40.0 ms, 600 rows/s)" in section.sentences[0]
     assert section.sentences[1].startswith("In the measurements: s(b) = 8.0")
     assert section.missing == ()
