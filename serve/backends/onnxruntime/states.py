@@ -144,11 +144,10 @@ class States:
             if len(requests) == 1:
                 self._forget_ended(requests)
             raise
+        self._forget_ended(requests)
         for request, answer in zip(requests, answers, strict=True):
             assert isinstance(request, Sequenced)
-            if request.sequence is not None and request.ends:
-                self._kept.pop(request.sequence, None)
-            elif request.sequence is not None:
+            if request.sequence is not None and not request.ends:
                 self._keep(request.sequence, {name: self._next(name, answer) for name in self._places})
         return [answer[: self._answered] for answer in answers]
 
@@ -158,9 +157,9 @@ class States:
         self._forget_ended([requests[index] for index in found])
         return found
 
-    def _forget_ended(self, failed: Sequence[Tensors]) -> None:
-        """Drop the states of sequences whose last request failed: nothing comes that would read them."""
-        for request in failed:
+    def _forget_ended(self, requests: Sequence[Tensors]) -> None:
+        """Drop the states of sequences whose last request is among these: nothing comes that would read them."""
+        for request in requests:
             assert isinstance(request, Sequenced)
             if request.sequence is not None and request.ends:
                 self._kept.pop(request.sequence, None)
