@@ -12,7 +12,6 @@ from rich.table import Table
 from export.repository import remedy, served_file
 from perf.memory import figures, limits
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, SAME_AS_REQUESTED
-from perf.memory.batch_sizes import batches
 from perf.memory.estimate.batch_memory import BatchMemory, Model
 from triton_batching.options import MOST_ROWS, refuse_unused
 from triton_batching.terminal import Mistake, terminal
@@ -61,6 +60,22 @@ def _batches(text: str) -> Sequence[int]:
         sizes = [0]
     if not all(1 <= size <= MOST_ROWS for size in sizes):
         raise Mistake(f"--batch {text}: not batch sizes from 1 to {MOST_ROWS:,}. Give 1..32 or 1,3,24.")
+    return sizes
+
+
+def batches(text: str) -> Sequence[int]:
+    """The batch sizes in a text: `1..32` (both ends and the powers of two between) or `1,3,24`, the smallest first.
+
+    Raises `ValueError`.
+    """
+    first, dots, last = text.partition("..")
+    if not dots:
+        sizes = sorted({int(size) for size in text.split(",")})
+    else:
+        low, high = int(first), int(last)
+        sizes = sorted({size for size in (2**power for power in range(high.bit_length())) if size >= low} | {low, high})
+    if min(sizes) < 1 or (dots and int(first) > int(last)):
+        raise ValueError(text)
     return sizes
 
 

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from perf.memory.batch_sizes import batches
+from perf.memory.command import batches
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.graph import Graph
 from perf.memory.estimate.pattern import Pattern, key
