@@ -1,6 +1,13 @@
 """Decoupled and stateful models for the tests of the clients, with no dependency but numpy."""
 
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from serve.launcher import Settings
+
+X = np.array([[5]], np.float32)
 
 PARTS = '''
 import json
@@ -56,13 +63,13 @@ class TritonPythonModel:
         arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", 2 * array)]) for array in arrays]
 """
-X = """max_batch_size: 4
+TENSORS = """max_batch_size: 4
 input [ { name: "x" data_type: TYPE_FP32 dims: [ 1 ] } ]
 output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]
 """
 MODELS = {
-    "parts": (PARTS, f"{X}model_transaction_policy {{ decoupled: true }}\n"),
-    "doubles": (DOUBLES, X),
+    "parts": (PARTS, f"{TENSORS}model_transaction_policy {{ decoupled: true }}\n"),
+    "doubles": (DOUBLES, TENSORS),
 }
 NAMES = tuple(MODELS)
 
@@ -76,3 +83,13 @@ def build(repository: Path) -> Path:
         group = "instance_group [ { count: 1 kind: KIND_CPU } ]"
         (version.parent / "config.pbtxt").write_text(f'name: "{name}"\nbackend: "python"\n{config}{group}\n')
     return repository
+
+
+def settings(repository: Path, *names: str) -> Settings:
+    """A server of these models, or of all."""
+    return Settings(models=names or NAMES, repository=repository, arguments=("--disable-auto-complete-config",))
+
+
+def values(parts: list[Any]) -> list[float]:
+    assert all(part.dtype == np.float32 and part.shape == (1, 1) for part in parts)
+    return [float(part[0, 0]) for part in parts]
