@@ -19,8 +19,9 @@ from triton_batching import processes
 
 # When Ray ends an actor it kills the children of its process. The guard must live, to stop its server and to clean up.
 RUNTIME = {"env_vars": {"RAY_kill_child_processes_on_worker_exit": "false"}}
-# A replica that was not placed in this time has no room; one that was asked to stop that long ago is killed.
-PLACE_S, STOP_S = 30.0, 30.0
+# A replica without a process after this time has no room (on a busy node Ray takes 30 s to start one). A replica
+# that was asked to stop that long ago is killed.
+PLACE_S, STOP_S = 120.0, 30.0
 
 
 class RayRun:
@@ -76,7 +77,7 @@ class RayRun:
             return
         now = time.monotonic()
         if not self._machine and now - self._started > PLACE_S:
-            self._fail(f"node {self.node.name} had no room for it in {PLACE_S:g} s")
+            self._fail(f"node {self.node.name} did not start it in {PLACE_S:g} s: it has no room or is overloaded")
         elif self._stopping and now - self._stopping > STOP_S:
             self._fail(f"it did not stop in {STOP_S:g} s and was killed")
 

@@ -30,7 +30,7 @@ from serve.launcher import Settings
 from serve.management import api
 from triton_batching.terminal import Mistake
 
-SECONDS = 90
+SECONDS = 150
 # It connects to the Ray at its first argument, or starts one, and starts the replica that its second argument names.
 PROGRAM = """
 import sys, time
