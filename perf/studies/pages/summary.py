@@ -183,7 +183,7 @@ def _pauses() -> str:
     return f"outside the model it takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
 
 
-@experiment("peers --rounds 5", page="peers/README.md")
+@experiment("peers --rounds 6", page="peers/README.md")
 def _peers() -> str:
     """How fast are other servers, and what does each add to onnxruntime?"""
     found = peers_table.ratios(calls.peer_rounds())
