@@ -40,7 +40,7 @@ help:  ## list the targets
 
 setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
-demo: $(READY) $(RANKER) vendor  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder)
+demo: $(READY) $(RANKER) vendor  ## the whole journey: serve, batch, measure, report, read words (RESULTS=folder, ARGS=--quick)
 	$(PY) -m perf.demo --results "$(or $(RESULTS),perf/results/demo)" $(ARGS)
 
 export: $(VENV)/.dev vendor  ## export every model to ONNX and prove it (needs torch)
