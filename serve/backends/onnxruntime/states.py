@@ -91,7 +91,7 @@ class States:
             try:
                 tensors = Sequenced(read(request))
             except Exception:
-                if sequence is not None and flags & END:
+                if sequence is not None and flags & (START | END):
                     self._kept.pop(sequence, None)
                 raise
             tensors.update(self._state(sequence, flags, tensors))

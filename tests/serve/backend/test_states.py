@@ -227,6 +227,17 @@ def test_sequences_that_fail_at_their_end_take_no_place_of_live_ones() -> None:
     assert run(Request("a"), Request("b")) == [5, 5]
 
 
+def test_a_start_that_cannot_be_read_ends_what_was_there() -> None:
+    """Triton has begun the sequence again, so its next request must not get the state of the one before."""
+    states = States(CONFIG, Picky())
+    read = states.reader(read_one)
+    assert states.run([read(Request(1, START))])[0][0].item() == 1
+    with pytest.raises(ValueError, match="unreadable"):
+        read(Request(1, START, BAD_READ))
+    with pytest.raises(LostStateError):
+        read(Request(1))
+
+
 def test_a_sequence_goes_on_after_a_failure_of_the_whole_batch() -> None:
     """Each request of a failed batch is run again alone, so the state of the one that ends is still there."""
     states = States(CONFIG, Picky())
