@@ -57,10 +57,23 @@ def test_loopback_needs_no_token_and_other_sites_cannot_read_it(servers: Live) -
         assert answer.status == 200
         assert b"Live: Triton" in answer.read()
         assert "default-src 'none'" in str(answer.getheader("Content-Security-Policy"))
-        # A name of another site that points here.
-        for path in ("/", "/events"):
-            assert get(address, path, Host="evil.example:8003").status == 403
+        # A name of another site that points here, and no name.
+        for host in ("evil.example:8003", "["):
+            for path in ("/", "/events"):
+                assert get(address, path, Host=host).status == 403
         assert get(address, "/etc/passwd").status == 404
+
+
+def test_pages_of_other_sites_take_no_place(servers: Live) -> None:
+    """A browser says who asks; a link on another site may open the page."""
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        for site in ("cross-site", "same-site"):
+            for path, mode in (("/events", "cors"), ("/events", "no-cors"), ("/", "no-cors")):
+                assert get(address, path, Sec_Fetch_Site=site, Sec_Fetch_Mode=mode).status == 403
+            assert get(address, Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate").status == 200
+        own = get(address, "/events", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")
+        assert len(events(own, 1)) == 1
+        own.close()
 
 
 def test_another_address_has_a_token() -> None:
