@@ -185,10 +185,10 @@ def test_what_is_no_file_or_has_no_name_is_named_and_ends_nothing(tmp_path: Path
     """A pipe that nobody writes to, a device without an end, and names that are not UTF-8."""
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "endless.json").symlink_to("/dev/zero")
-    folder = os.path.join(os.fsencode(tmp_path), b"\xff")
-    os.mkdir(folder)
-    for place in (os.fsencode(tmp_path), folder):
-        Path(os.fsdecode(os.path.join(place, b"a\xfe.json"))).write_text("{}")
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    for place in (tmp_path, folder):
+        (place / os.fsdecode(b"a\xfe.json")).write_text("{}")
     done = subprocess.run(
         [sys.executable, "-m", "perf.report", "--index", str(tmp_path)],
         cwd=Path(__file__).parents[4],
