@@ -4,15 +4,17 @@ import contextlib
 import gzip
 import http.client
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 from processes import wait_until
-from watching import reading
+from watching import metrics, reading
 
 from perf.watch import web
 from perf.watch.live import Live
@@ -214,6 +216,25 @@ def test_a_stream_has_the_state_and_then_each_reading(servers: Live) -> None:
             assert (event["whole"], event["end"]) == (False, 1000 * at_s)
             rows = [row for row in event["figures"]["rates"] if row.get("line") == "rows"]
             assert rows[-1]["at"] == 1000 * at_s
+        answer.close()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_metrics_that_are_no_numbers_end_no_stream(servers: Live, value: float) -> None:
+    """JSON has no such numbers, and a model may set its gauges to anything."""
+    page = metrics(
+        nv_inference_pending_request_count=value,
+        nv_gpu_utilization__gpu_uuid___a=value,
+        nv_gpu_memory_used_bytes__gpu_uuid___a=value,
+        queue_limit_refused=value,
+    )
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        answer = get(address, "/events")
+        events(answer, 1)
+        for at_s in (101.0, 102.0):
+            told = replace(reading(at_s, 2), metrics=page, gpus=page.gpus)
+            tell(servers, told)
+            assert events(answer, 1)[0]["end"] == 1000 * at_s
         answer.close()
 
 
