@@ -32,6 +32,21 @@ def test_samples_are_enough_for_both_halves_or_refused_by_their_name(
     made(repository, "classifier", "--precision", precision, *samples(tmp_path, 4))
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rows_without_a_range_calibrate_nothing(
+    tmp_path: Path, value: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One such row is enough."""
+    repository, file = tmp_path / "repository", tmp_path / "rows.npz"
+    classifier(repository)
+    rows = np.random.default_rng(1).uniform(-1, 1, (20, WIDTH)).astype(np.float32)
+    rows[4, 2] = value
+    np.savez(file, x=rows)
+    made(repository, "classifier", "--precision", "int8-static", "--samples", str(file), code=2)
+    assert 'input "x" is NaN or infinite in rows that calibrate' in " ".join(capsys.readouterr().err.split())
+    assert [path.name for path in repository.iterdir()] == ["classifier"]
+
+
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     """The largest file that may be written has 1,000 bytes; the variant's graph has more."""
     repository = tmp_path / "repository"
