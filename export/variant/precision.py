@@ -147,6 +147,16 @@ def prepared(model: onnx.ModelProto, precision: str | None) -> onnx.ModelProto:
     return copy
 
 
+def converted_already(model: onnx.ModelProto, precision: str) -> str:
+    """What keeps the graph from being converted: that it was converted before; "" if nothing does."""
+    if precision == DYNAMIC:
+        return ""
+    if any(node.op_type in ("QuantizeLinear", "DequantizeLinear") for node in model.graph.node):
+        return "is quantised already"
+    is_half = any(tensor.data_type == onnx.TensorProto.FLOAT16 for tensor in model.graph.initializer)
+    return "has weights in FP16 already" if is_half and precision == FP16 else ""
+
+
 def kept(model: onnx.ModelProto, names: Sequence[str]) -> list[str]:
     """The names of the nodes that the user named, by themselves or by an output; raises `Mistake`."""
     found = []
@@ -221,8 +231,8 @@ def _check_finite(rows: Rows) -> None:
     for name, array in rows.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise Mistake(
-                f'input "{name}" is NaN or infinite in rows that calibrate, so int8-static finds no range for it. Leave '
-                "those rows out of --calibrate, or of --samples without it."
+                f'input "{name}" is NaN or infinite in rows that calibrate, so int8-static finds no range for it. '
+                "Leave those rows out of --calibrate, or of --samples without it."
             )
 
 

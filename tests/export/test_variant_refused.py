@@ -47,6 +47,24 @@ def test_rows_without_a_range_calibrate_nothing(
     assert [path.name for path in repository.iterdir()] == ["classifier"]
 
 
+def test_a_variant_is_made_of_the_original_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    repository = tmp_path / "repository"
+    classifier(repository)
+    for precision in ("int8-static", "fp16"):
+        made(repository, "classifier", "--precision", precision)
+    names = sorted(path.name for path in repository.iterdir())
+    capsys.readouterr()
+    for name, precision, words in (
+        ("classifier_int8_static", "int8-static", "is quantised already"),
+        ("classifier_int8_static", "fp16", "is quantised already"),
+        ("classifier_fp16", "fp16", "has weights in FP16 already"),
+    ):
+        made(repository, name, "--precision", precision, code=2)
+        expected = f"{name}: {words}. Make {precision} of the model that it was made of."
+        assert " ".join(capsys.readouterr().err.split()) == expected
+    assert sorted(path.name for path in repository.iterdir()) == names
+
+
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     """The largest file that may be written has 1,000 bytes; the variant's graph has more."""
     repository = tmp_path / "repository"
