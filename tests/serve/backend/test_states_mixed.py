@@ -105,7 +105,8 @@ def test_answers_are_those_of_each_sequence_alone(session: onnxruntime.Inference
         requests, expected = list[Request](), list[bytes | None]()
         while len(live) < SLOTS:
             number = step * 10 + len(live) + 1
-            live[number if rng.random() < 0.5 else f"text {number}"] = ByHand(session)
+            drawn: int | str = number if rng.random() < 0.5 else f"text {number}"
+            live[drawn] = ByHand(session)
         for sequence in rng.sample(list(live), rng.randint(1, SLOTS)):
             one = live[sequence]
             flags = 0
