@@ -14,7 +14,7 @@ from export.graph.source import Source
 from export.variant.accelerator import TENSORRT
 from export.variant.accuracy import OutputError, WordsRead, answers, compare, words_read, worst
 from export.variant.error_source import error_source
-from export.variant.precision import DYNAMIC, FP16, PRECISIONS, Conversion, kept, prepared
+from export.variant.precision import DYNAMIC, FP16, PRECISIONS, Conversion, converted_already, kept, prepared
 from export.variant.trial_rows import TrialRows
 from export.variant.wanted import Wanted
 from triton_batching.terminal import Failure, Mistake
@@ -41,6 +41,8 @@ class Converted:
 def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -> Converted:
     """Convert and prove; raises `Failure` for an error above the tolerance, `BatchAxisError` for mixed rows."""
     precision = wanted.converts or FP16
+    if already := converted_already(model, precision):
+        raise Mistake(f"{wanted.origin.folder.name}: {already}. Make {precision} of the model that it was made of.")
     say(f"converting to {precision}")
     ready = prepared(model, precision)
     keep = kept(ready, wanted.keep)
