@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hand_made import CONFIG, MACHINE, counters, ramp
 
 from perf.measure.ramp import Level
 from perf.measure.service_profile import Profile
@@ -16,7 +17,6 @@ from perf.simulate.predict import simulated_run
 from perf.simulate.uncertainty import MISFIT
 from perf.studies.prediction.blind_client import BlindClient
 from perf.studies.prediction.blind_predictor import BlindPredictor, ClientRound
-from tests.perf.simulate.test_simulate import CONFIG, MACHINE, counters, ramp
 
 PROFILE = Profile(ramps=(ramp(outside_us=600.0),))
 TRUE = Way(lone_us=600.0, each_us=200.0, turnaround_us=0.0, open_lone_us=3_000.0, apart_us=150.0)
