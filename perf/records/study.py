@@ -6,8 +6,12 @@ nothing that the report can derive.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from perf.records import file
 from perf.records.candidate import Candidate
@@ -107,10 +111,15 @@ class Trial:
     load_sha256: str = ""
     used: ResourceUse = field(default_factory=ResourceUse)
 
-    @property
+    @cached_property
+    def latencies(self) -> NDArray[np.float64]:
+        """`latencies_us` as an array: (requests,)."""
+        return np.asarray(self.latencies_us, dtype=np.float64)
+
+    @cached_property
     def p99_ms(self) -> float:
         """The 99th percentile of the latency; infinite if more than 1 % of the requests have no right answer."""
-        return percentile_ms(self.latencies_us, 99)
+        return percentile_ms(self.latencies, 99)
 
     @property
     def thinned(self) -> bool:

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 import scipy  # its `special` is loaded at the first interval
-from numpy.typing import NDArray
 
 from perf.stats.interval import LEVEL, Interval, exponential
 
@@ -28,10 +27,10 @@ def paired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL) 
 
     One round has no interval, and neither have rounds of equal ratios.
     """
-    logs = np.log(np.asarray(new, dtype=np.float64)) - np.log(np.asarray(old, dtype=np.float64))
+    logs = [one - other for one, other in zip(_logs(new), _logs(old), strict=True)]
     count = len(logs)
     error = math.sqrt(_variance(logs) / count) if count else math.inf
-    return _interval(float(np.mean(logs)), error, count - 1, count, level, "Student's t, rounds in pairs")
+    return _interval(_mean(logs), error, count - 1, count, level, "Student's t, rounds in pairs")
 
 
 def unpaired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL) -> Interval:
@@ -39,8 +38,8 @@ def unpaired(new: Sequence[float], old: Sequence[float], *, level: float = LEVEL
 
     A side of one run has no interval, and neither has one of equal runs.
     """
-    sides = [np.log(np.asarray(side, dtype=np.float64)) for side in (new, old)]
-    count, value = min(map(len, sides)), float(np.mean(sides[0]) - np.mean(sides[1]))
+    sides = [_logs(side) for side in (new, old)]
+    count, value = min(map(len, sides)), _mean(sides[0]) - _mean(sides[1])
     squares = [_variance(side) / len(side) for side in sides]
     if not math.isfinite(sum(squares)):
         return _interval(value, math.inf, 1, count, level, "")
@@ -55,9 +54,21 @@ def mean(values: Sequence[float], *, level: float = LEVEL) -> Interval:
     return replace(found, method="Student's t, repeats") if found.bounded else found
 
 
-def _variance(logs: NDArray[np.float64]) -> float:
+def _logs(values: Sequence[float]) -> list[float]:
+    # Rounds are few: from here on plain numbers take a fifth of the time that arrays take.
+    return np.log(np.asarray(values, dtype=np.float64)).tolist()  # type: ignore[no-any-return]
+
+
+def _mean(logs: Sequence[float]) -> float:
+    return sum(logs) / len(logs) if logs else math.nan
+
+
+def _variance(logs: Sequence[float]) -> float:
     """The variance of one value; infinite if it is not known."""
-    return float(np.var(logs, ddof=1)) if len(logs) > 1 and np.ptp(logs) > EQUAL else math.inf
+    if len(logs) < 2 or not max(logs) - min(logs) > EQUAL:
+        return math.inf
+    middle = _mean(logs)
+    return sum((each - middle) * (each - middle) for each in logs) / (len(logs) - 1)
 
 
 def _interval(value: float, error: float, freedom: float, count: int, level: float, method: str) -> Interval:

@@ -123,10 +123,10 @@ class Fit:
 
 def _outside_us(trial: Trial) -> float:
     """Return a request's mean microseconds outside queue and execution; a closed loop's cycle is by Little's law."""
-    answered = [us for us in trial.latencies_us if math.isfinite(us)]
+    answered = trial.latencies[np.isfinite(trial.latencies)]
     counted, traffic = trial.counted, Traffic.of_record(trial.load)
     inside = counted.queue_ns + counted.compute_input_ns + counted.compute_infer_ns
-    if not answered:
+    if not len(answered):
         return 0.0
     cycle = trial.seconds / len(answered) * 1e6 * traffic.clients if not traffic.open else float(np.mean(answered))
     return max(0.0, cycle - counted.per_request_us(inside))

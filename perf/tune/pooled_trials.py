@@ -36,7 +36,7 @@ class PooledTrials:
         """Pool trials whose requests have `rows` rows; raises `ValueError` unless all are of one configuration."""
         if len({trial.candidate for trial in trials}) != 1:
             raise ValueError("trials of one configuration are needed")
-        latencies = np.concatenate([np.asarray(trial.latencies_us, dtype=np.float64) for trial in trials])
+        latencies = np.concatenate([trial.latencies for trial in trials])
         judged = of_trials(trials, target)
         seconds = sum(trial.seconds for trial in trials)
         traffic = Traffic.of_record(trials[0].load)

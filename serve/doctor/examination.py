@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from serve.doctor.configuration import Configuration, Source
 from serve.doctor.document import Document
 from serve.doctor.finding import Finding, Position, Problem
-from serve.doctor.repository import Configuration, Model, Repository, Source
+from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Rule
 from serve.doctor.suppress import Suppressions, silence, suppressions
 

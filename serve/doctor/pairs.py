@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import DataType, ModelInput
 
 from export.graph.signature import TYPES, Tensor
-from serve.doctor.repository import Configuration
+from serve.doctor.configuration import Configuration
 
 
 @dataclass(frozen=True, kw_only=True)

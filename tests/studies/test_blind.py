@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hand_made import level, predicted, ramp
 
 from perf.load.variant import read
 from perf.measure.service_profile import Profile
@@ -20,7 +21,6 @@ from perf.studies.prediction.blind_bench import MOST_CLIENTS, BlindBench, BlindC
 from perf.studies.prediction.blind_client import burden_us, calibrated, gathering, send, together
 from perf.studies.prediction.blind_models import KINDS, write
 from perf.studies.prediction.lean_client import arrivals_s
-from tests.perf.simulate.test_simulate import level, predicted, ramp
 
 
 def recorded() -> list[BlindRecord]:

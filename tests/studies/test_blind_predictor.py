@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
+from hand_made import CONFIG, MACHINE, counters, ramp
 
 from perf.measure.ramp import Level
 from perf.measure.service_profile import Profile
@@ -16,17 +18,16 @@ from perf.simulate.predict import simulated_run
 from perf.simulate.uncertainty import MISFIT
 from perf.studies.prediction.blind_client import BlindClient
 from perf.studies.prediction.blind_predictor import BlindPredictor, ClientRound
-from tests.perf.simulate.test_simulate import CONFIG, MACHINE, counters, ramp
 
 PROFILE = Profile(ramps=(ramp(outside_us=600.0),))
 TRUE = Way(lone_us=600.0, each_us=200.0, turnaround_us=0.0, open_lone_us=3_000.0, apart_us=150.0)
 
 
-def measured(load: str, *, rows: int = 1, stretch: float = 1.0, stall_us: float = 0.0) -> Level:
+def measured(load: str, *, rows: int = 1, stretch: float = 1.0, stall_us: float = 0.0, requests: int = 4000) -> Level:
     """What a client of the way `TRUE` measures of a load, with a stall that is in its mean and in no median."""
     traffic = Traffic.parse(load, rows=rows)
     run = simulated_run(
-        Candidate(max_batch_size=8), CONFIG, traffic, PROFILE, requests=4000, seed=7, way=TRUE, stretch=stretch
+        Candidate(max_batch_size=8), CONFIG, traffic, PROFILE, requests=requests, seed=7, way=TRUE, stretch=stretch
     )
     means = {size: run.computing_us[size] / count for size, count in run.sizes.items()}
     counted = counters(run.sizes, means, queue_us=float(np.mean(run.queues_us)))
@@ -43,13 +44,13 @@ def measured(load: str, *, rows: int = 1, stretch: float = 1.0, stall_us: float 
     return Level(concurrency=clients, seconds=run.seconds, measured=result, counted=counted, rows=rows)
 
 
-def client(*, stretch: float = 1.0, stall_us: float = 0.0) -> BlindClient:
+def client(*, stretch: float = 1.0, stall_us: float = 0.0, requests: int = 4000) -> BlindClient:
     """All loads of a client; in `gathered` seven requests follow the first of a batch, one behind the other."""
-    gathered = measured("closed:8")
+    gathered = measured("closed:8", requests=requests)
     counted = replace(gathered.counted, queue_ns=round(gathered.counted.requests * 7 / 2 * 150.0 * 1e3))
-    levels = [replace(measured(f"closed:{n}", stretch=stretch), concurrency=n) for n in (1, 8, 24)]
+    levels = [replace(measured(f"closed:{n}", stretch=stretch, requests=requests), concurrency=n) for n in (1, 8, 24)]
     levels[0] = replace(levels[0], counted=replace(levels[0].counted, queue_ns=0))
-    poisson = measured("poisson:150", stretch=stretch, stall_us=stall_us)
+    poisson = measured("poisson:150", stretch=stretch, stall_us=stall_us, requests=requests)
     return BlindClient(
         model="hand_made",
         levels=tuple(levels),
@@ -65,11 +66,16 @@ def client(*, stretch: float = 1.0, stall_us: float = 0.0) -> BlindClient:
     )
 
 
+@cache
+def short_round(stretch: float) -> ClientRound:
+    """A round of loads of 1,000 requests: intervals of each load are of repetitions as long as it."""
+    return ClientRound.of(CONFIG, PROFILE, client(stretch=stretch, requests=1000))
+
+
 def rounds(stretches: Sequence[float]) -> BlindPredictor:
     """A predictor from rounds in which executions took so many times the ramp's time."""
-    return BlindPredictor(
-        config=CONFIG, rounds=[ClientRound.of(CONFIG, PROFILE, client(stretch=stretch)) for stretch in stretches]
-    )
+    # Each is a round of its own, also where two are equal.
+    return BlindPredictor(config=CONFIG, rounds=[replace(short_round(stretch)) for stretch in stretches])
 
 
 @pytest.mark.parametrize("stall_us", [0.0, 20_000.0])
@@ -86,6 +92,8 @@ def test_loads_of_other_rounds_widen_an_interval() -> None:
     """Rounds at 0.75, 1 and 1.33 times the time: the ramps are alike, and only the client's loads say so."""
     plain, load = Candidate(max_batch_size=8), [Traffic.parse("closed:8")]
     steady, moving = rounds([1.0, 1.0, 1.0]), rounds([0.75, 1.0, 1.33])
+    assert steady.drift == 0.0
+    assert moving.drift == pytest.approx(np.std(np.log([0.75, 1.0, 1.33]), ddof=1), rel=0.01)
     narrow, wide = (
         each.bounds(plain, load, 5.0, each.predicted(plain, load, 5.0)).throughput_rows_per_s
         for each in (steady, moving)
@@ -99,7 +107,7 @@ def test_loads_of_other_rounds_widen_an_interval() -> None:
 
 def test_a_single_round_is_judged_by_its_own_loads() -> None:
     """Its loads have three times the p95 that the simulation gives them, and p50 as simulated: only that is widened."""
-    plain = client()
+    plain = client(requests=1000)
     slow = [
         replace(level, measured=replace(level.measured, p95_us=3 * (level.measured.p95_us or 0.0)))
         for level in (*plain.levels, plain.poisson, plain.doubled, plain.doubled_poisson)

@@ -10,6 +10,7 @@ from perf.records import file
 from perf.records.file import RecordError
 from perf.simulate.constants import STANDARD
 from perf.simulate.costs import cooled
+from perf.studies import pauses
 from perf.studies.pauses import PAUSES_MS, Pauses, cooling_us, main, table
 from perf.studies.prediction.analyzer_schedule import ASLEEP
 from perf.studies.prediction.comparison import MODELS
@@ -18,7 +19,12 @@ RESULTS = Path("perf/studies/results/pauses")
 
 
 @pytest.mark.server
-def test_one_round_of_a_model_is_measured_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_round_of_a_model_is_measured_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How exact the figures are is not asked here.
+    for name, value in (("WINDOW_MS", 300), ("SPARSE_WINDOW_MS", 1500), ("REQUESTS", 10)):
+        monkeypatch.setattr(pauses, name, value)
     assert main(["simulated_accelerator", "--rounds", "1", "--results", str(tmp_path)]) == 0
     output = capsys.readouterr().out
     assert "simulated_accelerator" in output

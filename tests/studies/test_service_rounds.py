@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import pytest
+from hand_made import ramp
 
 from perf.measure.service_profile import ServiceTimes
 from perf.studies.prediction.service_rounds import middle, one_ramp
-from tests.perf.simulate.test_simulate import ramp
 
 
 def counted(times: ServiceTimes) -> ServiceTimes:

@@ -4,6 +4,7 @@ With a policy the simulation works as `serve/policies/policy_loop.py` does. Trit
 policy chooses among all that wait whenever the instance is free. Sending answers takes no time.
 """
 
+import copy
 import math
 from collections.abc import Callable
 
@@ -34,20 +35,31 @@ def goodput(
     contender: Contender, config: ModelConfig, device: SimulatedDevice, stream: ArrivalStream, slo_s: float
 ) -> float:
     """The highest rate (requests per second) at which 99 % are answered in time; 0 if there is none."""
-    most = max(rows / device.seconds(rows) for rows in (1, max(1, contender.candidate.max_batch_size)))
-    return swept(lambda rate: trial(contender, config, device, stream, slo_s, rate), 0.0, most)
+    largest = max(1, contender.candidate.max_batch_size)
+    most = max(rows / device.seconds(rows) for rows in (1, largest))
+    # What a policy learns before a trial is the same at every rate.
+    learned = settle(contender.policy(), device.seconds, largest) if contender.policy else None
+    return swept(lambda rate: trial(contender, config, device, stream, slo_s, rate, learned), 0.0, most)
 
 
 def trial(
-    contender: Contender, config: ModelConfig, device: SimulatedDevice, stream: ArrivalStream, slo_s: float, rate: float
+    contender: Contender,
+    config: ModelConfig,
+    device: SimulatedDevice,
+    stream: ArrivalStream,
+    slo_s: float,
+    rate: float,
+    learned: Policy | None,
 ) -> RateTrial:
-    """Simulate the stream at a rate (requests per second) with answers due after `slo_s`."""
+    """Simulate the stream at a rate (requests per second) with answers due after `slo_s`.
+
+    A copy of the policy `learned` forms the batches; None if Triton's own batcher does.
+    """
     arrivals, counts = stream.times(rate)
-    if contender.policy is None:
+    if learned is None:
         answers = _batched(contender, config, device, arrivals)
     else:
-        policy = settle(contender.policy(), device.seconds, contender.candidate.max_batch_size)
-        answers = ends(policy, device.seconds, arrivals, slo_s, hopeless=HOPELESS)
+        answers = ends(copy.deepcopy(learned), device.seconds, arrivals, slo_s, hopeless=HOPELESS)
     late = answers - arrivals > slo_s + EPSILON_S
     return RateTrial(rate_per_s=rate, requests=int(np.sum(counts)), late=int(np.sum(late & counts)))
 
@@ -112,7 +124,7 @@ def settle(policy: Policy, seconds: Callable[[int], float], rows: int) -> Policy
     """
     now = 0.0
     for number in range(SETTLING):
-        queue = [Waiting(rows=1, arrived=now) for _ in range(1 + number % rows)]
+        queue = [Waiting(rows=1, arrived=now)] * (1 + number % rows)
         choice = policy.choose(queue, now)
         count = len(choice.take or policy.choose(queue, choice.until).take)
         policy.observe(count, seconds(count))

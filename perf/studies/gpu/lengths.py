@@ -10,7 +10,6 @@ from perf.studies.padded.__main__ import resumed
 from perf.studies.padded.__main__ import run as run_padded
 from perf.studies.padded.record import CLIENT, SEPARATE, SPLIT, PaddedRecord
 from perf.studies.padded.record import MIXES as PADDED_MIXES
-from perf.studies.ragged.__main__ import CONCURRENCY
 from perf.studies.ragged.__main__ import run as run_ragged
 from perf.studies.ragged.table import MIXES, ROUTES, RaggedExperiment, rows_of
 
@@ -56,7 +55,7 @@ def _ragged(extent: Extent, folder: Path, progress: StepProgress) -> list[Findin
         model=extent.ragged,
         mixes=tuple(mix for mix in MIXES[extent.ragged] if mix.name in extent.lengths),
         routes=tuple(route for route in ROUTES if route.name in extent.routes),
-        concurrency=CONCURRENCY,
+        concurrency=extent.clients[-1],
         repeats=extent.repeats,
         window_ms=extent.window_ms,
     )

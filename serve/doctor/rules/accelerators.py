@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelOptimizationPolicy
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import variable_inputs
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
 ON_CPU, ON_GPU = "cpu_execution_accelerator", "gpu_execution_accelerator"

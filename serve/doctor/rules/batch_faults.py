@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act
-from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.counts import ARRAYS, BATCHED, JOIN, LOOP, SPLIT
 from serve.doctor.rules.requests import answers_one_by_one, batches, takes_one_row

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType, ModelInput
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.batch_inputs import GRAPH, TENSORS, entry_text, example, kind_name
 

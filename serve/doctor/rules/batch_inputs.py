@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
 TYPES = (DataType.TYPE_INT32, DataType.TYPE_FP32)

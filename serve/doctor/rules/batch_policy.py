@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from google.protobuf.json_format import MessageToDict
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import variable_inputs
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 from serve.doctor.rules.requests import answers_one_by_one
 

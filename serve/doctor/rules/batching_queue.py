@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 from serve.doctor.rules.batch_policy import can_be_limited, is_limited
 from serve.doctor.rules.parameters import parameter_text

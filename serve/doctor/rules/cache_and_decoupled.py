@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Configuration, Source
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
 

@@ -4,8 +4,8 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Source
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.completions import UNKNOWN, Setting, completion, is_known, settings
 from serve.doctor.rules.requests import own

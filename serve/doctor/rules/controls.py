@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelSequenceBatching
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
 Control = ModelSequenceBatching.Control

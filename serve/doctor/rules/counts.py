@@ -3,10 +3,10 @@
 import ast
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.values import Kind, Size, Value
 from serve.doctor.python_file import PythonFile
-from serve.doctor.repository import Source
 from serve.doctor.rule import rule
 from serve.doctor.rules.requests import Execution, batches, takes_one_row
 from serve.doctor.rules.responses import ANSWER, PYTHON, READ, model, returned_lists, sends

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from export.graph.signature import made_masks
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import known_types
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from triton_batching import releases
 

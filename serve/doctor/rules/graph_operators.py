@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import onnx
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
 CUSTOM = """<ir_version: 8, opset_import: ["" : 17, "mine" : 1]>

@@ -6,8 +6,8 @@ import onnx
 
 from export.graph.onnx_graph import label
 from serve.doctor.batch_axis import DEFAULT, SOFTMAXES, Rows, integer
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.graph_shapes import HEAD
 

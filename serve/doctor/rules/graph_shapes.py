@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import fits
+from serve.doctor.configuration import Configuration, Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import Pair, batch_axis_is_fixed, expected_shape, lacks_batch_axis, pairs, repeats_batch_axis
-from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'

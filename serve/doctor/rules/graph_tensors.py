@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 
 PYTHON = 'backend: "python"\n'

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from export.repository import TWO_ON_CPU, group_instances
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.repository import Configuration, Model
+from serve.doctor.repository import Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
 

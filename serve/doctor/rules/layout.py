@@ -5,9 +5,10 @@ from collections.abc import Iterator
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.document import Document
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Configuration, Model, Repository
+from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.schema import unknowns
 from serve.doctor.template import places

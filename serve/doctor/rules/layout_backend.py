@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from serve.doctor.configuration import PLATFORMS, Configuration
 from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import PLATFORMS, Configuration, Model
+from serve.doctor.repository import Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.layout_files import ONNX
 

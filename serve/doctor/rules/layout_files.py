@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from serve.doctor.configuration import DEFAULT_FILES, Configuration
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.folders import entries, is_folder
-from serve.doctor.repository import DEFAULT_FILES, Configuration, Model
+from serve.doctor.repository import Model
 from serve.doctor.rule import Example, rule
 
 ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'

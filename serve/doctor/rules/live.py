@@ -7,9 +7,9 @@ from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.live import LiveServer
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 from serve.management.loaded import differences
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from export.repository import group_instances
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.folders import entries
-from serve.doctor.repository import Configuration, Repository
+from serve.doctor.repository import Repository
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.target import Target
 

@@ -6,9 +6,9 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.folders import entries
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.parameters import parameter_text
 from serve.doctor.target import Target

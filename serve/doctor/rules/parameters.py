@@ -4,8 +4,8 @@ import difflib
 from collections import Counter
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 from serve.policies import queue_limit
 from serve.policies.policy_settings import KEYS

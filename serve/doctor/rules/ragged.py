@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 
 RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]'

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from serve.doctor.repository import Configuration, Source
+from serve.doctor.configuration import Configuration, Source
 from serve.doctor.rules.completions import settings
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -3,10 +3,10 @@
 import ast
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.values import Kind, Size, Value
-from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.completions import settings
 from serve.doctor.rules.requests import Execution, batches

@@ -3,9 +3,9 @@
 import ast
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act
-from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, own
 from serve.doctor.rules.responses import ANSWER, DECOUPLED, LOOP, READ, STREAM, is_decoupled, model, returned_lists

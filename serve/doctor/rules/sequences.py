@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Configuration, Source
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration, Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.controls import IDENTIFIER, START, Control
 

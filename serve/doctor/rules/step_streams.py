@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.steps import STEP_CONFIG, STEP_FILES, ensemble_text, files, step_text, steps_of
 from serve.doctor.target import Target

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from tritonclient.grpc.model_config_pb2 import ModelEnsembling
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 
 PLATFORM = 'platform: "ensemble"'

@@ -3,8 +3,8 @@
 import ast
 from collections.abc import Iterator
 
+from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Source
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, input_names
 from serve.doctor.rules.responses import LOOP, PYTHON, model

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelWarmup
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import rule
 
 

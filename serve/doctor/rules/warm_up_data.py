@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelWarmup
 
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.repository import Configuration
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.warm_up import sample, tensors
 

@@ -3,13 +3,13 @@
 from dataclasses import replace
 
 import pytest
+from hand_made import ramp
 
 from perf.measure.analyzer import Endpoint
 from perf.measure.ramp import climb, levels, wide
 from perf.measure.service_time import main, recorded
 from perf.measure.service_time_run import concluded, with_steps
 from serve.launcher import Server
-from tests.perf.simulate.test_simulate import ramp
 from triton_batching.terminal import Failure
 
 MODEL = "simulated_accelerator"

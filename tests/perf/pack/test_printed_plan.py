@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from packing_plan import PLAN, plan_path
 
 from perf.pack import plan_file
 from perf.pack.__main__ import main
 from perf.pack.headroom import CONFIRMING, plan
-from tests.perf.pack.test_files import PLAN, plan_path
 
 
 def test_a_plan_says_how_many_are_late_and_in_how_many_replays(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from hand_made import ramp
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, read_config
@@ -25,7 +26,6 @@ from perf.records.round_record import TrialKey
 from perf.records.size_mix import MOST_SENT, MixError, SizeMix, asked, drawn
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
-from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hand_made import CONFIG, SLA, ramp
 
 from perf.measure.service_profile import Profile
 from perf.measure.service_way import Way
@@ -12,7 +13,6 @@ from perf.records.traffic import Traffic
 from perf.simulate.predict import predict
 from perf.simulate.simulated_run import Window
 from perf.simulate.uncertainty import LEVEL, Bounds, Measured, PredictedBounds, Widening, birge, bounds
-from tests.perf.simulate.test_simulate import CONFIG, SLA, ramp
 
 TWO = Candidate(max_batch_size=8, instances=2)
 

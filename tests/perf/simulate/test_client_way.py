@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from hand_made import CONFIG, SLA, level, predicted, ramp
 
 from perf.measure.ramp import Level
 from perf.measure.service_profile import Profile
@@ -11,7 +12,6 @@ from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
 from perf.simulate.predict import predict
 from perf.studies.prediction.analyzer_schedule import ASLEEP, open_way
-from tests.perf.simulate.test_simulate import CONFIG, SLA, level, predicted, ramp
 
 
 def test_a_ramp_gives_the_time_outside_the_server() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hand_made import ramp
 from rich.console import Console
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -22,7 +23,6 @@ from perf.simulate.command import show
 from perf.simulate.earlier import EarlierTrials, earlier_trials
 from perf.simulate.simulated_run import PERCENTILES
 from perf.simulate.uncertainty import Bounds, PredictedBounds
-from tests.perf.simulate.test_simulate import ramp
 from triton_batching.terminal import Mistake
 
 MODEL = "simulated_accelerator"

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hand_made import CONFIG, level, ramp
 from numpy.typing import NDArray
 
 from perf.measure.service_line import Size
@@ -17,7 +18,6 @@ from perf.simulate.uncertainty import LEVEL, Bounds, bounds, drifts
 from perf.stats.percentile import percentile
 from perf.studies.prediction import service_rounds
 from perf.studies.prediction.service_rounds import one_ramp
-from tests.perf.simulate.test_simulate import CONFIG, level, ramp
 
 # Spread of single executions, and of the machine's speed from one moment to another.
 SPREAD, DRIFT = 0.08, 0.03

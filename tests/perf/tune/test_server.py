@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
+from hand_made import ramp
 
 from export.repository import REPOSITORY, config_file, read_config
 from perf.load.deployment import Running
@@ -31,7 +32,6 @@ from perf.tune.screening import Screen
 from perf.tune.study_log import WARM_UP_S, Budget
 from perf.tune.tuned_file import headed, is_ours
 from serve.doctor.__main__ import main as doctor
-from tests.perf.simulate.test_simulate import ramp
 
 MODEL = "simulated_accelerator"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hand_made import ramp
 from studies import study
 
 from perf.measure import service_profile
@@ -18,7 +19,6 @@ from perf.report.index import index, pages
 from perf.report.index.present import Present
 from tests.perf.report.index.test_index import compared, measured
 from tests.perf.report.sweep.test_summary import ceiling
-from tests.perf.simulate.test_simulate import ramp
 from triton_batching.machine import Machine
 
 

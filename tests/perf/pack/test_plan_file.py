@@ -1,0 +1,136 @@
+"""The plan files that are read: models with their memory and their times, and mistakes in them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hand_made import ramp
+from packing_plan import PLAN, plan_path
+
+from perf.measure.ramp import Level
+from perf.measure.service_line import Size
+from perf.measure.service_profile import write
+from perf.memory.__main__ import main as memory
+from perf.pack import plan_file
+from perf.pack.algorithms import pack
+from perf.pack.workload import Devices
+from perf.records.measurement import AnalyzerResult
+from serve.management.statistics import Counters
+from tests.perf.memory.test_limits import unknown_branch
+from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
+
+
+def test_a_plan_file_is_read(tmp_path: Path) -> None:
+    workload = plan_file.read(plan_path(tmp_path))
+    (model,) = workload.models
+    assert workload.devices == Devices(count=4, memory_bytes=1000 * 2**20)
+    assert [model.latency.at(rows) for rows in (1, 2, 8)] == [20.5, 21.0, 24.0]
+    assert [model.memory.at(rows) / 2**20 for rows in (1, 8)] == [52, 66]
+    like_users = plan_path(tmp_path, PLAN.replace('arrivals = "uniform"', ""))
+    assert (workload.arrivals, plan_file.read(like_users).arrivals) == ("uniform", "poisson")
+
+
+def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
+    placement = pack(plan_file.read(Path("perf/pack/plans/nexus.toml")))
+    assert placement.nodes[0].models == ("A", "B")
+    assert placement.nodes[0].duty_ms == pytest.approx(125)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("count = 4", "count = 0", r"\[devices\]: count = 0 must be a number from 1e-09 to 1000000"),
+        ("p99_ms = 60", 'p99_ms = "60"', r"model simulated_accelerator: p99_ms = '60' must be a number"),
+        ("rate_per_s = 500", "rate_per_s = inf", "rate_per_s = inf must be a number from 1e-09 to 1000000"),
+        ("rate_per_s = 500", f"rate_per_s = {2**64}", "rate_per_s = 18446744073709551616 must be a number from 1e-09"),
+        ("max_batch_size = 8", "max_batch_size = inf", "max_batch_size = inf must be a number from 1e-09 to 65536"),
+        ("max_batch_size = 8", "max_batch_size = 64e6", "max_batch_size = 64000000.0 must be a number from 1e-09"),
+        ("memory_mib = 1000", "memory_mib = 1e308", r"memory_mib = 1e\+308 must be a number from 1e-09 to 1073"),
+        ("p99_ms = 60", "p99_ms = nan", "p99_ms = nan must be a number from 1e-09"),
+        ("weights_mib = 50", "weights_mib = nan", "weights_mib = nan must be a number from 0 to 1073741824"),
+        ("8 = 16, 1 = 2", "8 = inf, 1 = 2", "activation_mib: 8 = inf: batch sizes are 1 to 65536, values 0"),
+        ("rate_per_s = 500", "rate_per_s = 5e-324", "rate_per_s = 5e-324 must be a number from 1e-09"),
+        ("fixed = 20, row = 0.5", "fixed = 0, row = 0", "latency_ms of the smallest batch is 0"),
+        pytest.param("count = 4", f"count = 1{'0' * 5000}", "cannot be read as TOML", id="digits"),
+        pytest.param("[devices]", f"x = {'[' * 10**5}", "cannot be read as TOML", id="depth"),
+        ("p99_ms", "p98_ms", "p98_ms is not known. Known:"),
+        ("row = 0.5, ", "", "latency_ms as a line needs the keys fixed, max_batch_size, row"),
+        ('"simulated_accelerator"', '"../outside/ranker"', "the name of a model is that of its folder"),
+        ('"simulated_accelerator"', '".."', "the name of a model is that of its folder"),
+        ("8 = 16, 1 = 2", "8 = 1, 1 = 2", "must not fall as the batch grows"),
+        ("8 = 16, 1 = 2", "x = 1", "write values by batch size as { 1 = 20.5"),
+        ('"uniform"', '"bursty"', "write uniform or poisson"),
+        ("[devices]", "[devices", "cannot be read as TOML"),
+        (
+            "latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }",
+            "",
+            "python -m perf.measure.service_time simulated_acc",
+        ),
+        ("weights_mib = 50", "", "is no ONNX file whose memory can be estimated"),
+    ],
+)
+def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, old: str, new: str, message: str) -> None:
+    text = PLAN.replace(old, new)
+    if "weights_mib" not in text:
+        text = text.replace("activation", "#")
+    with pytest.raises(Mistake, match=f"(?i){message}"):
+        plan_file.read(plan_path(tmp_path, text), records=tmp_path)
+
+
+def test_memory_of_an_onnx_model_is_what_perf_memory_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """text_recognition holds 19 MiB at batch 32 with the memory pattern, and 11 MiB without it."""
+    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "text_recognition")
+    (model,) = plan_file.read(plan_path(tmp_path, text.replace("max_batch_size = 8", "max_batch_size = 32"))).models
+    assert memory(["text_recognition", "--batch", "1,8,32", "--format", "json"]) == 0
+    held = {each["batch"]: each["held"] for each in json.loads(capsys.readouterr().out)["batches"]}
+    assert {rows: model.memory.at(rows) for rows in held} == held
+
+
+def test_memory_without_an_upper_bound_must_be_given(tmp_path: Path) -> None:
+    folder = tmp_path / "sliced"
+    (folder / "1").mkdir(parents=True)
+    unknown_branch(folder / "1").rename(folder / "1" / "model.onnx")
+    (folder / "config.pbtxt").write_text('name: "sliced"\nbackend: "onnxruntime"\nmax_batch_size: 8\n')
+    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "sliced")
+    with pytest.raises(Mistake, match=r"has no upper bound.*Measure it and give weights_mib"):
+        plan_file.read(plan_path(tmp_path, text), repository=tmp_path)
+
+
+def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:
+    counted = replace(
+        Counters.none(),
+        requests=80,
+        rows=80,
+        executions=10,
+        compute_infer_ns=240_000_000,
+        batches={8: 10},
+        batches_ns={8: 240_000_000},
+    )
+    measured = AnalyzerResult(window_ms=250, windows=(), throughput_rows_per_s=320.0)
+    # A size that was measured 1 ms faster than a smaller one: both take their mean. 10 executions of 24 ms in 0.25 s
+    # leave 1 ms between.
+    times_ms = {rows: 20.0 + rows - (2 if rows == 5 else 0) for rows in range(1, 9)}
+    record = replace(
+        ramp(),
+        model="simulated_accelerator",
+        machine=Machine.this(),
+        sizes=tuple(Size(rows=b, executions=100_000, mean_us=1e3 * ms, error_us=1.0) for b, ms in times_ms.items()),
+        alone_us=21e3,
+        levels=(Level(concurrency=16, seconds=0.25, measured=measured, counted=counted),),
+    )
+    write(record, tmp_path)
+    text = PLAN.replace("latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }", "")
+    (model,) = plan_file.read(plan_path(tmp_path, text), records=tmp_path).models
+    assert [model.latency.at(rows) for rows in range(1, 9)] == pytest.approx(
+        [22, 23, 24, 24.5, 24.5, 27, 28, 29], abs=0.01
+    )
+    # A ramp of another variant is as good; one that stopped below max_batch_size is not of all sizes.
+    (tmp_path / record.file_name).unlink()
+    write(replace(record, config_name="dynamic"), tmp_path)
+    assert plan_file.read(plan_path(tmp_path, text), records=tmp_path).models[0].latency.largest == 8
+    write(replace(record, config_name="dynamic", max_batch_size=4), tmp_path)
+    (tmp_path / "simulated_accelerator.dynamic.b8.k1.json").unlink()
+    with pytest.raises(Mistake, match="went up to 4 of 8 rows only"):
+        plan_file.read(plan_path(tmp_path, text), records=tmp_path)
