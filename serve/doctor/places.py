@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from export.repository import BACKEND_FILES
 from serve.doctor.folders import entries, is_folder
-from serve.doctor.repository import BACKEND_FILES, Model, Repository
+from serve.doctor.repository import Model, Repository
 from serve.doctor.target import Target
 from triton_batching.terminal import Mistake
 

@@ -4,9 +4,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from export.repository import DEFAULT_FILES
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.folders import entries, is_folder
-from serve.doctor.repository import DEFAULT_FILES, Configuration, Model
+from serve.doctor.repository import Configuration, Model
 from serve.doctor.rule import Example, rule
 
 ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'
@@ -66,7 +67,8 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
 
     The backend refuses the model. Worse, if the `default_model_filename` of a Python model is missing, the call that
     loads it never returns on 24.10 (measured: 30 s and more). Without `default_model_filename` the name is model.onnx,
-    model.plan, model.pt or model.py; other backends have files of their own and are not checked.
+    model.plan, model.pt (platform torch_aoti: model.pt2) or model.py; other backends have files of their own and are
+    not checked.
 
     Source: the backends' own loading. A comment that ignores this rule is never reported as unused: the rule depends on
     the checkout.
