@@ -49,7 +49,7 @@ PACKAGE = Platform(
     since=FACTS["torch_aoti"].since,
 )
 PLAN = Platform(name="tensorrt_plan", title="a TensorRT plan", backend="tensorrt", file=DEFAULT_FILES["tensorrt"])
-PLATFORMS = (TORCHSCRIPT, PACKAGE, PLAN)
+KINDS = (TORCHSCRIPT, PACKAGE, PLAN)
 
 
 def platform_of(path: Path) -> Platform | None:
@@ -69,5 +69,5 @@ def platform_of(path: Path) -> Platform | None:
 
 def platform_of_config(config: "ModelConfig") -> Platform | None:
     """The kind of compiled model that a configuration serves; None for another backend."""
-    named = next((platform for platform in PLATFORMS if platform.name == config.platform), None)
-    return named or next((platform for platform in PLATFORMS if platform.backend == config.backend), None)
+    named = next((platform for platform in KINDS if platform.name == config.platform), None)
+    return named or next((platform for platform in KINDS if platform.backend == config.backend), None)

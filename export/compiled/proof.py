@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import onnx
 
@@ -42,7 +43,7 @@ class Compiled:
     platform: Platform
     signature: Signature
     batched: Batched | None
-    kind: str | None = None
+    kind: Literal["cpu", "gpu"] | None = None
     why_not: str = ""
     rows: tuple[int, ...] = ()
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -38,7 +38,7 @@ class Runtime:
     call: Callable[[Rows], Sequence[Array]]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     most_rows: int | None = None
-    kind: str | None = None
+    kind: Literal["cpu", "gpu"] | None = None
 
     def run(self, output_names: None, input_feed: dict[str, Array], /) -> list[Array]:
         """All outputs for one batch, as an onnxruntime session gives them."""
