@@ -22,6 +22,7 @@ from export.graph.torch_source import first_line
 from triton_batching.terminal import Mistake
 
 TRACED = "traced_inputs"
+JIT: Any = torch.jit  # it has no types
 # Without it a package reads and writes beyond the rows that it was compiled for.
 CHECKED = "AOTI_RUNTIME_CHECK_INPUTS"
 ONE_ROW = "dim value is too small at 0, expected it to be >= 2, but got: 1"
@@ -31,7 +32,7 @@ def script(path: Path) -> Runtime:
     """A TorchScript archive on the CPU; inputs have the names of `forward`; raises `Mistake`."""
     try:
         with quiet():
-            module = torch.jit.load(path, map_location="cpu").eval()
+            module = JIT.load(path, map_location="cpu").eval()
     except Exception as error:
         raise Mistake(
             f"{path}: torch {torch.__version__} cannot load it ({first_line(error)}). Save it again with "

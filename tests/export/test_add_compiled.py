@@ -53,8 +53,8 @@ def test_a_scripted_archive_is_told_its_shapes(tmp_path: Path, capsys: pytest.Ca
     assert not (models / "pooled").exists()
     told = ("--input", "tokens=INT64[-1]", "--input", "scale=FP32[1]", "--range", "tokens=0:29")
     assert tensors(added(archive, models, *told).input) == {"tokens": (9, [-1]), "scale": (11, [1])}
-    rows = {"tokens": np.random.default_rng(0).integers(0, 30, (8, 7)), "scale": np.ones((8, 1), np.float32)}
-    np.savez(tmp_path / "rows.npz", **rows)
+    tokens = np.random.default_rng(0).integers(0, 30, (8, 7))
+    np.savez(tmp_path / "rows.npz", tokens=tokens, scale=np.ones((8, 1), np.float32))
     sampled = added(archive, models, "--samples", str(tmp_path / "rows.npz"), "--force")
     assert tensors(sampled.input) == {"tokens": (9, [7]), "scale": (11, [1])}
 

@@ -7,15 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+JIT: Any = torch.jit  # it has no types
+
 
 def traced(module: nn.Module, examples: tuple[Tensor, ...], path: Path) -> Path:
     """Write what torch.jit.trace makes of the module in eval mode."""
-    return _saved(lambda: torch.jit.trace(module.eval(), examples, check_trace=False), path)
+    return _saved(lambda: JIT.trace(module.eval(), examples, check_trace=False), path)
 
 
 def scripted(module: nn.Module, path: Path) -> Path:
     """Write what torch.jit.script makes of the module in eval mode."""
-    return _saved(lambda: torch.jit.script(module.eval()), path)
+    return _saved(lambda: JIT.script(module.eval()), path)
 
 
 def _saved(make: Any, path: Path) -> Path:
