@@ -38,6 +38,30 @@ EXPORTED = (
 ONNXRUNTIME = ("onnxruntime", "onnxruntime_padded")
 # Triton makes two instances on a CPU for these backends if the configuration has no count.
 TWO_ON_CPU = ("onnxruntime", "tensorflow")
+# The file that a backend reads if the configuration names none, and the platforms that stand for a backend.
+DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
+# Of an AOTInductor package, which the PyTorch backend reads as well.
+AOTI, AOTI_FILE = "torch_aoti", "model.pt2"
+# The files from which tritonserver infers the backend, in its order (core, AutoCompleteBackendFields).
+BACKEND_FILES = {
+    "model.savedmodel": "tensorflow",
+    "model.graphdef": "tensorflow",
+    "model.plan": "tensorrt",
+    "model.onnx": "onnxruntime",
+    "model.xml": "openvino",
+    "model.pt": "pytorch",
+    AOTI_FILE: "pytorch",
+    "model.py": "python",
+}
+PLATFORMS = {
+    "tensorflow_savedmodel": "tensorflow",
+    "tensorflow_graphdef": "tensorflow",
+    "tensorrt_plan": "tensorrt",
+    "onnxruntime_onnx": "onnxruntime",
+    "pytorch_libtorch": "pytorch",
+    AOTI: "pytorch",
+    "ensemble": "ensemble",
+}
 
 
 def add_option(options: argparse._ActionsContainer) -> None:
@@ -102,7 +126,7 @@ def read_config(path: Path) -> ModelConfig:
 
 
 def model_file(folder: Path, config: ModelConfig) -> Path:
-    """The file that the newest version serves: model.onnx, model.py or `default_model_filename`.
+    """The file that the newest version serves: `default_model_filename`, or what its backend reads without.
 
     For an ensemble, which has no file, the version's folder: Triton requires that.
     """
@@ -110,8 +134,14 @@ def model_file(folder: Path, config: ModelConfig) -> Path:
     version = folder / str(max(versions, default=1))
     if config.HasField("ensemble_scheduling"):
         return version
-    default = "model.py" if config.backend == "python" else "model.onnx"
-    return version / (config.default_model_filename or default)
+    return version / (config.default_model_filename or default_file(config) or "model.onnx")
+
+
+def default_file(config: ModelConfig) -> str:
+    """The file that the backend of the configuration reads if none is named; "" if only the backend knows."""
+    backend = config.backend or PLATFORMS.get(config.platform, "")
+    is_package = backend == "pytorch" and config.platform == AOTI
+    return AOTI_FILE if is_package else DEFAULT_FILES.get(backend, "")
 
 
 def remedy(model: str, path: Path) -> str:

@@ -13,8 +13,13 @@ import sys
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from export.compiled.platform import platform_of_config
 from triton_batching.terminal import Mistake
+
+if TYPE_CHECKING:
+    from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 DROP_IN = Path(__file__).parent / "backends"
 PADDED = "onnxruntime_padded"
@@ -53,6 +58,17 @@ class Installation:
     def has_only_python(self) -> bool:
         """Whether the Python backend is the server's only one, so that every model runs in Python processes."""
         return [backend.name for backend in self.backends.iterdir() if backend.is_dir()] == ["python"]
+
+    def check(self, model: str, config: "ModelConfig") -> None:
+        """Raise `InstallationError` if `model` needs a backend that this server lacks and NVIDIA's image has."""
+        platform = platform_of_config(config)
+        if platform is None or (self.backends / platform.backend).is_dir():
+            return
+        raise InstallationError(
+            f"'{model}' is {platform.title} (platform {platform.name}), and {self.backends} has no {platform.backend} "
+            f"backend, so this server cannot load it. {platform.server} can: docker/README.md says how to serve a "
+            "repository there. Or add the model as ONNX, which this server loads: python -m export.add."
+        )
 
     def assemble_backends(self, folder: Path) -> Path:
         """Make a backend directory in `folder`: the server's own backends, and ours for those without a library."""

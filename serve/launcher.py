@@ -135,6 +135,8 @@ def launch(settings: Settings, *, progress: Callable[[str], None] = lambda _: No
     # An edited shared module is what runs. Other repositories are left alone.
     vendor.renew(settings.repository if settings.repository.resolve() == vendor.REPOSITORY else None)
     installation = find()
+    for model, config in file_configs.items():
+        installation.check(model, config)
     ports = free_ports(settings.host, settings.http_port, settings.grpc_port, settings.metrics_port)
     check_descriptors(sum(map(instance_count, file_configs.values())))
     for model in file_configs:

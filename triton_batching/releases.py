@@ -104,6 +104,12 @@ FACTS: Mapping[str, Fact] = {
         source="server, docs/user_guide/ensemble_models.md",
         used="doctor L002, S762",
     ),
+    "torch_aoti": Fact(
+        since=(26, 3),
+        text="AOTInductor packages (`model.pt2`, platform `torch_aoti`) are served; before, the platform is refused.",
+        source="core pull request 477; pytorch_backend, README.md and pull request 179",
+        used="`export.add`, doctor L006 and L020",
+    ),
     "client_shared_memory": Fact(
         since=(26, 4),
         text="Shared memory of clients is refused without `--allow-client-shm=true`.",

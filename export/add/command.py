@@ -2,19 +2,21 @@
 
 import argparse
 import contextlib
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.table import Table
-
-from export.add import grps, model_config, model_folder, pipeline
+from export.add import grps, model_config, model_folder, notes, pipeline
+from export.add.added import Added
 from export.add.deployment import NAME, Deployment
 from export.add.grps import Plan
-from export.add.model_config import Added
-from export.add.model_source import PROGRAMS, check_name, read
+from export.add.model_source import check_name, read
+from export.compiled.platform import PLAN_ENDINGS, TORCH_ENDINGS, Platform, platform_of
+from export.compiled.proof import compiled
+from export.compiled.runtime import parse_input
 from export.graph import onnx_graph
 from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
@@ -28,6 +30,7 @@ from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
+from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
@@ -58,6 +61,10 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         tolerance=deployment.tolerance,
         say=lambda text: say(f"{deployment.name}: {text}"),
     )
+    if platform := platform_of(Path(deployment.source)):
+        return _compiled(platform, deployment, drafts, settings)
+    if deployment.inputs:
+        raise Mistake(f"{deployment.source}: --input is for compiled models, and this one says itself what it takes.")
     proved: Batched | None
     why_not, shared, flat, padding = "", Shared(), None, None
     if deployment.ragged:
@@ -83,11 +90,43 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         padding=padding,
         flat=flat,
     )
+    _write(folder, added)
+    return added
+
+
+def _compiled(platform: Platform, deployment: Deployment, drafts: Path, settings: ProofSettings) -> Added:
+    """Write the folder of a compiled model, which stays the file that it is."""
+    for option in deployment.of_graphs:
+        raise Mistake(
+            f"{deployment.source}: is {platform.title}, and --{option} needs a graph. Leave it out, or name the ONNX "
+            "file or the torch module that it was made of."
+        )
+    path = Path(deployment.source)
+    proved = compiled(platform, path, settings, deployment.inputs, batching=deployment.batching)
+    if proved.kind and deployment.kind not in (None, proved.kind):
+        raise Mistake(f"{path}: was compiled for {proved.kind}, and --kind is {deployment.kind}. Leave --kind out.")
+    folder = drafts / deployment.name
+    served = folder / str(deployment.version) / platform.file
+    served.parent.mkdir(parents=True)
+    shutil.copyfile(path, served)
+    added = Added(
+        deployment=replace(deployment, kind=proved.kind or deployment.kind),
+        origin=path.name,
+        signature=proved.signature,
+        batched=proved.batched,
+        why_not=proved.why_not,
+        compiled=proved,
+    )
+    _write(folder, added)
+    return added
+
+
+def _write(folder: Path, added: Added) -> None:
+    """Write the text files of a model, and check its configurations against its tensors."""
     model_folder.write(folder, model_config.files(added))
     for config in [folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")]:
-        for fault in check(read_config(config), signature):
-            raise Failure(f"{deployment.name}/{config.relative_to(folder)}: {fault}")
-    return added
+        for fault in check(read_config(config), added.signature):
+            raise Failure(f"{added.deployment.name}/{config.relative_to(folder)}: {fault}")
 
 
 def _source(deployment: Deployment, settings: ProofSettings) -> Source:
@@ -159,21 +198,26 @@ def run(arguments: argparse.Namespace) -> int:
     console = terminal()
     with console.status("adding") as status:
         added = add(plan, repository=arguments.repository, force=arguments.force, say=status.update)
-    console.print(_table(added))
+    console.print(notes.table(added))
     for model in added:
-        _print_notes(model)
+        for note in notes.notes(model):
+            console.print(f"{model.deployment.name}: {note}", markup=False)
     names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
     where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
-    for line in _findings([arguments.repository / name for name in names]):
+    release = max([MEASURED, *(model.compiled.platform.since for model in added if model.compiled)])
+    for line in _findings([arguments.repository / name for name in names], release):
         console.print(f"doctor: {line}", markup=False)
-    for name in names:
-        console.print(f"serve it: make serve MODEL={name}{where}", markup=False)
+    for model in added:
+        console.print(notes.how_to_serve(model, where), markup=False)
+    if plan.pipeline:
+        console.print(f"serve it: make serve MODEL={plan.pipeline.name}{where}", markup=False)
     return 0
 
 
-def _findings(folders: Sequence[Path]) -> list[str]:
+def _findings(folders: Sequence[Path], release: Release) -> list[str]:
     """The doctor's findings on what was written, a line each. It is a later stage, so it runs in its own process."""
     command = [sys.executable, "-m", "serve.doctor", *map(str, folders), "--fail-on", "never"]
+    command += ["--target", written(release)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return (ran.stdout or f"it failed: {ran.stderr}").splitlines()
 
@@ -197,6 +241,7 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         pad_values=dict(map(_pad_value, arguments.pad_value)),
         masks=tuple(arguments.mask),
         opset=arguments.opset,
+        inputs=dict(map(parse_input, arguments.input)),
     )
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
@@ -215,58 +260,6 @@ def _pad_value(text: str) -> tuple[str, float]:
 def _file_name(model: str) -> str:
     """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
     path = Path(model)
-    if path.suffix in (".onnx", *PROGRAMS) and NAME.fullmatch(path.stem):
+    if path.suffix in (".onnx", *TORCH_ENDINGS, *PLAN_ENDINGS) and NAME.fullmatch(path.stem):
         return path.stem
     raise Mistake(f"{model}: gives the model no name. Add --name NAME.")
-
-
-def _table(added: Sequence[Added]) -> Table:
-    table = Table("model", "from", "max batch", "batching", "batches proved", "largest difference")
-    for model in added:
-        proof = model.batched.proof if model.batched else None
-        delay = model.deployment.batch_timeout_us
-        dynamic = model.batched and model.deployment.batching == "dynamic"
-        table.add_row(
-            model.deployment.name,
-            model.origin,
-            str(model.max_batch_size),
-            f"dynamic, {delay or 0} us delay" if dynamic else "none",
-            ", ".join(map(str, proof.batches)) if proof else "-",
-            f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
-        )
-    return table
-
-
-def _print_notes(model: Added) -> None:
-    """Print the changes to the graph, the ranges of the random inputs, and limits of the proof."""
-    for note in _notes(model):
-        terminal().print(f"{model.deployment.name}: {note}", markup=False)
-
-
-def _notes(model: Added) -> Iterator[str]:
-    if model.batched is None:
-        yield f"no batch axis, so max_batch_size is 0. {model.why_not}"
-        if model.shared.batches:
-            yield model.shared.rows
-        return
-    if changes := len(model.batched.changes):
-        yield f"was exported for a fixed number of rows; {changes} changes made it dynamic (listed in its README.md)"
-    for name, bounds in model.batched.valid.items():
-        yield f"input {name} was tried with {bounds}"
-    if padding := model.padding:
-        lengths = ", ".join(map(str, padding.lengths))
-        yield (
-            f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried, padded to at "
-            f"most {padding.longest}"
-        )
-        for name in padding.constant:
-            yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
-        if padding.masks:
-            yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
-    if flat := model.flat:
-        tried = f"{flat.lengths[0]} to {flat.lengths[1]} tried"
-        yield f"requests of different length run together, as one flat tensor: {tried}"
-        if flat.made:
-            yield f"clients send {flat.input} only: the graph makes the {flat.made}"
-    if not model.batched.proof.varied:
-        yield "every row gave the same answer: try --samples"

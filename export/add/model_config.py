@@ -1,67 +1,18 @@
-"""Writes config.pbtxt with a reason for every choice, its variants, and the model's README."""
+"""Writes config.pbtxt with a reason for every choice, and its variants."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from google.protobuf.text_encoding import CEscape
 
-from export.add.deployment import Deployment
-from export.graph.batched import Batched
+from export.add.added import Added
+from export.add.readme import readme
 from export.graph.flat import COUNTS, Flat
 from export.graph.padding_proof import Padding
-from export.graph.shared import Shared
-from export.graph.signature import Signature, Tensor
+from export.graph.signature import Tensor
 
 # The time that a request may wait. The model's latency is not known here, so this is long enough for any normal load.
 QUEUE_LIMIT_MS = 5000
 PADDING_BUDGET = 'parameters { key: "padding_budget" value { string_value: "latency" } }'
-
-
-@dataclass(frozen=True, kw_only=True)
-class Added:
-    """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
-
-    `shared` are inputs that all rows share. `padding` and `flat` are the two ways in which requests of different length
-    share a batch, None if they do not.
-    """
-
-    deployment: Deployment
-    origin: str
-    signature: Signature
-    batched: Batched | None
-    why_not: str = ""
-    shared: Shared = field(default_factory=Shared)
-    padding: Padding | None = None
-    flat: Flat | None = None
-
-    @property
-    def sent(self) -> Mapping[str, Tensor]:
-        """The inputs that clients send: the graph's, without masks that the backend makes; for a flat one a row's."""
-        if flat := self.flat:
-            return {flat.input: Tensor(type=flat.data_type, shape=(-1, *flat.item))}
-        made = self.padding.masks if self.padding else {}
-        return {name: tensor for name, tensor in self.signature.inputs.items() if name not in made}
-
-    @property
-    def answered(self) -> Mapping[str, Tensor]:
-        """The outputs that clients get: the graph's, for a flat one as each request gets it."""
-        if self.flat is None or not self.flat.scattered:
-            return self.signature.outputs
-        return {
-            name: Tensor(type=tensor.type, shape=(-1, *tensor.shape)) for name, tensor in self.signature.outputs.items()
-        }
-
-    @property
-    def ragged(self) -> frozenset[str]:
-        """The inputs whose requests may differ in length."""
-        if self.flat:
-            return frozenset([self.flat.input])
-        return frozenset(axis.tensor for axis in self.padding.fills) if self.padding else frozenset()
-
-    @property
-    def max_batch_size(self) -> int:
-        """Triton's value: 0 if the shapes have no batch axis."""
-        return self.deployment.max_batch_size if self.batched else 0
 
 
 def quoted(name: str) -> str:
@@ -89,7 +40,7 @@ def files(added: Added) -> dict[str, str]:
             text = _config(added, True, added.deployment.instances, comment)
             reason = "# The backend measures which split is faster. NVIDIA's C++ backend ignores this parameter."
             texts["configs/padding_budget.pbtxt"] = f"{text}{reason}\n{PADDING_BUDGET}\n"
-    return texts | {"README.md": _readme(added)}
+    return texts | {"README.md": readme(added)}
 
 
 def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> str:
@@ -111,7 +62,11 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
 
 
 def _backend(added: Added) -> Iterator[str]:
-    if added.padding:
+    if compiled := added.compiled:
+        yield f"# {compiled.platform.title.replace('a', 'A', 1)}, for {compiled.platform.server}."
+        yield f'backend: "{compiled.platform.backend}"'
+        yield f'platform: "{compiled.platform.name}"'
+    elif added.padding:
         yield "# It pads requests of different length, which NVIDIA's C++ backend does not; both servers have it."
         yield 'backend: "onnxruntime_padded"'
     else:
@@ -163,9 +118,16 @@ def _batch_size(added: Added) -> Iterator[str]:
         names = one_line(" and ".join(added.shared.inputs))
         yield f"# 0: all rows of an execution share {names}, so each request runs alone."
         yield "# A first -1 below is the number of its rows."
+    elif added.compiled:
+        yield f"# 0: each request runs alone, for the reason below. {_sentence(added.request)}".rstrip()
     else:
         yield "# 0: the shapes below have no batch axis, so each request runs alone."
     yield f"max_batch_size: {added.max_batch_size}"
+
+
+def _sentence(text: str) -> str:
+    """The text as a sentence; "" for none."""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -191,9 +153,11 @@ def _instances(added: Added, count: int) -> Iterator[str]:
     gpus = f" gpus: [ {', '.join(map(str, deployment.gpus))} ]" if deployment.gpus else ""
     if deployment.kind is None:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
+    elif added.compiled and added.compiled.kind:
+        yield "# It was compiled for this kind of device."
     if count > 1:
         yield f"# {count} executions at a time, each with its own copy of the weights."
-    elif added.padding:
+    elif added.padding or added.compiled:
         yield "# One execution at a time: more instances share the cores, and each has its own copy of the weights."
     else:
         yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
@@ -213,7 +177,8 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
         yield f"# A request waits at most {timeout} us ({timeout / 1000:g} ms) for others, even if the"
         yield "# model is idle; a full batch runs at once. No preferred sizes, because they would cap the batch."
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {timeout} }}"
-    if added.batched and dynamic:
+    # Of the backends only ours refuses late requests.
+    if added.batched and dynamic and not added.compiled:
         yield from _limit(ignored=not added.padding)
 
 
@@ -224,58 +189,3 @@ def _limit(*, ignored: bool) -> Iterator[str]:
         yield "# NVIDIA's C++ backend ignores this: limit the load in a gateway, because Triton's queue policies slow"
         yield "# normal load (B208)."
     yield f'parameters {{ key: "queue_limit_ms" value {{ string_value: "{QUEUE_LIMIT_MS}" }} }}'
-
-
-def _readme(added: Added) -> str:
-    name, first = added.deployment.name, 1 if added.batched else 0
-    rows = "".join(
-        f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
-        f"{_valid(added, side, tensor_name)} |\n"
-        for side, tensors in (("in", added.sent), ("out", added.answered))
-        for tensor_name, tensor in tensors.items()
-    )
-    shape = "shape of one row" if added.batched else "shape"
-    return (
-        f"# {name}\n\nServes `{added.origin}`.\n\n"
-        f"| | name | type | {shape} | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
-        f"Serve it: `make serve MODEL={name}`. Measure it: `make measure MODEL={name}`.\n"
-    )
-
-
-def _valid(added: Added, side: str, name: str) -> str:
-    valid = added.batched.valid.get(name) if added.batched and side == "in" else None
-    return f"proved with {valid}" if valid else ""
-
-
-def _proof_text(added: Added) -> str:
-    if added.batched is None:
-        rows = f" But {added.shared.rows}." if added.shared.batches else ""
-        return f"It has no batch axis: {added.why_not}{rows}\n"
-    proof = added.batched.proof
-    text = (
-        f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
-        f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
-    )
-    if added.flat:
-        text += (
-            f"It takes requests of different length as one flat tensor (ragged): mixes of {added.flat.lengths[0]} to "
-            f"{added.flat.lengths[1]} were tried, so requests of different length share a batch.\n"
-        )
-    if proof.open_dim is not None:
-        text += f"Open dimensions had {proof.open_dim} elements.\n"
-    if added.padding:
-        text += (
-            f"Requests of {', '.join(map(str, added.padding.lengths))} elements, padded to longer ones, answered as "
-            f"alone, within {added.padding.error:.1e}, so requests of different length share a batch. The longest were "
-            f"padded to {added.padding.longest} elements; longer batches are not proved.\n"
-        )
-        for name in added.padding.constant:
-            text += f'Output "{name}" had one value for all of them, so the proof shows little of it.\n'
-    if added.batched.reference_error is not None:
-        text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
-    if not proof.varied:
-        text += "All rows gave the same answer, so the proof shows little: repeat it with --samples.\n"
-    if added.batched.changes:
-        changes = "".join(f"- {change}\n" for change in added.batched.changes)
-        text += f"\nThe file was exported for a fixed number of rows. These changes made it dynamic:\n\n{changes}"
-    return text

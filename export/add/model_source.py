@@ -1,9 +1,13 @@
-"""Reads the model that a user names: an ONNX file, a torch.export file or a torch module factory."""
+"""Reads the model that a user names: an ONNX file, a torch.export file or a torch module factory.
+
+Compiled models are named here too, and read by `export.compiled`.
+"""
 
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
+from export.compiled.platform import platform_of
 from export.graph.onnx_graph import load
 from export.graph.source import Source, check
 from triton_batching.terminal import Mistake
@@ -12,7 +16,10 @@ from triton_batching.terminal import Mistake
 PROGRAMS = (".pt2", ".pt", ".pth")
 # One of these is in every archive of torch.export.save, under the archive's own name in newer ones.
 MARKS = ("archive_format", "serialized_exported_program.json")
-FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module factory (package.module:function)"
+FORMS = (
+    "an ONNX file (.onnx), a torch.export file or an AOTInductor package (.pt2), a TorchScript archive (.pt), a "
+    "TensorRT plan (.plan) or a torch module factory (package.module:function)"
+)
 
 
 def read(text: str, *, open_axes: bool = False) -> Source:
@@ -32,7 +39,7 @@ def read(text: str, *, open_axes: bool = False) -> Source:
 def check_name(text: str) -> None:
     """Raise `Mistake` if `text` names no file, or a file of another kind; a factory is not imported."""
     path = Path(text)
-    is_known = path.suffix in (".onnx", ".pt2") or _is_program(path)
+    is_known = path.suffix in (".onnx", ".pt2") or _is_program(path) or platform_of(path) is not None
     if ":" in text and not is_known and not path.exists():
         if not all(text.rpartition(":")[::2]):
             raise Mistake(f"{text}: names no factory. Write package.module:function.")
@@ -66,7 +73,7 @@ def _is_program(path: Path) -> bool:
 def _unreadable(path: Path) -> str:
     if path.suffix in (".pt", ".pth", ".torchscript"):
         return (
-            "holds weights or TorchScript without input shapes, so no graph can be made of it. Save the module with "
-            "torch.export.save (under any of these endings), or build it in a factory."
+            "holds weights, or nothing that is known, and no module. Save the module with torch.export.save or "
+            "torch.jit.save (under any of these endings), or build it in a factory."
         )
     return "not a kind of model that can be added."

@@ -4,7 +4,8 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from export.add.model_config import Added, quoted
+from export.add.added import Added
+from export.add.model_config import quoted
 from export.graph.signature import Tensor
 from triton_batching.terminal import Mistake
 

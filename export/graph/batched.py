@@ -78,7 +78,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     Raises `BatchAxisError` if the first axis cannot become a batch axis, `Mistake` for invalid values or samples.
     """
     _check_ranks(source)
-    _check_names(source, settings.ranges)
+    check_names(source, settings.ranges)
     tolerance = settings.tolerance or tolerance_of(source.model)
     valid = ranges(source.model, settings.ranges, source.examples)
     rewritten = _loosened(source, valid, settings)
@@ -155,7 +155,8 @@ def _check_ranks(source: Source) -> None:
             )
 
 
-def _check_names(source: Source, names: Iterable[str]) -> None:
+def check_names(source: Source, names: Iterable[str]) -> None:
+    """Raise `Mistake` if a name of `--range` is not an input."""
     inputs = [value.name for value in graph_inputs(source.model)]
     for name in names:
         if name not in inputs:

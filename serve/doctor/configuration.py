@@ -9,36 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from export.repository import ONNXRUNTIME
+from export.repository import AOTI, AOTI_FILE, BACKEND_FILES, DEFAULT_FILES, ONNXRUNTIME, PLATFORMS, default_file
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.flow.walk import Events, walked
 from serve.doctor.graph import Graph
 from serve.doctor.python_file import PythonFile
 from serve.doctor.target import Target
+from triton_batching.releases import has
 
 if TYPE_CHECKING:
     from serve.doctor.repository import Model
-
-# The files from which tritonserver infers the backend, in its order (core, AutoCompleteBackendFields).
-BACKEND_FILES = {
-    "model.savedmodel": "tensorflow",
-    "model.graphdef": "tensorflow",
-    "model.plan": "tensorrt",
-    "model.onnx": "onnxruntime",
-    "model.xml": "openvino",
-    "model.pt": "pytorch",
-    "model.py": "python",
-}
-PLATFORMS = {
-    "tensorflow_savedmodel": "tensorflow",
-    "tensorflow_graphdef": "tensorflow",
-    "tensorrt_plan": "tensorrt",
-    "onnxruntime_onnx": "onnxruntime",
-    "pytorch_libtorch": "pytorch",
-    "ensemble": "ensemble",
-}
-DEFAULT_FILES = {"onnxruntime": "model.onnx", "tensorrt": "model.plan", "pytorch": "model.pt", "python": "model.py"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +81,24 @@ class Configuration:
             return "ensemble"
         if proto.backend or proto.platform:
             return proto.backend or PLATFORMS.get(proto.platform, "")
-        for name, backend in BACKEND_FILES.items():
-            if any(os.path.lexists(self.model.version_folder(number) / name) for number in self.model.versions):
-                return backend
+        if self._inferred_file:
+            return BACKEND_FILES[self._inferred_file]
         _, dot, suffix = self.model.name.rpartition(".")
         return suffix if dot else ""
+
+    @property
+    def is_package(self) -> bool:
+        """Whether the model is an AOTInductor package (platform torch_aoti)."""
+        if self.proto.backend or self.proto.platform:
+            return self.backend == "pytorch" and self.proto.platform == AOTI
+        return self._inferred_file == AOTI_FILE
+
+    @cached_property
+    def _inferred_file(self) -> str:
+        """The file from which tritonserver infers the backend; "" if there is none."""
+        files = [name for name in BACKEND_FILES if name != AOTI_FILE or has("torch_aoti", self.target.release)]
+        folders = [self.model.version_folder(number) for number in self.model.versions]
+        return next((name for name in files if any(os.path.lexists(folder / name) for folder in folders)), "")
 
     @property
     def pads(self) -> bool:
@@ -124,7 +118,9 @@ class Configuration:
     @property
     def model_filename(self) -> str:
         """The file that the backend looks for in a version folder; "" if only the backend knows."""
-        return self.proto.default_model_filename or DEFAULT_FILES.get(self.backend, "")
+        named = self.proto.backend or self.proto.platform
+        file = default_file(self.proto) if named else self._inferred_file
+        return str(self.proto.default_model_filename) or file or DEFAULT_FILES.get(self.backend, "")
 
     @property
     def model_file(self) -> Path | None:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from serve.doctor.configuration import BACKEND_FILES
+from export.repository import BACKEND_FILES
 from serve.doctor.folders import entries, is_folder
 from serve.doctor.repository import Model, Repository
 from serve.doctor.target import Target

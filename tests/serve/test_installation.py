@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve import installation
 from serve.installation import InstallationError
+from serve.launcher import Settings, launch
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,3 +62,29 @@ def test_a_native_backend_wins_over_the_drop_in(tmp_path: Path) -> None:
     (own / "onnxruntime" / "libtriton_onnxruntime.so").touch()
     assembled = server.assemble_backends(tmp_path / "with")
     assert (assembled / "onnxruntime").resolve() == (own / "onnxruntime").resolve()
+
+
+@pytest.mark.parametrize(
+    ("platform", "file", "message"),
+    [
+        ("pytorch_libtorch", "model.pt", "a TorchScript archive .*no pytorch backend.*:24.10-py3\\) can"),
+        ("torch_aoti", "model.pt2", "an AOTInductor package .*no pytorch backend.*:26.03-py3 or newer\\) can"),
+        ("tensorrt_plan", "model.plan", "a TensorRT plan .*no tensorrt backend.*:24.10-py3\\) can"),
+    ],
+)
+def test_a_compiled_model_is_refused_before_the_server_starts(
+    platform: str, file: str, message: str, tmp_path: Path
+) -> None:
+    """The server from pip has the Python backend alone."""
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    (tmp_path / "m" / "1" / file).write_bytes(b"compiled")
+    (tmp_path / "m" / "config.pbtxt").write_text(f'name: "m"\nplatform: "{platform}"\nmax_batch_size: 0\n')
+    settings = Settings(models=("m",), repository=tmp_path)
+    with pytest.raises(InstallationError, match=message), launch(settings):
+        pass
+
+
+def test_a_server_with_the_backend_may_load_a_compiled_model(tmp_path: Path) -> None:
+    (tmp_path / "pytorch").mkdir()
+    config = ModelConfig(name="m", backend="pytorch", platform="pytorch_libtorch")
+    installation.Installation(binary=tmp_path, backends=tmp_path).check("m", config)

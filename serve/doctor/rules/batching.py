@@ -34,7 +34,7 @@ def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     different clients are joined by its steps, each with its own dynamic_batching (measured: 8 requests to an ensemble
     are 8 executions of a step without it, 1 with it). onnxruntime adds dynamic_batching only if it also completes the
     inputs or outputs of the file; TensorRT, TensorFlow, OpenVINO and DALI always do, so they are not reported. Nor is a
-    model.py that answers its requests one by one: M827 speaks of it.
+    model.py that answers its requests one by one: M827 speaks of it. B221 is about AOTInductor packages.
 
     Source: server/issues/6937, 8156, 7214, 7774; core, dynamic_batch_scheduler.cc is not even created;
     tensorrt_backend, model_state.cc; dali_backend, config_tools.cc.
@@ -42,7 +42,8 @@ def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     """
     proto = config.proto
     complete = bool(proto.input) and bool(proto.output)
-    is_other = config.backend in ("ensemble", *BATCHES_ANYWAY) or (config.source and answers_one_by_one(config.source))
+    is_other = config.backend in ("ensemble", *BATCHES_ANYWAY) or config.is_package
+    is_other = is_other or (config.source is not None and answers_one_by_one(config.source))
     if proto.max_batch_size > 1 and config.scheduler is None and complete and not is_other:
         yield Problem(
             config.at("max_batch_size"),

@@ -1,4 +1,4 @@
-"""B2: queue limits that no batch fits in, and optional inputs, which split batches."""
+"""B2: queue limits that no batch fits in, optional inputs, which split batches, and packages, which take none."""
 
 from collections.abc import Iterator
 
@@ -9,6 +9,8 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.batching import BATCHED_BY_TRITON, is_full_with_one_row
 from serve.doctor.rules.batching_queue import policies
+from serve.doctor.target import Target
+from triton_batching.releases import FACTS
 
 OPTIONAL = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "scale" data_type: TYPE_FP32 dims: [ 1 ] '
 MODEL = """\
@@ -28,6 +30,11 @@ class TritonPythonModel:
 
 def _scaled(rest: str) -> Example:
     return Example(f'backend: "python"\n{OPTIONAL}{rest} }} ]\ndynamic_batching {{ }}', files={"1/model.py": MODEL})
+
+
+def _packaged(rest: str) -> Example:
+    text = f'backend: "pytorch"\nplatform: "torch_aoti"\n{rest}'
+    return Example(text, files={"1/model.pt2": "a package"}, target=Target(release=FACTS["torch_aoti"].since))
 
 
 @rule(
@@ -110,3 +117,28 @@ def requests_have_the_same_inputs(config: Configuration) -> Iterator[Problem]:
                     f'input "{tensor.name}" is optional, and requests with it and without it never share an '
                     "execution. If both are common make it required, with a default value that clients send.",
                 )
+
+
+@rule(
+    "B221",
+    Severity.ERROR,
+    bad=_packaged("max_batch_size: 8\ndynamic_batching { }"),
+    good=_packaged("max_batch_size: 0"),
+)
+def packages_share_no_execution(config: Configuration) -> Iterator[Problem]:
+    """Requests to an AOTInductor package share executions, and each gets the answers of the whole batch.
+
+    The part of the PyTorch backend for platform torch_aoti joins the inputs of a batch and does not split its outputs:
+    every request gets a tensor with the rows of all. Its documentation calls batches unavailable. This was read in the
+    source, and not run.
+
+    Source: pytorch_backend, src/pt2/model_instance_state.cc (ReadOutputTensors, first_dim_batching is false), and the
+    warning in README.md; 26.05.
+    Fix: remove dynamic_batching. Send many rows in one request, or batch the model as TorchScript or ONNX.
+    """
+    if config.is_package and config.scheduler == "dynamic_batching" and config.proto.max_batch_size > 1:
+        yield Problem(
+            config.at("dynamic_batching"),
+            "the PyTorch backend does not split the answers to a batch of an AOTInductor package, so each request gets "
+            "those of the others too. Remove dynamic_batching.",
+        )

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from serve.doctor.configuration import PLATFORMS, Configuration
+from export.repository import AOTI, PLATFORMS
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Model
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.layout_files import ONNX
+from triton_batching.releases import FACTS, has, written
 
 NAMED = 'backend: "onnxruntime"\n'
 VARIANT = (
@@ -30,14 +32,20 @@ def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
 
     tritonserver refuses the model: "unexpected platform type 'onnx'" or "unexpected 'platform' and 'backend' pair".
     `platform` is the older field and has few values: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
-    tensorflow_savedmodel, tensorflow_graphdef and ensemble.
+    tensorflow_savedmodel, tensorflow_graphdef, ensemble and, since 26.03, torch_aoti.
 
     Source: core, model_config_utils.cc, ValidateModelConfig.
     Fix: write `backend` and remove `platform`.
     """
     platform, backend = config.proto.platform, config.proto.backend
     expected = PLATFORMS.get(platform, "")
-    if platform and not backend and platform not in PLATFORMS:
+    if platform == AOTI and not has("torch_aoti", config.target.release):
+        yield Problem(
+            config.at("platform"),
+            f'platform "{AOTI}" came with release {written(FACTS["torch_aoti"].since)}; {config.target.release_name} '
+            "refuses the model. Serve it with a newer one, or save the model with torch.jit.save.",
+        )
+    elif platform and not backend and platform not in PLATFORMS:
         yield Problem(
             config.at("platform"),
             f'"{platform}" is not a platform of tritonserver, so the model cannot load. Write backend: "..." instead '
@@ -132,8 +140,8 @@ def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, .
 def backend_can_be_found(config: Configuration) -> Iterator[Problem]:
     """The backend of the model is unknown.
 
-    tritonserver infers the backend from model.onnx, model.plan, model.pt, model.py, model.xml or a name such as
-    `x.python`. If nothing fits, it refuses the model: "Could not determine backend for model".
+    tritonserver infers the backend from model.onnx, model.plan, model.pt, model.py, model.xml, since 26.03 model.pt2,
+    or a name such as `x.python`. If nothing fits, it refuses the model: "Could not determine backend for model".
 
     Source: core, model_config_utils.cc, AutoCompleteBackendFields.
     Fix: write `backend`.

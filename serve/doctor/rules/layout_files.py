@@ -4,7 +4,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from serve.doctor.configuration import DEFAULT_FILES, Configuration
+from export.repository import DEFAULT_FILES
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.folders import entries, is_folder
 from serve.doctor.repository import Model
@@ -67,7 +68,8 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
 
     The backend refuses the model. Worse, if the `default_model_filename` of a Python model is missing, the call that
     loads it never returns on 24.10 (measured: 30 s and more). Without `default_model_filename` the name is model.onnx,
-    model.plan, model.pt or model.py; other backends have files of their own and are not checked.
+    model.plan, model.pt (platform torch_aoti: model.pt2) or model.py; other backends have files of their own and are
+    not checked.
 
     Source: the backends' own loading. A comment that ignores this rule is never reported as unused: the rule depends on
     the checkout.

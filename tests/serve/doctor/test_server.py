@@ -60,6 +60,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The server's message about every bad example that it should refuse, by the rule's code."""
     examples = {rule.code: quick(rule.code, rule.bad) for rule in REFUSED if rule.bad is not None}
     examples["G111"] = Example(files={"1/model.onnx": FREE.replace("ir_version: 8", "ir_version: 99")})
+    examples["AOTI"] = Example('backend: "pytorch"\nplatform: "torch_aoti"', files={"1/model.pt2": "a package"})
     # Failing warm-ups crash the server most often: apart, so that little has to be loaded again.
     warm_ups = {code: example for code, example in examples.items() if code.startswith("W6")}
     completed = {code: example for code, example in examples.items() if completes(code)}
@@ -79,6 +80,10 @@ def test_the_server_refuses_the_bad_example(rule: Rule, refusals: dict[str, str]
 
 def test_a_graph_that_is_too_new_is_refused(refusals: dict[str, str]) -> None:
     assert "IR version" in refusals["G111"]
+
+
+def test_a_platform_that_is_too_new_is_refused(refusals: dict[str, str]) -> None:
+    assert "unexpected 'platform' and 'backend' pair" in refusals["AOTI"]
 
 
 def test_the_server_loads_the_good_and_the_fixed_examples(

@@ -1,0 +1,67 @@
+"""A model that was read and proved, to be written into a repository."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from export.add.deployment import Deployment
+from export.compiled.proof import Compiled
+from export.graph.batched import Batched
+from export.graph.flat import Flat
+from export.graph.padding_proof import Padding
+from export.graph.shared import Shared
+from export.graph.signature import Signature, Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
+
+    `shared` are inputs that all rows share. `padding` and `flat` are the two ways in which requests of different length
+    share a batch, None if they do not. `compiled` is a model that stays the file that it is, None for a graph.
+    """
+
+    deployment: Deployment
+    origin: str
+    signature: Signature
+    batched: Batched | None
+    why_not: str = ""
+    shared: Shared = field(default_factory=Shared)
+    padding: Padding | None = None
+    flat: Flat | None = None
+    compiled: Compiled | None = None
+
+    @property
+    def sent(self) -> Mapping[str, Tensor]:
+        """The inputs that clients send: the graph's, without masks that the backend makes; for a flat one a row's."""
+        if flat := self.flat:
+            return {flat.input: Tensor(type=flat.data_type, shape=(-1, *flat.item))}
+        made = self.padding.masks if self.padding else {}
+        return {name: tensor for name, tensor in self.signature.inputs.items() if name not in made}
+
+    @property
+    def answered(self) -> Mapping[str, Tensor]:
+        """The outputs that clients get: the graph's, for a flat one as each request gets it."""
+        if self.flat is None or not self.flat.scattered:
+            return self.signature.outputs
+        return {
+            name: Tensor(type=tensor.type, shape=(-1, *tensor.shape)) for name, tensor in self.signature.outputs.items()
+        }
+
+    @property
+    def ragged(self) -> frozenset[str]:
+        """The inputs whose requests may differ in length."""
+        if self.flat:
+            return frozenset([self.flat.input])
+        return frozenset(axis.tensor for axis in self.padding.fills) if self.padding else frozenset()
+
+    @property
+    def request(self) -> str:
+        """What a request may hold if requests share no execution; "" if many rows were not proved."""
+        if self.compiled and self.compiled.rows:
+            return f"a request may hold many rows: {', '.join(map(str, self.compiled.rows))} rows answered as alone"
+        return self.shared.rows if self.shared.batches else ""
+
+    @property
+    def max_batch_size(self) -> int:
+        """Triton's value: 0 if the shapes have no batch axis."""
+        return self.deployment.max_batch_size if self.batched else 0

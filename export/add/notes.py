@@ -1,0 +1,62 @@
+"""What `python -m export.add` prints of the models that it added."""
+
+from collections.abc import Iterator, Sequence
+
+from rich.table import Table
+
+from export.add.added import Added
+
+
+def table(added: Sequence[Added]) -> Table:
+    """A line for each model, with its proof."""
+    table = Table("model", "from", "max batch", "batching", "batches proved", "largest difference")
+    for model in added:
+        proof = model.batched.proof if model.batched else None
+        delay = model.deployment.batch_timeout_us
+        dynamic = model.batched and model.deployment.batching == "dynamic"
+        table.add_row(
+            model.deployment.name,
+            model.origin,
+            str(model.max_batch_size),
+            f"dynamic, {delay or 0} us delay" if dynamic else "none",
+            ", ".join(map(str, proof.batches)) if proof else "-",
+            f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
+        )
+    return table
+
+
+def notes(model: Added) -> Iterator[str]:
+    """The changes to the graph, the ranges of the random inputs, and limits of the proof."""
+    if model.batched is None:
+        yield f"{'no batches' if model.compiled else 'no batch axis'}, so max_batch_size is 0. {model.why_not}"
+        if model.request:
+            yield model.request
+        return
+    if changes := len(model.batched.changes):
+        yield f"was exported for a fixed number of rows; {changes} changes made it dynamic (listed in its README.md)"
+    for name, bounds in model.batched.valid.items():
+        yield f"input {name} was tried with {bounds}"
+    if padding := model.padding:
+        lengths = ", ".join(map(str, padding.lengths))
+        yield (
+            f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried, padded to at "
+            f"most {padding.longest}"
+        )
+        for name in padding.constant:
+            yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
+        if padding.masks:
+            yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
+    if flat := model.flat:
+        tried = f"{flat.lengths[0]} to {flat.lengths[1]} tried"
+        yield f"requests of different length run together, as one flat tensor: {tried}"
+        if flat.made:
+            yield f"clients send {flat.input} only: the graph makes the {flat.made}"
+    if not model.batched.proof.varied:
+        yield "every row gave the same answer: try --samples"
+
+
+def how_to_serve(model: Added, options: str) -> str:
+    """The command that serves the model, or the server that can."""
+    if compiled := model.compiled:
+        return f"serve it in {compiled.platform.server}: the server from pip has no {compiled.platform.backend} backend"
+    return f"serve it: make serve MODEL={model.deployment.name}{options}"

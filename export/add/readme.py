@@ -1,0 +1,67 @@
+"""Writes the README of an added model: its tensors, its proof, and how to serve it."""
+
+from export.add.added import Added
+
+
+def readme(added: Added) -> str:
+    """The whole text."""
+    name, first = added.deployment.name, 1 if added.batched else 0
+    rows = "".join(
+        f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
+        f"{_valid(added, side, tensor_name)} |\n"
+        for side, tensors in (("in", added.sent), ("out", added.answered))
+        for tensor_name, tensor in tensors.items()
+    )
+    shape = "shape of one row" if added.batched else "shape"
+    return (
+        f"# {name}\n\nServes `{added.origin}`.\n\n"
+        f"| | name | type | {shape} | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
+        f"{_how_to_serve(added)}\n"
+    )
+
+
+def _how_to_serve(added: Added) -> str:
+    name = added.deployment.name
+    if added.compiled:
+        return f"Serve it in {added.compiled.platform.server}: the server from pip cannot load it."
+    return f"Serve it: `make serve MODEL={name}`. Measure it: `make measure MODEL={name}`."
+
+
+def _valid(added: Added, side: str, name: str) -> str:
+    valid = added.batched.valid.get(name) if added.batched and side == "in" else None
+    return f"proved with {valid}" if valid else ""
+
+
+def _proof_text(added: Added) -> str:
+    if added.batched is None:
+        rows = f" But {added.request}." if added.request else ""
+        lacks = "Its requests share no execution" if added.compiled else "It has no batch axis"
+        return f"{lacks}: {added.why_not}{rows}\n"
+    proof = added.batched.proof
+    text = (
+        f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
+        f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
+    )
+    if added.flat:
+        text += (
+            f"It takes requests of different length as one flat tensor (ragged): mixes of {added.flat.lengths[0]} to "
+            f"{added.flat.lengths[1]} were tried, so requests of different length share a batch.\n"
+        )
+    if proof.open_dim is not None:
+        text += f"Open dimensions had {proof.open_dim} elements.\n"
+    if added.padding:
+        text += (
+            f"Requests of {', '.join(map(str, added.padding.lengths))} elements, padded to longer ones, answered as "
+            f"alone, within {added.padding.error:.1e}, so requests of different length share a batch. The longest were "
+            f"padded to {added.padding.longest} elements; longer batches are not proved.\n"
+        )
+        for name in added.padding.constant:
+            text += f'Output "{name}" had one value for all of them, so the proof shows little of it.\n'
+    if added.batched.reference_error is not None:
+        text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
+    if not proof.varied:
+        text += "All rows gave the same answer, so the proof shows little: repeat it with --samples.\n"
+    if added.batched.changes:
+        changes = "".join(f"- {change}\n" for change in added.batched.changes)
+        text += f"\nThe file was exported for a fixed number of rows. These changes made it dynamic:\n\n{changes}"
+    return text

@@ -1,0 +1,1 @@
+"""Models that are added as what they are: TorchScript archives, AOTInductor packages and TensorRT plans."""
