@@ -256,7 +256,7 @@ def test_every_model_of_a_newer_server_has_a_histogram() -> None:
     assert read.buckets == {"my_model": {100.0: 8, 500.0: 30, 2000.0: 36, 5000.0: 37, math.inf: 37}}
     summary = {0.5: 4000.0, 0.99: 9000.0}
     for first, found in ((18.0, 100.0), (19.0, 4.0)):
-        buckets = read.buckets["my_model"] | {100.0: first}
+        buckets = {**read.buckets["my_model"], 100.0: first}
         window = Sample(at_s=1, seconds=1, counted=Counters.none(), buckets=buckets, quantiles_us=summary)
         assert distribution.points(window, window)[0][0][1] == found
     assert distribution.points(window, None)[0][0] == (19 / 37, 100.0)

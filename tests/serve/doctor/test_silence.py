@@ -36,7 +36,7 @@ def delayed(*, count: int = 2, max_batch_size: int = 8, release: Release = (24, 
     """A long timeout with a queue delay, which starves on several instances before release 26.08."""
     batching = queue("default_timeout_microseconds: 1500000", "max_queue_delay_microseconds: 500").config
     head = f"{PYTHON}max_batch_size: {max_batch_size}\ninstance_group [ {{ kind: KIND_CPU count: {count} }} ]\n"
-    return Example(head + batching, target=Target(release=release))
+    return Example(f"{head}{batching}", target=Target(release=release))
 
 
 def graph(body: str, *, opset: int = 17) -> Example:
