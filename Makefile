@@ -108,8 +108,8 @@ check: $(VENV)/.dev vendor  ## style, types, import direction and the doctor
 	$(PY) -m serve.doctor clients/examples/models --fail-on info
 
 image: vendor  ## build the container images (needs a Docker engine)
-	docker build --build-arg RELEASE=$(RELEASE) --file docker/server.Dockerfile --tag $(IMAGE)-server .
-	docker build --build-arg RELEASE=$(RELEASE) --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk .
+	docker build --build-arg RELEASE=$(RELEASE) --file docker/server.Dockerfile --tag $(IMAGE)-server:$(RELEASE) .
+	docker build --build-arg RELEASE=$(RELEASE) --file docker/sdk.Dockerfile --tag $(IMAGE)-sdk:$(RELEASE) .
 
 system:  ## install the Debian packages that some tests need, as root; without them these tests are skipped
 	@if ! command -v apt-get > /dev/null || [ "$$(id -u)" != 0 ]; then \

@@ -165,10 +165,11 @@ class Exchange:
     def _demand(self) -> None:
         """Raise `TransportError` if shared memory was asked for by name and does not work."""
         if self.transport == "shared_memory" and not (self._shared and self._shared.works):
+            said = f" It said: {self._shared.refusal}" if self._shared and self._shared.refusal else ""
             raise TransportError(
                 f"{self._endpoint.url}: the server cannot open this machine's shared memory: it runs on another host, "
-                "in a container with its own /dev/shm, as another user, or allows it only with a secret "
-                '(headers=). Use transport="auto".',
+                "in a container with its own /dev/shm, as another user, or allows it only with a secret (headers=) or, "
+                f'from release 26.04 on, with --allow-client-shm=true. Use transport="auto".{said}',
                 model=self._model,
                 url=self._endpoint.url,
             )

@@ -24,7 +24,10 @@ class DeviceRefusedError(Exception):
 
 
 class Registry:
-    """The regions of one client on one server; `works` becomes False for good if the server cannot share memory."""
+    """The regions of one client on one server; `works` becomes False for good if the server cannot share memory.
+
+    `refusal` is what the server then said, "" if it said nothing.
+    """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -32,7 +35,7 @@ class Registry:
         # Acquired before `_lock`, and held while the reaper starts and memory is allocated.
         self._creating, self._closed = threading.Lock(), False
         self._lease: Lease | None = None
-        self.works = True
+        self.works, self.refusal = True, ""
 
     def take(self, size: int, deadline: float | None) -> Steps[Region | None]:
         """A free region of at least `size` bytes, or a new one; None as for `register`."""
@@ -69,9 +72,9 @@ class Registry:
         request = pb.SystemSharedMemoryRegisterRequest(name=region.name, key=f"/{region.file}", byte_size=region.size)
         try:
             yield Step("SystemSharedMemoryRegister", request.SerializeToString(), (), SOON_S, deadline)
-        except (AccessError, InvalidInputError, RejectedError, ServerFailureError):
+        except (AccessError, InvalidInputError, RejectedError, ServerFailureError) as error:
             # Another host, another /dev/shm, or a server that does not allow it.
-            self.works = False
+            self.works, self.refusal = False, error.text
             self._give_up(region)
             return None
         except BaseException:

@@ -45,6 +45,11 @@ class SharedMemory:
         """Whether the server and this process can share memory, as far as is known."""
         return self._registry.works
 
+    @property
+    def refusal(self) -> str:
+        """What the server said when it refused a region; "" if it said nothing."""
+        return self._registry.refusal
+
     def prepare(self, size: int) -> Steps[None]:
         """Register a region of `size` bytes before the first request needs it."""
         if region := (yield from self._registry.register(size)):

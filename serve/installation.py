@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 import sysconfig
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 DROP_IN = Path(__file__).parent / "backends"
 PADDED = "onnxruntime_padded"
 """The drop-in backend's second name, for models whose requests it pads (parameter `pad`)."""
+HELP_S = 30.0
+"""2.51 takes 0.1 s for its help."""
 
 
 class InstallationError(Mistake):
@@ -53,6 +56,16 @@ class Installation:
             # For an instance group without `kind`, Triton would take a GPU that this onnxruntime cannot use.
             environment.setdefault("CUDA_VISIBLE_DEVICES", "")
         return environment
+
+    def knows(self, flag: str) -> bool:
+        """Whether the server's `--help` lists this flag; False if it gives no help, which its start then shows."""
+        try:
+            answer = subprocess.run(
+                [self.binary, "--help"], env=self.environment(), capture_output=True, text=True, timeout=HELP_S
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+        return flag in (answer.stdout + answer.stderr).split()
 
     @property
     def has_only_python(self) -> bool:

@@ -258,12 +258,11 @@ def _flags(
         f"--model-repository={home.plain(settings.repository, 'models')}",
         f"--backend-directory={installation.assemble_backends(home.path / 'backends')}",
         f"--backend-config=python,shm-region-prefix-name={home.prefix}",
-        "--model-control-mode=explicit",
         *(f"--load-model={model}" for model in models),
         *([f"--model-config-name={settings.config_name}"] if settings.config_name else []),
         *address_flags(settings.host, LOOPBACK if settings.exporter else settings.host),
         *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
-        "--exit-timeout-secs=10",
+        *server_flags.always(installation),
         *settings.arguments,
     ]
 

@@ -15,10 +15,10 @@ BEGINNING = f"""
     `python -m serve.doctor --target YY.MM` checks a repository for a release; with `--live` it asks the server.
 """
 OTHERS = """
-    Two more are of no release that was read. Histograms of latencies (`--metrics-config histogram_latencies=true`) are
-    only of the first response of decoupled models in 24.10, and of other models in newer ones. `dynamo.triton`, which
-    speaks the same protocol over gRPC, once dropped the batch axis from a model's metadata (ai-dynamo/dynamo issue
-    14969).
+    No newer server was run for this page. Tests run the clients, the doctor, the launcher and `perf.watch` against
+    answers written down from their source (tests/helpers/newer_answers.py, each with its source). `dynamo.triton`,
+    which speaks the same protocol over gRPC, once dropped the batch axis from a model's metadata (ai-dynamo/dynamo
+    issue 14969): perf_analyzer reads that, the clients read the configuration.
 """
 PAGE = Path(__file__).parent / "RELEASES.md"
 

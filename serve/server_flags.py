@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+from serve.installation import Installation
 from serve.management import traces
 from triton_batching import releases
 from triton_batching.terminal import Mistake
@@ -18,7 +19,10 @@ TRACE_RATE = 1000
 # After the repair of triton-inference-server/server issue 7795. In 3 of 4 runs with 8 clients 2.51 died, after 796 to
 # 6,170 traced requests.
 SAFE_TRACES = releases.CONTENTS[releases.FACTS["safe_traces"].since].version
-# Percentiles and the distribution of latencies in the metrics. 24.10 has the histogram of decoupled models only.
+# Servers that know this flag refuse their clients' shared memory without it (release 26.04); older ones do not start
+# with it. The secret of the admin APIs guards that memory.
+CLIENT_MEMORY = "--allow-client-shm"
+# Percentiles and the distribution of latencies in the metrics. 24.10 has no histogram, and takes the setting.
 LATENCIES = (
     "--metrics-config=summary_latencies=true",
     "--metrics-config=summary_quantiles=0.1:0.02,0.25:0.02,0.5:0.02,0.75:0.02,0.9:0.01,0.95:0.001,0.99:0.001,0.999:0.001",
@@ -44,6 +48,12 @@ def check(arguments: Sequence[str], *, open_admin: bool) -> None:
                 f"{argument} after -- restricts APIs, which the launcher does itself, and tritonserver takes one such "
                 "setting for an API. Add --open-admin, and restrict after the -- all APIs that you want restricted."
             )
+
+
+def always(installation: Installation) -> tuple[str, ...]:
+    """The flags that every server gets from the launcher."""
+    flags = ("--model-control-mode=explicit", "--exit-timeout-secs=10")
+    return (*flags, f"{CLIENT_MEMORY}=true") if installation.knows(CLIENT_MEMORY) else flags
 
 
 def latencies(arguments: Sequence[str]) -> tuple[str, ...]:

@@ -5,12 +5,19 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
+from newer_answers import METADATA
 
 from clients.cancelling import SURVIVES
 from serve import release_page
+from serve.doctor.__main__ import main as doctor
+from serve.doctor.example import write
 from serve.doctor.live import running_release
+from serve.doctor.rule import Example
+from serve.launcher import Server
+from serve.management import api
 from triton_batching import releases
 from triton_batching.terminal import Mistake
 
@@ -45,7 +52,8 @@ def test_the_clients_wait_for_the_release_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("release", "limits"), [((24, 10), (21, 10)), ((25, 3), (22, 10)), ((25, 7), (23, 11)), ((26, 8), None)]
+    ("release", "limits"),
+    [((24, 10), (21, 10)), ((25, 3), (22, 10)), ((25, 7), (22, 10)), ((26, 8), (26, 13)), ((24, 4), None)],
 )
 def test_the_opset_that_a_release_reads(release: releases.Release, limits: tuple[int, int] | None) -> None:
     assert releases.readable(release) == limits
@@ -56,12 +64,20 @@ def test_the_page_is_written_from_the_table() -> None:
 
 
 class Answers(BaseHTTPRequestHandler):
-    """Answers like the HTTP front end (server, src/http_server.cc, server metadata) of a version that was not run."""
+    """Answers like a server without models of a version that was not run (tests/helpers/newer_answers.py)."""
 
     version = ""
 
     def do_GET(self) -> None:
-        body = json.dumps({"name": "triton", "version": self.version, "extensions": ["statistics"]}).encode()
+        self.answer(METADATA | {"version": self.version})
+
+    def do_POST(self) -> None:
+        """The index of the repository."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer([])
+
+    def answer(self, value: object) -> None:
+        body = json.dumps(value).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -90,6 +106,34 @@ def test_the_doctor_asks_a_running_server(
 ) -> None:
     monkeypatch.setattr(Answers, "version", version)
     assert running_release(address) == release
+
+
+@pytest.mark.parametrize(("version", "code"), [("2.51.0", 1), ("2.64.0", 1), ("2.71.0", 1), ("2.72.0", 0)])
+def test_the_doctor_of_a_running_server_says_what_its_release_does(
+    version: str,
+    code: int,
+    address: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A queue policy that starves before 26.08."""
+    text = (
+        'backend: "python"\nmax_batch_size: 8\ninstance_group [ { kind: KIND_CPU count: 2 } ]\n'
+        "dynamic_batching { max_queue_delay_microseconds: 500 default_queue_policy "
+        "{ default_timeout_microseconds: 2000000 } }"
+    )
+    write(Example(text), tmp_path / "models")
+    monkeypatch.setattr(Answers, "version", version)
+    arguments = [str(tmp_path / "models"), "--select", "B208", "--live", address, "--fail-on", "warning"]
+    assert doctor(arguments) == code
+    assert ("before release 26.08" in capsys.readouterr().out) is bool(code)
+
+
+@pytest.mark.server
+def test_a_newer_server_tells_of_itself_as_the_one_that_was_run(server: Server) -> None:
+    told = api.call(server.http_url, "")
+    assert told | {"version": METADATA["version"]} == METADATA
 
 
 def test_no_server_is_a_mistake() -> None:

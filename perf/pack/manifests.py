@@ -9,10 +9,11 @@ import yaml
 from perf.pack.servers import Server
 from perf.pack.workload import Devices
 from triton_batching import whole_file
+from triton_batching.releases import MEASURED, written
 from triton_batching.terminal import Mistake
 
 COMPOSE, KUBERNETES, CLUSTER = "compose.packed.yaml", "kubernetes.packed.yaml", "cluster.packed.toml"
-IMAGE = "triton-batching-server"
+IMAGE = f"triton-batching-server:{written(MEASURED)}"
 # HTTP, gRPC, metrics; on this machine the ports of device n are n x 10 higher.
 PORTS = (8000, 8001, 8002)
 # The secret of the admin APIs; without it docker/serve.sh makes a random one.

@@ -10,12 +10,21 @@ Point = tuple[float, float]
 
 
 def points(window: Sample | None, newest: Sample | None) -> tuple[list[Point], str]:
-    """The points in order, and what they are of: the histogram of the window, else the summary of the last minute."""
-    if window is not None and window.buckets:
+    """The points in order, and what they are of: the histogram of the window, else the summary of the last minute.
+
+    Triton's own buckets begin at 100 ms. If half of the requests are faster than the first, the summary says more.
+    """
+    has_summary = newest is not None and bool(newest.quantiles_us)
+    if window is not None and window.buckets and not (has_summary and _is_coarse(window.buckets)):
         return _of_histogram(window.buckets), "the server's histogram of this window: up to its first response"
     if newest is not None and newest.quantiles_us:
         return _of_summary(newest.quantiles_us), "the server's summary of its last minute"
     return [], ""
+
+
+def _is_coarse(buckets: Mapping[float, float]) -> bool:
+    """Whether at least half of the requests are within the first bound."""
+    return 2 * buckets[min(buckets)] >= max(buckets.values())
 
 
 def _of_summary(quantiles_us: Mapping[float, float]) -> list[Point]:

@@ -14,7 +14,7 @@ from serve.management.api import ServerError
 TIMEOUT_S = 2.0
 # The summary is there when the server was started with --metrics-config=summary_latencies=true.
 LATENCY = "nv_inference_request_summary_us"
-# In milliseconds; there with histogram_latencies=true, in release 24.10 of decoupled models only.
+# In milliseconds; there with histogram_latencies=true, of decoupled models from release 24.11 on, of all from 26.01.
 HISTOGRAM = "nv_inference_first_response_histogram_ms_bucket"
 LOAD = "nv_model_load_duration_secs"
 # Of the drop-in backend, by kind: a model's own elements, and those that it computed with padding.

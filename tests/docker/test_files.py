@@ -165,7 +165,9 @@ def test_make_targets_exist() -> None:
 def test_images_have_the_names_that_make_gives_them() -> None:
     makefile = (ROOT / "Makefile").read_text()
     image = re.findall(r"^IMAGE +\?= (\S+)", makefile, re.MULTILINE)[0]
-    built = dict(re.findall(r"--file (\S+) --tag (\S+) \.$", makefile.replace("$(IMAGE)", image), re.MULTILINE))
+    release = re.findall(r"^RELEASE +\?= (\S+)", makefile, re.MULTILINE)[0]
+    recipes = makefile.replace("$(IMAGE)", image).replace("$(RELEASE)", release)
+    built = dict(re.findall(r"--file (\S+) --tag (\S+) \.$", recipes, re.MULTILINE))
     assert built == {service["build"]["dockerfile"]: service["image"] for service in services().values()}
     assert all((DOCKER / service["build"]["context"]).resolve() == ROOT for service in services().values())
 
@@ -214,8 +216,10 @@ def test_images_are_of_one_release_or_of_debian() -> None:
     release = releases.written(releases.MEASURED)
     for name in bases:
         assert arguments(DOCKERFILES[name], "ARG")[0] == f"RELEASE={release}"
-    for service in services().values():
+    for name, service in services().items():
         assert service["build"]["args"] == {"RELEASE": release}
+        # Else an image of another release, which was built before, would be started under the same name.
+        assert service["image"] == f"triton-batching-{name}:{release}"
     assert f"RELEASE ?= {release}\n" in (DOCKER.parent / "Makefile").read_text()
     assert f"release {release}" in (DOCKER / "README.md").read_text()
 

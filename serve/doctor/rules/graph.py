@@ -191,8 +191,8 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
     onnxruntime refuses a higher IR version ("Unsupported model IR version") and a newer opset, so a file that loads
     where it was exported fails in the container. 24.10 has onnxruntime 1.19, which reads opset 21 and IR version 10.
 
-    Source: docs/introduction/compatibility.md of tritonserver, onnxruntime's version matrix. Releases before 24.05 and
-    after 25.07 are not checked.
+    Source: docs/introduction/compatibility.md of tritonserver; the limits were tried on onnxruntime's wheels (table in
+    serve/RELEASES.md). Releases before 24.05 are not checked.
     Fix: convert the file with `python -m export.add FILE --opset 21`, which checks that the answers stay the same; or
     export with a lower opset, or name a newer release with --target.
     """

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from newer_answers import HISTOGRAM
 from watching import counted, metrics, reading, running
 
 from perf.watch import distribution, facts, points, tables
@@ -15,6 +16,8 @@ from perf.watch.reading import Reading, Source
 from perf.watch.sample import Sample
 from perf.watch.steps import SPANS
 from perf.watch.stream import ALL, Stream
+from serve.management.metrics import Metrics
+from serve.management.statistics import Counters
 
 
 class Told:
@@ -245,6 +248,18 @@ def test_the_histogram_of_a_window_is_the_difference_of_its_ends() -> None:
     assert distribution.points(window, None)[0] == [(0.25, 100.0), (1.0, 500.0)]
     # The end of a distribution has no place on an axis of nines.
     assert [row["value"] for row in points.shares([(0.25, 100.0), (1.0, 500.0)])] == [100.0]
+
+
+def test_every_model_of_a_newer_server_has_a_histogram() -> None:
+    """Its buckets begin at 100 ms, so for faster models the summary says more."""
+    read = Metrics.parse(HISTOGRAM)
+    assert read.buckets == {"my_model": {100.0: 8, 500.0: 30, 2000.0: 36, 5000.0: 37, math.inf: 37}}
+    summary = {0.5: 4000.0, 0.99: 9000.0}
+    for first, found in ((18.0, 100.0), (19.0, 4.0)):
+        buckets = {**read.buckets["my_model"], 100.0: first}
+        window = Sample(at_s=1, seconds=1, counted=Counters.none(), buckets=buckets, quantiles_us=summary)
+        assert distribution.points(window, window)[0][0][1] == found
+    assert distribution.points(window, None)[0][0] == (19 / 37, 100.0)
 
 
 def test_processes_have_a_line_each_and_a_dead_one_a_word() -> None:

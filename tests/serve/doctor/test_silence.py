@@ -19,6 +19,7 @@ from serve.doctor.rules.sequences import ADDS_UP
 from serve.doctor.rules.step_streams import JOINING, STREAMING
 from serve.doctor.rules.steps import PLATFORM, STEP_FILES, ensemble_text, step_text
 from serve.doctor.target import Target
+from triton_batching.releases import Release
 
 assert all_rules()
 X = '{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }'
@@ -29,6 +30,13 @@ ON_GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
 
 def queue(policy: str, more: str = "") -> Example:
     return Example(f"dynamic_batching {{ {more} default_queue_policy {{ {policy} }} }}")
+
+
+def delayed(*, count: int = 2, max_batch_size: int = 8, release: Release = (24, 10)) -> Example:
+    """A long timeout with a queue delay, which starves on several instances before release 26.08."""
+    batching = queue("default_timeout_microseconds: 1500000", "max_queue_delay_microseconds: 500").config
+    head = f"{PYTHON}max_batch_size: {max_batch_size}\ninstance_group [ {{ kind: KIND_CPU count: {count} }} ]\n"
+    return Example(f"{head}{batching}", target=Target(release=release))
 
 
 def graph(body: str, *, opset: int = 17) -> Example:
@@ -66,6 +74,9 @@ HARMLESS = [
     ("B204", Example("dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 100 }")),
     ("B208", queue("default_timeout_microseconds: 1500000")),
     ("B208", queue("default_timeout_microseconds: 1500000 allow_timeout_override: true")),
+    ("B208", delayed(count=1)),
+    ("B208", delayed(max_batch_size=1)),
+    ("B208", delayed(release=(26, 8))),
     ("B215", queue("default_timeout_microseconds: 1500000")),
     ("B215", queue("max_queue_size: 16")),
     ("B218", queue("max_queue_size: 4", "priority_levels: 2 default_priority_level: 1")),
@@ -108,6 +119,8 @@ HARMLESS = [
     ("G122", Example('model_operations { op_library_filename: [ "libmine.so" ] }', files={"1/model.onnx": CUSTOM})),
 ]
 REPORTED = [
+    ("B208", delayed(), "before release 26.08"),
+    ("B208", delayed(release=(26, 7)), "before release 26.08"),
     ("B203", Example("max_batch_size: 0\ndynamic_batching { preferred_batch_size: [ 4 ] }"), "max_batch_size 0"),
     ("B208", queue("default_timeout_microseconds: 200000"), "default_timeout_microseconds: 200000"),
     ("B208", queue("timeout_action: DELAY default_timeout_microseconds: 1000000"), "DELAY"),
