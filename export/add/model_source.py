@@ -73,7 +73,7 @@ def _is_program(path: Path) -> bool:
 def _unreadable(path: Path) -> str:
     if path.suffix in (".pt", ".pth", ".torchscript"):
         return (
-            "holds weights, or nothing that is known, and no module. Save the module with torch.export.save or "
+            "holds no module: weights alone, or something that is not known. Save the module with torch.export.save or "
             "torch.jit.save (under any of these endings), or build it in a factory."
         )
     return "not a kind of model that can be added."

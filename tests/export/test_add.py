@@ -193,7 +193,7 @@ def test_a_missing_file_is_said_before_what_else_is_wrong(
     [
         ("m.onnx", b"nothing", "not a complete ONNX file"),
         ("m.onnx", None, "no such file. Name an ONNX file"),
-        ("m.pt", b"", "TorchScript without input shapes"),
+        ("m.pt", b"", "holds no module: weights alone"),
         ("m.h5", b"", "not a kind of model that can be added"),
     ],
 )
