@@ -10,6 +10,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
 
 from . import cancelling, grpc_wire, proxies
+from .background import begin
 from .channel import ATTEMPTS, BACKOFF_S, CONNECT_S, RECONNECT_S, Channel, prepare
 from .endpoint import DEFAULT_URL, Endpoint, Options
 from .errors import AddressError, TlsError, timed_out
@@ -110,11 +111,15 @@ class BlockingConnection(Channel):
         line.http2.keep(call)
         with self._changed:
             self.dropped += 1
-        threading.Thread(target=self._finish, args=(line, call), daemon=True).start()
+        if not begin("triton-dropped", self._finish, line, call, None):
+            self._finish(line, call, deadline_after(cancelling.CLOSE_S))
 
-    def _finish(self, line: GrpcLine, call: Call) -> None:
-        """Read the answer to a call whose caller has left."""
-        line.ask(call, None, again=True)
+    def _finish(self, line: GrpcLine, call: Call, deadline: float | None) -> None:
+        """Read the answer to a call whose caller has left, until the deadline."""
+        try:
+            line.ask(call, deadline, again=True)
+        except OutOfTimeError:
+            line.http2.takes = False
         with self._changed:
             self.dropped -= 1
             self._changed.notify_all()

@@ -8,6 +8,8 @@ import threading
 import weakref
 from typing import Generic, Protocol, TypeVar
 
+from .background import begin
+
 LOOK_S = 1.0
 """How often the thread looks. No call pays for it, as one would if the thread waited on each connection."""
 
@@ -49,9 +51,7 @@ class Idle(Generic[W]):
         """Keep a connection; one thread may do this at a time."""
         self._lines.append(line)
         if not self._is_watched:
-            self._is_watched = True
-            arguments = (weakref.ref(self), self._closed)
-            threading.Thread(target=_watch, args=arguments, name="triton-idle", daemon=True).start()
+            self._is_watched = begin("triton-idle", _watch, weakref.ref(self), self._closed)
 
     def look(self) -> None:
         """Read what has come on connections that wait, and close those that servers have ended."""

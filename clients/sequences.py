@@ -56,7 +56,8 @@ class _Numbered:
             is_sent = not isinstance(error, InvalidInputError) and not (
                 isinstance(error, ClientError) and error.retryable
             )
-            self._has_begun, self._has_ended = self._has_begun or is_sent, end and is_sent
+            if is_sent:
+                self._has_begun, self._has_ended, self._last = True, end, arrays
             raise
         self._has_begun, self._has_ended, self._last = True, end, arrays
 

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,30 +40,12 @@ def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda 
     names = [deployment.name for deployment in plan.models] + ([plan.pipeline.name] if plan.pipeline else [])
     for name in names:
         model_folder.existing(repository, name, force=force)
-    with model_folder.drafts(repository) as drafts, _explained():
+    with model_folder.drafts(repository) as drafts, model_folder.explained():
         added = [_draft(deployment, drafts, say) for deployment in plan.models]
         if plan.pipeline:
             model_folder.write(drafts / plan.pipeline.name, pipeline.files(plan.pipeline, added))
         model_folder.move_in([drafts / name for name in names], repository, force=force)
     return added
-
-
-@contextlib.contextmanager
-def _explained() -> Iterator[None]:
-    """Turn errors of a full disk or too little memory into a `Mistake` that says what to do."""
-    try:
-        yield
-    except OSError as error:
-        # An error of writing to an open file has no file name.
-        where = f"{error.filename}: " if error.filename else ""
-        raise Mistake(
-            f"{where}the model could not be written ({error.strerror}), and nothing was added. Free some space there "
-            f"or in {tempfile.gettempdir()}, or name another --repository."
-        ) from error
-    except MemoryError as error:
-        raise Mistake(
-            f"the model does not fit into memory ({error}), and nothing was added. Lower --max-batch-size."
-        ) from error
 
 
 def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:

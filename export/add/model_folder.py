@@ -46,6 +46,24 @@ def drafts(repository: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Turn errors of a full disk or too little memory into a `Mistake` that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        # An error of writing to an open file has no file name.
+        where = f"{error.filename}: " if error.filename else ""
+        raise Mistake(
+            f"{where}the model could not be written ({error.strerror or error}), and nothing was added. Free some "
+            f"space there or in {tempfile.gettempdir()}, or name another --repository."
+        ) from error
+    except MemoryError as error:
+        raise Mistake(
+            f"the model does not fit into memory ({error}), and nothing was added. Lower --max-batch-size."
+        ) from error
+
+
 def write(folder: Path, files: Mapping[str, str]) -> None:
     """Write text files, named by their path below `folder`."""
     for name, text in files.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import onnx
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.add.model_folder import drafts, move_in
+from export.add.model_folder import drafts, explained, move_in
 from export.graph import onnx_graph
 from export.graph.axis_proof import open_session
 from export.graph.input_values import parse_range
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.repository / wanted.name
     variant_folder.check_replaceable(target, force=arguments.force)
     console = terminal()
-    with console.status("reading") as status, drafts(arguments.repository) as folder:
+    with console.status("reading") as status, drafts(arguments.repository) as folder, explained():
         draft = folder / wanted.name
 
         def say(text: str) -> None:

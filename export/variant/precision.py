@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 
@@ -108,6 +109,7 @@ class Conversion:
     def _static(self, source: Path, target: Path, keep: Sequence[str]) -> None:
         from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
+        _check_finite(self.calibration)
         batches = _batches(self.calibration)
 
         class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -212,6 +214,16 @@ def _dynamic(source: Path, target: Path, keep: Sequence[str]) -> None:
         nodes_to_exclude=list(keep),
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
     )
+
+
+def _check_finite(rows: Rows) -> None:
+    """Raise `Mistake` for rows without a range."""
+    for name, array in rows.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise Mistake(
+                f'input "{name}" is NaN or infinite in rows that calibrate, so int8-static finds no range for it. Leave '
+                "those rows out of --calibrate, or of --samples without it."
+            )
 
 
 def _batches(rows: Rows) -> Iterator[dict[str, Any]]:

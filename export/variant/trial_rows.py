@@ -11,9 +11,12 @@ from export.graph.axis_proof import choose_rows, session_of
 from export.graph.input_values import Range, Rows, ranges, read_samples
 from export.graph.onnx_graph import graph_inputs
 from export.graph.recipe import Recipe
+from triton_batching.terminal import Mistake
 
 RECOGNISERS = ("text_recognition", "text_recognition_512")
 WORDS, ROWS = 200, 64
+# A proof of the batch axis needs two rows, and half of the rows are compared.
+LEAST = 4
 # Not those of the words that trained the recogniser (export/words/reading_accuracy.py).
 SEED, CALIBRATION_SEED = 3_000_003, 4_000_003
 
@@ -45,7 +48,7 @@ def trial_rows(
         rows, calibration = read_samples(samples, model), read_samples(calibrate, model)
         return TrialRows(rows=rows, calibration=calibration, origin=str(samples))
     if only := samples or calibrate:
-        return _split(read_samples(only, model), str(only))
+        return _split(_enough(read_samples(only, model), only), str(only))
     if recipe and recipe.model in RECOGNISERS:
         try:
             return _words(graph_inputs(model)[0].name)
@@ -53,6 +56,15 @@ def trial_rows(
             rows = _random(model, chosen)
             return _split(rows, f"random rows, as words cannot be drawn: {error}", drawn_at_random=True)
     return _split(_random(model, chosen), "random rows", drawn_at_random=True)
+
+
+def _enough(rows: Rows, path: Path) -> Rows:
+    """The rows, of which half can be compared; raises `Mistake`."""
+    if (count := len(next(iter(rows.values())))) < LEAST:
+        raise Mistake(
+            f"{path}: has {count} rows. Every other one calibrates and the rest is compared, so give {LEAST} or more."
+        )
+    return rows
 
 
 def _split(rows: Rows, origin: str, *, drawn_at_random: bool = False) -> TrialRows:

@@ -27,17 +27,22 @@ def screen(histories: Sequence[History], page: str = "") -> RenderableType:
 def _server(history: History) -> list[RenderableType]:
     parts: list[RenderableType] = [_head(history), _models(history)]
     for model, track in sorted(history.tracks.items()):
-        parts += [Text(f"{model}: {line}", style="dim") for line in _lines(track, history.now_s)]
+        parts += [_text(f"{model}: {line}", style="dim") for line in _lines(track, history.now_s)]
         recent = track.recent(BATCHES_S, history.now_s)
         if track.loaded and recent is not None and recent.counted.executions:
-            parts += [Text(f"\n{model}: rows in one execution, {last(recent.seconds)}"), _batches(recent)]
+            parts += [Text(), _text(f"{model}: rows in one execution, {last(recent.seconds)}"), _batches(recent)]
     if rows := facts.processes(history):
         parts += [Text(), _processes(rows)]
     parts += [
-        Text(f"{clock} {text}", style="red" if kind == "death" else "")
+        _text(f"{clock} {text}", style="red" if kind == "death" else "")
         for clock, kind, text in facts.events(history, EVENTS)
     ]
-    return [*parts, *(Text(note, style="yellow") for note in facts.notes(history))]
+    return [*parts, *(_text(note, style="yellow") for note in facts.notes(history))]
+
+
+def _text(text: str, style: str = "") -> Text:
+    """What a server said, as it is: names in it are no markup, and control characters reach no terminal."""
+    return Text("".join(each if each.isprintable() else "\ufffd" for each in text), style=style)
 
 
 def _head(history: History) -> Text:
@@ -65,7 +70,7 @@ def _models(history: History) -> Table:
     for model, track in sorted(history.tracks.items()):
         shown = facts.values(track, recents[model])
         cells = [shown.get(title, "") for title in TITLES] if shown else ["" if track.loaded else "not loaded"]
-        table.add_row(model, *cells, style="" if track.loaded else "dim")
+        table.add_row(*map(_text, (model, *cells)), style="" if track.loaded else "dim")
     return table
 
 
@@ -96,5 +101,5 @@ def _processes(rows: Sequence[tuple[str, ...]]) -> Table:
     on_gpu = any(row[-1] for row in rows)
     table = _table(*(facts.PROCESS if on_gpu else facts.PROCESS[:-1]))
     for row in rows:
-        table.add_row(*(row if on_gpu else row[:-1]))
+        table.add_row(*map(_text, row if on_gpu else row[:-1]))
     return table

@@ -100,13 +100,18 @@ class _Pages(Handler):
     def _may_read(self) -> bool:
         """Whether the token was shown; on loopback, whether the page was asked for by a name of loopback.
 
-        A page of another site can point its own name to 127.0.0.1, and would then read this one.
+        A page of another site can point its own name to 127.0.0.1, and would then read this one. Without that it can
+        read nothing, but its requests would take the places of others.
         """
         if not self.expected:
-            name = urllib.parse.urlsplit(f"//{self.headers.get('Host', '')}").hostname
-            return name in LOOPBACK
+            return not self._is_of_another_page() and _host(self.headers.get("Host", "")) in LOOPBACK
         bearer = self.headers.get("Authorization", "").removeprefix("Bearer ")
         return _same(bearer, self.expected) or _same(self._cookie(), self.expected)
+
+    def _is_of_another_page(self) -> bool:
+        """Whether a browser says that another page asks, and not a reader who opens this one."""
+        asked_by, mode = self.headers.get("Sec-Fetch-Site", "none"), self.headers.get("Sec-Fetch-Mode", "navigate")
+        return mode != "navigate" and asked_by not in ("none", "same-origin")
 
     @property
     def _port(self) -> int:
@@ -149,6 +154,14 @@ class _Pages(Handler):
                 readings, event = self.readings.readings, stream.event() if is_new else None
             text = f"data: {json.dumps(event, separators=(',', ':'), allow_nan=False)}\n\n" if event else ": quiet\n\n"
             self.send(text.encode())
+
+
+def _host(place: str) -> str | None:
+    """The name in a Host header; None for what is no address."""
+    try:
+        return urllib.parse.urlsplit(f"//{place}").hostname
+    except ValueError:
+        return None
 
 
 def _same(shown: str, expected: str) -> bool:

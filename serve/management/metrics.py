@@ -85,11 +85,14 @@ class Metrics:
 
     @classmethod
     def parse(cls, text: str) -> "Metrics":
-        """The metrics in the Prometheus format; raises `ValueError` for another text."""
+        """The metrics in the Prometheus format, without values that are no finite numbers; raises `ValueError`.
+
+        A summary without requests is NaN in every quantile, and a model may set a gauge of its own to anything.
+        """
         samples: dict[str, list[Sample]] = {}
         growing: set[str] = set()
         for family in text_string_to_metric_families(text):
-            for sample in family.samples:
+            for sample in filter(lambda sample: math.isfinite(sample.value), family.samples):
                 # The parser gives every counter the ending of OpenMetrics, which Triton does not use.
                 name = sample.name.removesuffix("_total") if family.type == "counter" else sample.name
                 samples.setdefault(name, []).append(sample)
@@ -146,10 +149,10 @@ def _by(samples: Samples, name: str, model: str, label: str, read: Callable[[str
 
 
 def _quantiles(samples: Samples, model: str) -> dict[float, float]:
-    """The quantiles of the slowest version; a summary without requests is NaN in every quantile."""
+    """The quantiles of the slowest version."""
     quantiles: dict[float, float] = {}
     for sample in _of_model(samples, LATENCY, model):
-        if "quantile" in sample.labels and not math.isnan(sample.value):
+        if "quantile" in sample.labels:
             quantile = float(sample.labels["quantile"])
             quantiles[quantile] = max(sample.value, quantiles.get(quantile, 0.0))
     return quantiles

@@ -70,8 +70,13 @@ class QueueLimit:
         pending = Pending(args["model_name"], args["model_version"], triton)
         return cls(limit_s=limit_s, instances=instances, pending=pending, triton=triton, refused=counter)
 
-    def apply(self, requests: Sequence[Any], run: Callable[[Sequence[Any]], list[Any]]) -> list[Any]:
-        """The answers of `run`, or a refusal for each request."""
+    def apply(
+        self,
+        requests: Sequence[Any],
+        run: Callable[[Sequence[Any]], list[Any]],
+        leave: Callable[[Sequence[Any]], object] = lambda requests: None,
+    ) -> list[Any]:
+        """The answers of `run`, or a refusal for each request; `leave` gets those that are refused."""
         count, now, crowded = len(requests), time.monotonic(), self._crowded
         # An older reading is no longer right: other instances take from the same queue, and clients give up.
         if now - self._looked_s >= self._every_s:
@@ -79,6 +84,7 @@ class QueueLimit:
         if self._excess > 0:
             self._excess -= count
             self._refused(count)
+            leave(requests)
             return self._refusals(count)
         started = time.monotonic()
         answers = run(requests)

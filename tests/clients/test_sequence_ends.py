@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from h2_server import CONFIG, H2Server, Peer, double, h2_server
 
-from clients import AsyncModel, ClientError, Model, ServerFailureError
+from clients import AsyncModel, ClientError, Model, ServerFailureError, TimedOutError
 from clients import protocol as pb
 
 ONE = np.ones((1, 1), np.float32)
@@ -76,6 +76,31 @@ def awaiting(url: str, ends: bool) -> ClientError | None:
 
 
 BOTH = pytest.mark.parametrize("call", [blocking, awaiting])
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_sequence_whose_first_request_was_late_is_ended(server: H2Server, kind: str) -> None:
+    """The server may have begun it, and would keep its slot."""
+    flags = list[list[str]]()
+
+    def answer(peer: Peer, stream: int, body: bytes) -> None:
+        parameters = pb.ModelInferRequest.FromString(body).parameters
+        flags.append([name for name in (START, END) if parameters[name].bool_param])
+        if END in flags[-1]:
+            double(peer, stream, body)
+
+    def block() -> None:
+        with Model("m", url=server.url, transport="grpc") as model, model.sequence() as sequence:
+            sequence.predict(ONE, timeout_s=0.1)
+
+    async def wait() -> None:
+        async with AsyncModel("m", url=server.url, transport="grpc") as model, model.sequence() as sequence:
+            await sequence.predict(ONE, timeout_s=0.1)
+
+    server.on_infer = answer
+    with pytest.raises(TimedOutError):
+        block() if kind == "blocking" else asyncio.run(wait())
+    assert flags == [[START], [END]]
 
 
 @BOTH

@@ -8,6 +8,9 @@ from pathlib import Path
 from perf.records import file
 from triton_batching.machine import Machine
 
+# A file's name has at most 255 bytes; that of a page has more around the name of its record.
+LONGEST = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -39,7 +42,7 @@ class Entry:
         first = self.sources[0]
         name = first.stem if len(self.sources) == 1 else first.parent.name
         unique = file.digest(str(first.parent.resolve()), name, str(self.machine), self.group, self.apart)
-        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)}.{unique}.html"
+        return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:LONGEST]}.{unique}.html"
 
     @property
     def date(self) -> str:

@@ -19,6 +19,7 @@ from perf.report.section import Grid, Link, Section
 from perf.report.units import count
 from triton_batching import whole_file
 from triton_batching.machine import Machine
+from triton_batching.terminal import Mistake
 
 # Where the programs write their records.
 PLACES = tuple(map(Path, ("perf/results", "build/load", "build/versus", "build/compare.json", "build/packed")))
@@ -48,6 +49,10 @@ def find(places: Sequence[Path], present: Present, track: Track = lambda paths, 
     damaged, strange = [], 0
     for path in track(paths, "reading records"):
         try:
+            if name := _unprintable(path):
+                damaged.append((name, "its name is not UTF-8, which a page cannot show. Rename it."))
+                continue
+            _check_file(path)
             kind = file.kind_of(path)
             if not kind:
                 file.check_json(path)
@@ -88,6 +93,18 @@ def _files(place: Path) -> Iterator[Path]:
     for parent, folders, names in os.walk(place):
         folders.sort()
         yield from (Path(parent, name) for name in sorted(names) if name.endswith(".json") and name[0] != ".")
+
+
+def _unprintable(path: Path) -> Path | None:
+    """The path with escapes in place of bytes that are not UTF-8; None if it has none."""
+    name = os.fsencode(path).decode(errors="backslashreplace")
+    return None if name == str(path) else Path(name)
+
+
+def _check_file(path: Path) -> None:
+    """Raise `Mistake` for what cannot be read to its end."""
+    if path.exists() and not path.is_file():
+        raise Mistake("a pipe or a device, not a file. Remove it.")
 
 
 def sections(found: Found, folder: Path) -> Iterator[Section]:

@@ -75,9 +75,10 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(str(error)) from error
         self._count = self._padding and _padding_count(args)
         self._read = _reader(graph["input"], [tensor.name for tensor in opened.get_inputs()])
+        self._leave: Callable[[Sequence[Any]], object] = lambda requests: None
         if graph is not config:
             self._executor = kept = states.States(config, self._executor)
-            self._read = kept.reader(self._read)
+            self._read, self._leave = kept.reader(self._read), kept.leave
         self._responses = Responses(config, pb_utils, keep=not policy)
         self._loop: PolicyLoop | None = None
         if policy:
@@ -90,7 +91,7 @@ class TritonPythonModel:
     def execute(self, requests: Sequence[Any]) -> list[Any] | None:
         """Answer all requests, or take them for the batches that batch_policy forms."""
         if self._limit and not self._loop:
-            return self._limit.apply(requests, self._answers)
+            return self._limit.apply(requests, self._answers, self._leave)
         return self._loop.take(requests) if self._loop else self._answers(requests)
 
     def finalize(self) -> None:

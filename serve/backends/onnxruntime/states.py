@@ -91,13 +91,18 @@ class States:
             try:
                 tensors = Sequenced(read(request))
             except Exception:
-                if sequence is not None and flags & END:
-                    self._kept.pop(sequence, None)
+                self.leave([request])
                 raise
             tensors.update(self._state(sequence, flags, tensors))
             return tensors
 
         return with_state
+
+    def leave(self, requests: Sequence[Any]) -> None:
+        """Drop the states of sequences that begin or end with one of these requests, which do not run."""
+        for request in requests:
+            if request.flags() & (START | END):
+                self._kept.pop(request.correlation_id(), None)
 
     def _state(self, sequence: Id | None, flags: int, tensors: Sequenced) -> Mapping[str, Array]:
         tensors.sequence, tensors.ends = sequence, bool(flags & END)

@@ -4,15 +4,17 @@ import contextlib
 import gzip
 import http.client
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import pytest
 from processes import wait_until
-from watching import reading
+from watching import metrics, reading
 
 from perf.watch import web
 from perf.watch.live import Live
@@ -57,10 +59,23 @@ def test_loopback_needs_no_token_and_other_sites_cannot_read_it(servers: Live) -
         assert answer.status == 200
         assert b"Live: Triton" in answer.read()
         assert "default-src 'none'" in str(answer.getheader("Content-Security-Policy"))
-        # A name of another site that points here.
-        for path in ("/", "/events"):
-            assert get(address, path, Host="evil.example:8003").status == 403
+        # A name of another site that points here, and no name.
+        for host in ("evil.example:8003", "["):
+            for path in ("/", "/events"):
+                assert get(address, path, Host=host).status == 403
         assert get(address, "/etc/passwd").status == 404
+
+
+def test_pages_of_other_sites_take_no_place(servers: Live) -> None:
+    """A browser says who asks; a link on another site may open the page."""
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        for site in ("cross-site", "same-site"):
+            for path, mode in (("/events", "cors"), ("/events", "no-cors"), ("/", "no-cors")):
+                assert get(address, path, Sec_Fetch_Site=site, Sec_Fetch_Mode=mode).status == 403
+            assert get(address, Sec_Fetch_Site=site, Sec_Fetch_Mode="navigate").status == 200
+        own = get(address, "/events", Sec_Fetch_Site="same-origin", Sec_Fetch_Mode="cors")
+        assert len(events(own, 1)) == 1
+        own.close()
 
 
 def test_another_address_has_a_token() -> None:
@@ -201,6 +216,25 @@ def test_a_stream_has_the_state_and_then_each_reading(servers: Live) -> None:
             assert (event["whole"], event["end"]) == (False, 1000 * at_s)
             rows = [row for row in event["figures"]["rates"] if row.get("line") == "rows"]
             assert rows[-1]["at"] == 1000 * at_s
+        answer.close()
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_metrics_that_are_no_numbers_end_no_stream(servers: Live, value: float) -> None:
+    """JSON has no such numbers, and a model may set its gauges to anything."""
+    page = metrics(
+        nv_inference_pending_request_count=value,
+        nv_gpu_utilization__gpu_uuid___a=value,
+        nv_gpu_memory_used_bytes__gpu_uuid___a=value,
+        queue_limit_refused=value,
+    )
+    with web.serving(servers, "127.0.0.1", 0, "") as address:
+        answer = get(address, "/events")
+        events(answer, 1)
+        for at_s in (101.0, 102.0):
+            told = replace(reading(at_s, 2), metrics=page, gpus=page.gpus)
+            tell(servers, told)
+            assert events(answer, 1)[0]["end"] == 1000 * at_s
         answer.close()
 
 

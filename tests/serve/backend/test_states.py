@@ -1,7 +1,9 @@
 """Implicit state of ONNX models on a real server, with the answers of an independent calculation."""
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from states import LostStateError, Sequenced, States
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from serve.launcher import Server, Settings, launch
+from serve.policies.queue_limit import QueueLimit
 
 START, END = 1, 2
 BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -225,6 +228,49 @@ def test_sequences_that_fail_at_their_end_take_no_place_of_live_ones() -> None:
         assert run(Request(number, START)) == [1]
         assert list(states.faults([*map(read, (Request("a"), Request(number, END, BAD_EVER)))])) == [1]
     assert run(Request("a"), Request("b")) == [5, 5]
+
+
+def test_a_start_that_cannot_be_read_ends_what_was_there() -> None:
+    """Triton has begun the sequence again, so its next request must not get the state of the one before."""
+    states = States(CONFIG, Picky())
+    read = states.reader(read_one)
+    assert states.run([read(Request(1, START))])[0][0].item() == 1
+    with pytest.raises(ValueError, match="unreadable"):
+        read(Request(1, START, BAD_READ))
+    with pytest.raises(LostStateError):
+        read(Request(1))
+
+
+class Refusal:
+    """An error, and the response that has it."""
+
+    UNAVAILABLE = 14
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+
+TRITON = SimpleNamespace(TritonError=Refusal, InferenceResponse=Refusal)
+
+
+def test_no_sequence_gets_the_state_of_one_whose_end_was_refused() -> None:
+    """A queue limit refuses the end of a sequence, and then the start of another with its id."""
+    states = States(CONFIG, Adder())
+    read = states.reader(read_one)
+    limit = QueueLimit(limit_s=1.0, instances=1, pending=lambda: 0, triton=TRITON)
+
+    def answer(*requests: Request, refused: bool = False) -> None:
+        limit._looked_s, limit._excess = time.monotonic() + 60, len(requests) if refused else 0
+        limit.apply(requests, lambda those: states.run([*map(read, those)]), states.leave)
+
+    answer(Request(1, START), Request(2, START))
+    answer(Request(1, END), Request(2), refused=True)
+    answer(Request(2))
+    with pytest.raises(LostStateError):
+        answer(Request(1))
+    answer(Request(2, START), refused=True)
+    with pytest.raises(LostStateError):
+        answer(Request(2))
 
 
 def test_a_sequence_goes_on_after_a_failure_of_the_whole_batch() -> None:

@@ -181,6 +181,30 @@ def test_damaged_files_are_named_and_hide_nothing(tmp_path: Path, repository: Pa
     assert any("1 JSON file beside them" in each for each in verdict.sentences)
 
 
+def test_what_is_no_file_or_has_no_name_is_named_and_ends_nothing(tmp_path: Path) -> None:
+    """A pipe that nobody writes to, a device without an end, and names that are not UTF-8."""
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "endless.json").symlink_to("/dev/zero")
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    for place in (tmp_path, folder):
+        (place / os.fsdecode(b"a\xfe.json")).write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "perf.report", "--index", str(tmp_path)],
+        cwd=Path(__file__).parents[4],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "0 results, 4 files that cannot be read" in done.stdout
+    page = (tmp_path / "index.html").read_text()
+    assert page.count("a pipe or a device, not a file") == 2
+    assert page.count("its name is not UTF-8") == 2
+    assert f"{tmp_path}/\\xff/a\\xfe.json" in page
+
+
 def test_records_that_must_not_share_a_table_say_so(tmp_path: Path, repository: Path) -> None:
     made = measured(repository)
     write(made, tmp_path / "records")

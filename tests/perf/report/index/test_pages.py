@@ -52,6 +52,16 @@ def test_other_kinds_have_a_page_of_their_values(tmp_path: Path, repository: Pat
     assert re.search(r"nodes\[0\]\.duty_ms</td>\s*<td[^>]*>4\.5<", page)
 
 
+def test_records_of_the_longest_names_have_a_page_each(tmp_path: Path, repository: Path) -> None:
+    """A name may have 255 bytes, and these two begin alike."""
+    folder, out = tmp_path / "records", tmp_path / "out"
+    folder.mkdir()
+    for end in "ab":
+        (folder / f"{'n' * 249}{end}.json").write_text('{"format": 1, "kind": "placement"}')
+    index.write(index.find([folder], Present(repository)), out)
+    assert len({path.name for path in out.iterdir()}) == 3
+
+
 def test_a_page_beside_its_record_is_linked_and_not_drawn_again(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "50 % of #2?"
     file.write_content({"format": 1, "kind": "placement", "algorithm": "exact"}, folder / "a.json")
