@@ -4,17 +4,18 @@ import argparse
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
 
-from export.add import grps, model_config, model_folder, pipeline
+from export.add import grps, hints, model_config, model_folder, pipeline
 from export.add.deployment import NAME, Deployment
 from export.add.grps import Plan
 from export.add.model_config import Added
-from export.add.model_source import PROGRAMS, check_name, read
+from export.add.model_source import INSTALL_TORCH, PROGRAMS, check_name, read
 from export.graph import onnx_graph
 from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
@@ -31,6 +32,8 @@ from export.repository import REPOSITORY, read_config
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
+# Without a terminal, progress is a line after so many seconds.
+SILENT_S = 5.0
 
 
 def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
@@ -126,7 +129,7 @@ def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Ba
     try:
         from export.add.ragged import ragged
     except ModuleNotFoundError as error:
-        raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
+        raise Mistake(f"{text}: reading it needs {error.name}. {INSTALL_TORCH}") from error
     return ragged(text, settings, deployment.pad_values)
 
 
@@ -148,6 +151,7 @@ def _padding(
         length=length,
         tolerance=settings.tolerance or tolerance_of(model),
         variation=Variation.of(model, deployment.pad_values, deployment.masks),
+        say=settings.say,
     )
 
 
@@ -158,11 +162,14 @@ def run(arguments: argparse.Namespace) -> int:
     plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
     console = terminal()
     with console.status("adding") as status:
-        added = add(plan, repository=arguments.repository, force=arguments.force, say=status.update)
+        say = status.update if console.is_terminal else _in_lines()
+        added = add(plan, repository=arguments.repository, force=arguments.force, say=say)
     console.print(_table(added))
     for model in added:
         _print_notes(model)
     names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
+    for hint in (hint for model in added for hint in hints.of(model.deployment, model.signature, arguments.repository)):
+        console.print(hint, markup=False)
     where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
     for line in _findings([arguments.repository / name for name in names]):
         console.print(f"doctor: {line}", markup=False)
@@ -201,6 +208,20 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
     return deployment
+
+
+def _in_lines() -> Say:
+    """Prints what is said, but for the first seconds and no oftener than that, as a pipe or a file shows no status."""
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SILENT_S:
+            last = time.monotonic()
+            with contextlib.suppress(OSError):
+                print(text, file=sys.stderr, flush=True)
+
+    return say
 
 
 def _pad_value(text: str) -> tuple[str, float]:
