@@ -29,7 +29,7 @@ def of(deployment: Deployment, signature: Signature, repository: Path) -> Iterat
 
 def _has_fixed_length(tensor: Tensor) -> bool:
     """Whether the input looks like rows of tokens or of vectors, all of one length."""
-    after = tensor.shape[1:] if tensor.shape[0] < 0 else ()
+    after = tensor.shape[1:] if tensor.shape[:1] == (-1,) else ()
     whole = tensor.type.startswith(("TYPE_INT", "TYPE_UINT"))
     return all(dim > 0 for dim in after) and (len(after) == 2 or (len(after) == 1 and whole))
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from added_graphs import graph, linear, mixing, texts
+from onnx import helper
 
 from export.add import hints, model_folder
 from export.add.__main__ import main
@@ -74,6 +75,12 @@ def test_a_model_file_that_git_ignores_is_said_in_this_project_only(
     kept = subprocess.run(["git", "-C", str(tmp_path), "ls-files"], check=True, capture_output=True, text=True).stdout
     configs = {Path(name).stem for name in kept.splitlines() if "/configs/" in name}
     assert configs == {"baseline", "dynamic", "dynamic_2_instances", "mine"}
+
+
+def test_a_graph_with_a_scalar_is_added_without_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = graph(tmp_path / "scalar.onnx", [helper.make_node("Neg", ["x"], ["y"])], takes=(), gives=())
+    assert add(path, tmp_path / "models", "--batching", "none") == 0
+    assert "m: the model file is" in capsys.readouterr().out
 
 
 def test_the_doctors_findings_end_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
