@@ -179,6 +179,11 @@ def behind_proxy(text: str, url: str, model: str) -> str:
     )
 
 
+def serve(model: str) -> str:
+    """The command that serves `model`; a client does not know in which repository it is."""
+    return f"triton-batching serve --model {model} (--repository FOLDER if it is not in model_repository)"
+
+
 def explained(status: str, text: str, url: str, model: str, *, sent: bool = True, http: bool = False) -> ClientError:
     """The error for a call about `model` that ended with this gRPC status; its message says what to do.
 
@@ -190,14 +195,14 @@ def explained(status: str, text: str, url: str, model: str, *, sent: bool = True
     if error is ServerUnreachableError:
         retryable = not sent
         message = behind_proxy(text, url, model) or (
-            f"{url}: no {'HTTP' if http else 'gRPC'} server answers there ({text}). Start one: make serve "
-            f"MODEL={model} (a cluster: triton-batching cluster up PLAN.toml); its gRPC port is not its HTTP port"
+            f"{url}: no {'HTTP' if http else 'gRPC'} server answers there ({text}). Start one: "
+            f"{serve(model)} (a cluster: triton-batching cluster up PLAN.toml); its gRPC port is not its HTTP port"
             f"{', and TLS wants https://' if http else ''}."
         )
     elif error is NotReadyError:
         reason = "" if text == "is not ready" else f" ({text})"
         message = behind_proxy(text, url, model) or (
-            f"{url}: the server runs but '{model}' is not ready there{reason}. Serve it: make serve MODEL={model}."
+            f"{url}: the server runs but '{model}' is not ready there{reason}. Serve it: {serve(model)}."
         )
     elif error is AccessError:
         message = f"{url}: refused: {text}. Give the header and its value as headers={{...}}."

@@ -17,7 +17,16 @@ from zlib import crc32
 from .addresses import Addresses
 from .contract import Array, Metadata
 from .endpoint import Endpoint
-from .errors import AddressError, ClientError, NotReadyError, ServerUnreachableError, TimedOutError, TlsError, timed_out
+from .errors import (
+    AddressError,
+    ClientError,
+    NotReadyError,
+    ServerUnreachableError,
+    TimedOutError,
+    TlsError,
+    serve,
+    timed_out,
+)
 from .exchange import Exchange
 from .replica import Replica
 from .retries import Retries
@@ -281,8 +290,8 @@ class Replicas:
         kinds = {type(error) for error in errors}
         reasons = "; ".join(f"{error.url}: {error.text or error}" for error in errors)
         return (kinds.pop() if len(kinds) == 1 else ServerUnreachableError)(
-            f"{self._addresses.url}: no replica answers for '{self._model}': {reasons}. Start them: make serve "
-            f"MODEL={self._model}.",
+            f"{self._addresses.url}: no replica answers for '{self._model}': {reasons}. Start them: "
+            f"{serve(self._model)}.",
             status=errors[-1].status,
             text=reasons,
             model=self._model,

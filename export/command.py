@@ -19,7 +19,7 @@ def export(model: str, exporter: Exporter, *, repository: Path = REPOSITORY) -> 
         proof = prove(model, draft, exporter, repository=repository)
         draft.replace(path)
     except ModuleNotFoundError as error:
-        raise Mistake(f"{model}: exporting it needs {error.name}. Install it with the command: make export.") from error
+        raise Mistake(f"{model}: exporting it needs {error.name}. Install it: make export ARGS={model}.") from error
     finally:
         draft.unlink(missing_ok=True)
     return proof

@@ -145,7 +145,7 @@ def _reference(model: str, path: Path, exporter: Exporter) -> Reference:
         return exporter.reference(recipe, exporter.weights_of(recipe))
     except ModuleNotFoundError as error:
         raise ProofError(
-            f"{model}: comparing it with its reference needs {error.name}. Install it with the command: make export. "
+            f"{model}: comparing it with its reference needs {error.name}. Install it: make export ARGS={model}. "
             "To check only the batch axis: --without-reference."
         ) from error
 

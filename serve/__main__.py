@@ -5,7 +5,6 @@ Arguments after `--` go to tritonserver unchanged.
 
 import argparse
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -18,7 +17,7 @@ LOG = Path("build").resolve() / f"tritonserver-{os.getpid()}.log"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 130 after Ctrl-C or SIGTERM, 2 for a mistake in the call or the files, 1 when the server failed."""
+    """Exit code 130 after Ctrl-C, 0 after SIGTERM, 2 for a mistake in the call or the files, 1 for a failure."""
     ours, theirs = _split(sys.argv[1:] if argv is None else argv)
     arguments = _parser().parse_args(ours)
 
@@ -28,8 +27,7 @@ def main(argv: list[str] | None = None) -> int:
         run(arguments, theirs, log=LOG)
 
     said = "stopped." if arguments.replicas else f"stopped. The log is {LOG}."
-    # A service manager stops a program with SIGTERM: it ends as after Ctrl-C.
-    return guarded(action, on_interrupt=said, interrupts=(signal.SIGINT, signal.SIGTERM))
+    return guarded(action, on_interrupt=said, service=True)
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -111,21 +111,23 @@ def guarded(
     *,
     on_interrupt: str = "stopped.",
     interrupts: Sequence[signal.Signals] = (signal.SIGINT,),
+    service: bool = False,
 ) -> int:
     """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C.
 
     It is 141 if the reader of standard output left, and 2 if the output cannot be written, as on a full disk.
-    The first signal of `interrupts` raises `KeyboardInterrupt` in the action.
+    The first signal of `interrupts` raises `KeyboardInterrupt` in the action. A `service` also ends by SIGTERM, with 0:
+    a service manager that stops it so takes any other code for a failure.
     """
     if sys.stdout is None:  # the caller closed it
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open until the program ends
-    with _interrupted_once(interrupts):
+    with _interrupted_once((signal.SIGINT, signal.SIGTERM) if service else interrupts) as received:
         try:
             code = _exit_code(action, on_interrupt)
             sys.stdout.flush()
         except OSError as error:
             return _unprinted(error)
-        return code
+        return 0 if service and code == INTERRUPTED and received == [signal.SIGTERM] else code
 
 
 def _exit_code(action: Callable[[], int | None], on_interrupt: str) -> int:
@@ -175,8 +177,10 @@ def _discard(stream: IO[str]) -> None:
 
 
 @contextmanager
-def _interrupted_once(numbers: Sequence[signal.Signals]) -> Iterator[None]:
+def _interrupted_once(numbers: Sequence[signal.Signals]) -> Iterator[list[int]]:
     """Let one of these signals raise `KeyboardInterrupt`; later ones interrupt neither the stop nor the exit after it.
+
+    Yields a list, to which the signal that did so is added.
 
     Each step of a stop has a time limit. A signal that is ignored stays ignored: a shell starts programs in the
     background so.
@@ -185,25 +189,24 @@ def _interrupted_once(numbers: Sequence[signal.Signals]) -> Iterator[None]:
     before = {number: handler for number in numbers if (handler := signal.getsignal(number)) in ordinary}
     if threading.current_thread() is not threading.main_thread():
         before = {}
-    interrupted = False
+    received: list[int] = []
 
-    def interrupt(*_: object) -> None:
-        nonlocal interrupted
-        if interrupted:
+    def interrupt(number: int, _: object) -> None:
+        if received:
             with suppress(OSError):  # nobody may read standard error any more
                 os.write(2, STOPPING)
             return
-        interrupted = True
-        for number in before:
+        received.append(number)
+        for caught in before:
             # Python restores the default handlers before it ends.
-            atexit.register(signal.signal, number, signal.SIG_IGN)
+            atexit.register(signal.signal, caught, signal.SIG_IGN)
         raise KeyboardInterrupt
 
     for number in before:
         signal.signal(number, interrupt)
     try:
-        yield
+        yield received
     finally:
-        if not interrupted:
+        if not received:
             for number, handler in before.items():
                 signal.signal(number, handler)

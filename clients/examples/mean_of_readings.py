@@ -1,7 +1,7 @@
 """The mean of readings as they come: a sequence of requests to a model that keeps a state between them.
 
 `python -m clients.examples.mean_of_readings 3 4 8` needs a server:
-`python -m serve --repository clients/examples/models --model running_mean`.
+`triton-batching serve --repository clients/examples/models --model running_mean`.
 """
 
 import argparse
@@ -10,7 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from clients import ClientError, Model
+from clients import ClientError, Model, ServerUnreachableError
+
+SERVER = "triton-batching serve --repository clients/examples/models --model running_mean"
 
 
 def means(readings: Sequence[float], *, url: str = "localhost:8001") -> Iterator[float]:
@@ -37,6 +39,8 @@ def main(argv: list[str] | None = None) -> int:
             print(f"{reading:g}: {mean:g}", flush=True)
     except ClientError as error:
         print(error, file=sys.stderr)
+        if isinstance(error, ServerUnreachableError):
+            print(f"Its server: {SERVER}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

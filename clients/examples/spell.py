@@ -1,7 +1,7 @@
 """Spell words: each answer of a decoupled model is a letter, and is printed as soon as it comes.
 
 `python -m clients.examples.spell batch` needs a server:
-`python -m serve --repository clients/examples/models --model spelling`.
+`triton-batching serve --repository clients/examples/models --model spelling`.
 """
 
 import argparse
@@ -11,7 +11,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import numpy as np
 
-from clients import AsyncModel, ClientError
+from clients import AsyncModel, ClientError, ServerUnreachableError
+
+SERVER = "triton-batching serve --repository clients/examples/models --model spelling"
 
 
 async def letters(word: str, *, url: str = "localhost:8001") -> AsyncIterator[str]:
@@ -44,6 +46,8 @@ def main(argv: list[str] | None = None) -> int:
         asyncio.run(spell(arguments.words, url=arguments.url))
     except ClientError as error:
         print(error, file=sys.stderr)
+        if isinstance(error, ServerUnreachableError):
+            print(f"Its server: {SERVER}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

@@ -5,15 +5,16 @@ import contextlib
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from export.add import grps, model_config, model_folder, notes, pipeline
+from export.add import grps, hints, model_config, model_folder, notes, pipeline
 from export.add.added import Added
 from export.add.deployment import NAME, Deployment
 from export.add.grps import Plan
-from export.add.model_source import check_name, read
+from export.add.model_source import INSTALL_TORCH, check_name, read
 from export.compiled.platform import PLAN_ENDINGS, TORCH_ENDINGS, Platform, platform_of
 from export.compiled.proof import compiled
 from export.compiled.runtime import parse_input
@@ -34,6 +35,8 @@ from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
+# Without a terminal, progress is a line after so many seconds.
+SILENT_S = 5.0
 
 
 def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
@@ -165,7 +168,7 @@ def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Ba
     try:
         from export.add.ragged import ragged
     except ModuleNotFoundError as error:
-        raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
+        raise Mistake(f"{text}: reading it needs {error.name}. {INSTALL_TORCH}") from error
     return ragged(text, settings, deployment.pad_values)
 
 
@@ -187,6 +190,7 @@ def _padding(
         length=length,
         tolerance=settings.tolerance or tolerance_of(model),
         variation=Variation.of(model, deployment.pad_values, deployment.masks),
+        say=settings.say,
     )
 
 
@@ -197,12 +201,15 @@ def run(arguments: argparse.Namespace) -> int:
     plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
     console = terminal()
     with console.status("adding") as status:
-        added = add(plan, repository=arguments.repository, force=arguments.force, say=status.update)
+        say = status.update if console.is_terminal else _in_lines()
+        added = add(plan, repository=arguments.repository, force=arguments.force, say=say)
     console.print(notes.table(added))
     for model in added:
         for note in notes.notes(model):
             console.print(f"{model.deployment.name}: {note}", markup=False)
     names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
+    for hint in (hint for model in added for hint in hints.of(model.deployment, model.signature, arguments.repository)):
+        console.print(hint, markup=False)
     where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
     release = max([MEASURED, *(model.compiled.platform.since for model in added if model.compiled)])
     for line in _findings([arguments.repository / name for name in names], release):
@@ -246,6 +253,20 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
     return deployment
+
+
+def _in_lines() -> Say:
+    """Prints what is said, but for the first seconds and no oftener than that, as a pipe or a file shows no status."""
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SILENT_S:
+            last = time.monotonic()
+            with contextlib.suppress(OSError):
+                print(text, file=sys.stderr, flush=True)
+
+    return say
 
 
 def _pad_value(text: str) -> tuple[str, float]:

@@ -16,6 +16,7 @@ from triton_batching.terminal import Mistake
 PROGRAMS = (".pt2", ".pt", ".pth")
 # One of these is in every archive of torch.export.save, under the archive's own name in newer ones.
 MARKS = ("archive_format", "serialized_exported_program.json")
+INSTALL_TORCH = "Install it: make export ARGS=ranker (outside of a clone: pip install 'triton-batching[export]')."
 FORMS = (
     "an ONNX file (.onnx), a torch.export file or an AOTInductor package (.pt2), a TorchScript archive (.pt), a "
     "TensorRT plan (.plan) or a torch module factory (package.module:function)"
@@ -56,7 +57,7 @@ def _from_torch(text: str, open_axes: bool) -> Source:
     try:
         from export.graph import torch_source
     except ModuleNotFoundError as error:
-        raise Mistake(f"{text}: reading it needs {error.name}. Install it with the command: make export.") from error
+        raise Mistake(f"{text}: reading it needs {error.name}. {INSTALL_TORCH}") from error
     if text.endswith(PROGRAMS):
         return torch_source.from_program(Path(text))
     return torch_source.from_factory(text, open_axes=open_axes)

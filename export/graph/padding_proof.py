@@ -4,7 +4,7 @@ The open dimensions after the batch axis are the lengths. An input of shape [bat
 attention_mask, or is named with --mask, is a mask: 1 for own elements, 0 for padding. Others are filled with a value.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +63,13 @@ class Trial:
 
 
 def prove(
-    model: onnx.ModelProto, valid: Mapping[str, Range], *, length: int, tolerance: float, variation: Variation
+    model: onnx.ModelProto,
+    valid: Mapping[str, Range],
+    *,
+    length: int,
+    tolerance: float,
+    variation: Variation,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Padding:
     """Compare requests of many lengths alone and padded, also together; `length` is one that runs.
 
@@ -72,7 +78,10 @@ def prove(
     session = session_of(model)
     names = [output.name for output in session.get_outputs()]
     requests = Requests(session, model, valid, variation)
-    alone = list(requests.alone(length))
+    alone = []
+    for each in requests.alone(length):
+        say(f"requests of {_sizes(each.lengths)} elements have answered alone")
+        alone.append(each)
     if len({tuple(each.lengths.values()) for each in alone}) < LEAST_LENGTHS:
         raise PaddingError(_few(requests, model, valid, length))
     for each in alone:
@@ -90,6 +99,7 @@ def prove(
     limits = {id(each): limits_of(requests, each, tolerance) for each in alone}
     worst, longest, compared = 0.0, 0, set()
     for trial in _trials(requests, alone, length):
+        say(f"comparing {len(trial.members)} requests padded to {_sizes(trial.longer)} elements")
         longest = max(longest, *trial.longer.values())
         compared |= {tuple(each.lengths.values()) for each, _ in trial.members}
         for place, (each, row) in enumerate(trial.members):
@@ -111,6 +121,10 @@ def prove(
         error=worst,
         constant=tuple(name for index, name in enumerate(names) if _constant([each.outputs[index] for each in alone])),
     )
+
+
+def _sizes(lengths: Mapping[str, int]) -> str:
+    return " and ".join(map(str, lengths.values()))
 
 
 def _trials(requests: Requests, alone: Sequence[Alone], length: int) -> Iterator[Trial]:

@@ -17,8 +17,8 @@ from export.graph.signature import Signature, check
 from export.repository import REPOSITORY, read_config
 from export.variant import variant_folder
 from export.variant import wanted as wanted_variant
-from export.variant.proved import Converted, proved
-from export.variant.report import Report, file_bytes, later_stage, memory, readme
+from export.variant.proved import Converted, TooDifferent, proved
+from export.variant.report import Report, error_cells, file_bytes, later_stage, memory, readme, table
 from export.variant.trial_rows import TrialRows, trial_rows
 from export.variant.wanted import Wanted
 from triton_batching.terminal import Failure, terminal
@@ -40,7 +40,12 @@ def run(arguments: argparse.Namespace) -> int:
 
         model = onnx_graph.load(wanted.origin.served)
         trial = _trial(arguments, wanted, model) if wanted.converts else None
-        converted = proved(wanted, model, trial, say) if trial else None
+        try:
+            converted = proved(wanted, model, trial, say) if trial else None
+        except TooDifferent as refused:
+            names = (wanted.origin.folder.name, wanted.name)
+            console.print(table(names, error_cells(refused.errors, refused.words, wanted.limit)))
+            raise
         _write(wanted, model, converted, draft)
         say("estimating memory")
         report = _report(wanted, draft, converted, trial)

@@ -6,6 +6,7 @@ Inputs and outputs keep their types.
 import contextlib
 import io
 import logging
+import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Sequence
@@ -75,9 +76,12 @@ class Conversion:
         except Mistake:
             raise
         except Exception as error:  # two libraries without a common base of their errors
+            said = one_line(error)
+            node = named(self.model, said)
+            advice = f"Keep the node in FP32 with --keep '{node}', or choose" if node else "Choose"
             raise Mistake(
-                f"the graph cannot be converted to {self.precision} ({type(error).__name__}: {one_line(error)}). Keep "
-                "the node that it names in FP32 with --keep NODE, or choose another --precision."
+                f"the graph cannot be converted to {self.precision} ({type(error).__name__}: {said}). {advice} another "
+                "--precision."
             ) from error
 
     def computed(self, made: onnx.ModelProto) -> onnx.ModelProto:
@@ -138,7 +142,7 @@ def prepared(model: onnx.ModelProto, precision: str | None) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     if precision in (STATIC, DYNAMIC):
-        copy = _preprocessed(copy)
+        copy = _without_shapes_of_weights(_preprocessed(copy))
     named: set[str] = set()
     for node in copy.graph.node:
         if not node.name or node.name in named:
@@ -180,6 +184,27 @@ def _preprocessed(model: onnx.ModelProto) -> onnx.ModelProto:
         except Exception:  # as in `converted`; preparing is an improvement, not a condition
             return model
         return load(target)
+
+
+def named(model: onnx.ModelProto, said: str) -> str | None:
+    """The node that an error of onnx or onnxruntime names, as in `node name: N`, `Node (N)` and `Node:N`."""
+    for node in model.graph.node:
+        if re.search(rf"[Nn]ode(?: name)?[ :('\"]+{re.escape(node.name)}(?![\w/.])", said):
+            return node.name
+    return None
+
+
+def _without_shapes_of_weights(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph without value_info of initializers, which torch writes.
+
+    onnxruntime transposes the weights of Gemm under their own names, and then refuses the shape that they had.
+    """
+    graph = model.graph
+    weights = {tensor.name for tensor in graph.initializer}
+    others = [value for value in graph.value_info if value.name not in weights]
+    del graph.value_info[:]
+    graph.value_info.extend(others)
+    return model
 
 
 def _half(model: onnx.ModelProto, keep: Sequence[str]) -> onnx.ModelProto:

@@ -14,7 +14,7 @@ from export.graph.source import Source
 from export.variant.accelerator import TENSORRT
 from export.variant.accuracy import OutputError, WordsRead, answers, compare, words_read, worst
 from export.variant.error_source import error_source
-from export.variant.precision import DYNAMIC, FP16, PRECISIONS, Conversion, converted_already, kept, prepared
+from export.variant.precision import DYNAMIC, FP16, PRECISIONS, STATIC, Conversion, converted_already, kept, prepared
 from export.variant.trial_rows import TrialRows
 from export.variant.wanted import Wanted
 from triton_batching.terminal import Failure, Mistake
@@ -38,8 +38,16 @@ class Converted:
     rounded: bool
 
 
+class TooDifferent(Failure):
+    """The answers of a variant differ from the original's by more than its limit: by how much, and words read."""
+
+    def __init__(self, text: str, errors: Sequence[OutputError], words: WordsRead | None) -> None:
+        super().__init__(text)
+        self.errors, self.words = errors, words
+
+
 def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -> Converted:
-    """Convert and prove; raises `Failure` for an error above the tolerance, `BatchAxisError` for mixed rows."""
+    """Convert and prove; raises `TooDifferent` for an error above the tolerance, `BatchAxisError` for mixed rows."""
     precision = wanted.converts or FP16
     if already := converted_already(model, precision):
         raise Mistake(f"{wanted.origin.folder.name}: {already}. Make {precision} of the model that it was made of.")
@@ -58,7 +66,8 @@ def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -
     if not worst(errors) <= wanted.limit:
         say("looking for the node that does most of the error")
         source = error_source(conversion, made, trial.rows, keep, say)
-        raise Failure(_refusal(wanted, errors, str(source) if source else "No tensor of the graph shows where"))
+        where = str(source) if source else "No tensor of the graph shows where"
+        raise TooDifferent(_refusal(wanted, errors, where, trial), errors, words)
     proof, shared = _proof(wanted, made, trial, say)
     return Converted(
         model=made,
@@ -107,10 +116,12 @@ def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) ->
         return proof(wanted.limit), True
 
 
-def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str) -> str:
+def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: TrialRows) -> str:
     error = max(errors, key=lambda error: error.largest)
+    calibrated = " and calibrated" if wanted.precision == STATIC else ""
+    drawn = f"It was compared{calibrated} on {trial.origin}, which show little of real ones: give --samples FILE.npz. "
     return (
         f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of its largest '
-        f"value (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. To accept it: "
-        "--tolerance."
+        f"value (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
+        f"{drawn if trial.drawn_at_random else ''}To accept it: --tolerance."
     )

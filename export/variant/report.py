@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,24 +47,14 @@ class Report:
 
     def table(self) -> Table:
         """The table that the program prints."""
-        table = Table("", *self.names)
-        for cells in self.cells():
-            table.add_row(*cells)
-        return table
+        return table(self.names, self.cells())
 
     def cells(self) -> Iterator[Cells]:
         """Each line of the table: what it is, of the original, of the variant."""
         yield "file, MB", f"{self.file_bytes[0] / 1e6:.3g}", f"{self.file_bytes[1] / 1e6:.3g}"
         if self.memory:
             yield from self._memory_cells(*self.memory)
-        for error in self.errors:
-            yield f'"{error.output}", largest difference', "-", f"{error.largest:.1e} (limit {self.limit:g})"
-            yield f'"{error.output}", mean difference', "-", f"{error.mean:.1e}"
-            if error.agreement is not None:
-                yield f'"{error.output}", top-1 agrees', "-", f"{error.agreement:.2%}"
-        if words := self.words:
-            yield "words read right", f"{words.original} of {words.count}", f"{words.variant} of {words.count}"
-            yield "words read alike", "-", f"{words.alike} of {words.count}"
+        yield from error_cells(self.errors, self.words, self.limit)
         if proof := self.proof:
             batches = ", ".join(map(str, proof.batches))
             yield f"batches of {batches} against their rows", "-", f"{proof.error:.1e} (limit {proof.tolerance:g})"
@@ -109,6 +99,26 @@ class Report:
                 yield f"memory of {name}: {side.bound}"
         if self.left_out:
             yield f"without {', '.join(self.left_out)}: they serve another file than config.pbtxt"
+
+
+def table(names: tuple[str, str], rows: Iterable[Cells]) -> Table:
+    """A line for each row, under the names of the original and the variant."""
+    table = Table("", *names)
+    for cells in rows:
+        table.add_row(*cells)
+    return table
+
+
+def error_cells(errors: Sequence[OutputError], words: WordsRead | None, limit: float) -> Iterator[Cells]:
+    """How the variant's answers differ, also of one that is refused."""
+    for error in errors:
+        yield f'"{error.output}", largest difference', "-", f"{error.largest:.1e} (limit {limit:g})"
+        yield f'"{error.output}", mean difference', "-", f"{error.mean:.1e}"
+        if error.agreement is not None:
+            yield f'"{error.output}", top-1 agrees', "-", f"{error.agreement:.2%}"
+    if words:
+        yield "words read right", f"{words.original} of {words.count}", f"{words.variant} of {words.count}"
+        yield "words read alike", "-", f"{words.alike} of {words.count}"
 
 
 def memory(file: Path, sizes: Sequence[int]) -> Memory | str:

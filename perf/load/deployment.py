@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from clients.connection import channel_arguments
-from clients.errors import NotReadyError, ServerUnreachableError, explained
+from clients.errors import NotReadyError, ServerUnreachableError, explained, serve
 from clients.transport import Transport
 from export.repository import REPOSITORY, model_folder
 from perf.load import door
@@ -113,7 +113,7 @@ def _loaded(url: str, model: str) -> ModelConfig:
                 raise ServerUnreachableError(f"{url}: the server does not report that it is live.", url=url)
             if not client.is_model_ready(model):
                 raise NotReadyError(
-                    f"{url}: '{model}' is not ready there. Serve it: make serve MODEL={model}.", model=model, url=url
+                    f"{url}: '{model}' is not ready there. Serve it: {serve(model)}.", model=model, url=url
                 )
             return client.get_model_config(model).config
     except InferenceServerException as error:

@@ -117,8 +117,8 @@ class Source:
         except ServerError as error:
             raise ServerUnreachableError(
                 behind_proxy(str(error), self.url, ", ".join(self._models) or "any model")
-                or f"{self.url}: no gRPC server answers there ({error}). Start one (make serve "
-                "MODEL=...), or name another's gRPC address with --url.",
+                or f"{self.url}: no gRPC server answers there ({error}). Start one "
+                "(triton-batching serve --model MODEL), or name another's gRPC address with --url.",
                 url=self.url,
             ) from error
         return {(version.name, version.version): Counters.of(version) for version in versions}

@@ -4,7 +4,6 @@ A replica that dies is replaced. `up` runs in the foreground; the other commands
 """
 
 import argparse
-import signal
 import sys
 
 from triton_batching.options import MOST_REPLICAS, path, whole_number
@@ -12,7 +11,7 @@ from triton_batching.terminal import guarded, program_parser
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 0, 2 for a mistake, 1 for a failure; `up` ends with 130 after Ctrl-C or SIGTERM, 0 after `down`."""
+    """Exit code 0, 2 for a mistake, 1 for a failure; `up` ends with 130 after Ctrl-C, 0 after `down` or SIGTERM."""
     arguments = _parser().parse_args(argv)
 
     def action() -> int:
@@ -20,9 +19,8 @@ def main(argv: list[str] | None = None) -> int:
 
         return command.run(arguments)
 
-    interrupts = (signal.SIGINT, signal.SIGTERM) if arguments.verb == "up" else (signal.SIGINT,)
     said = "stopped. up with the same plan continues." if arguments.verb == "up" else "stopped waiting."
-    return guarded(action, on_interrupt=said, interrupts=interrupts)
+    return guarded(action, on_interrupt=said, service=arguments.verb == "up")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,6 @@
 """
 
 import argparse
-import signal
 import sys
 
 from triton_batching.options import whole_number
@@ -22,7 +21,7 @@ def main(argv: list[str] | None = None) -> int:
 
         run(arguments)
 
-    return guarded(action, interrupts=(signal.SIGINT, signal.SIGTERM))
+    return guarded(action, service=True)
 
 
 def _parser() -> argparse.ArgumentParser:

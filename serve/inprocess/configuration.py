@@ -63,8 +63,8 @@ def find(repository: Path, name: str, version: str) -> tuple[Source, ModelConfig
     config.backend = config.backend or _backend(config, folder / str(number))
     if (reason := next(_needs_server(config, folder), None)) is not None:
         raise TransportError(
-            f"{file}: '{name}' {reason}, which needs a server. Start one, make serve MODEL={name}, and leave out "
-            "transport=.",
+            f"{file}: '{name}' {reason}, which needs a server. Start one, triton-batching serve --model {name} "
+            f"--repository {repository}, and leave out transport=.",
             model=name,
             url=str(repository),
         )

@@ -5,7 +5,6 @@ localhost:8002. Both listen on this machine only. What they stored is removed at
 """
 
 import argparse
-import signal
 import sys
 
 from triton_batching.options import path, whole_number
@@ -24,7 +23,7 @@ def main(argv: list[str] | None = None) -> int:
 
         run(arguments)
 
-    return guarded(action, interrupts=(signal.SIGINT, signal.SIGTERM))
+    return guarded(action, service=True)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -53,7 +53,8 @@ def test_counters_count_this_request(server: Server) -> None:
 @pytest.mark.server
 def test_a_model_that_is_not_loaded_is_named(server: Server) -> None:
     with pytest.raises(
-        ServerUnreachableError, match=r"'resnet50' is not ready there. Serve it: make serve MODEL=resnet50"
+        ServerUnreachableError,
+        match=r"'resnet50' is not ready there. Serve it: triton-batching serve --model resnet50 \(",
     ):
         asyncio.run(ask(server.grpc_url, "resnet50", np.zeros((1, 1), dtype=np.float32)))
     with pytest.raises(ServerError, match="no statistics for 'resnet50'"):
@@ -61,7 +62,9 @@ def test_a_model_that_is_not_loaded_is_named(server: Server) -> None:
 
 
 def test_an_address_without_a_server_is_an_error(nobody: str) -> None:
-    with pytest.raises(ServerUnreachableError, match=r"no gRPC server answers there.*make serve MODEL=ranker"):
+    with pytest.raises(
+        ServerUnreachableError, match=r"no gRPC server answers there.*triton-batching serve --model ranker \("
+    ):
         asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import onnx
 import onnx.parser
@@ -22,6 +23,18 @@ def server() -> Iterator[Server]:
 
 def test_the_doctor_finds_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor([str(MODELS), "--fail-on", "info"]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("example", "argument", "model"), [(spell, "batch", "spelling"), (mean_of_readings, "3", "running_mean")]
+)
+def test_without_a_server_it_says_how_to_start_its_own(
+    example: ModuleType, argument: str, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert example.main([argument, "--url", "localhost:1"]) == 2
+    said = capsys.readouterr().err
+    assert f"Start one: triton-batching serve --model {model} (--repository FOLDER if it is not in" in said
+    assert said.endswith(f"triton-batching serve --repository clients/examples/models --model {model}\n")
 
 
 def test_the_graph_is_its_text() -> None:

@@ -1,6 +1,7 @@
 """`python -m export.add`: the folder that it writes, and what it refuses."""
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from added_graphs import graph, linear, mixing, texts
+from onnx import helper
 
-from export.add import model_folder
+from export.add import hints, model_folder
 from export.add.__main__ import main
 from export.graph import onnx_graph
 from export.repository import faults, read_config
@@ -52,6 +54,33 @@ def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
     assert "doctor: 0 errors, 1 warning, 0 infos" in printed
     assert "serve it: make serve MODEL=m" in printed
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_model_file_that_git_ignores_is_said_in_this_project_only(
+    ours: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = tmp_path / "model_repository"
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    shutil.copy(ROOT / ".gitignore", tmp_path)
+    if ours:
+        monkeypatch.setattr(hints, "REPOSITORY", repository.resolve())
+    assert add(linear(tmp_path / "scores.onnx"), repository) == 0
+    printed = capsys.readouterr().out
+    assert f"m: the model file is {repository / 'm' / '1' / 'model.onnx'}\n" in printed
+    assert ("git ignores that file in this project. To keep a model in git: --repository FOLDER" in printed) is ours
+    for name in ("tuned", "packed", "mine"):
+        (repository / "m" / "configs" / f"{name}.pbtxt").write_text("")
+    subprocess.run(["git", "-C", str(tmp_path), "add", "model_repository"], check=True)
+    kept = subprocess.run(["git", "-C", str(tmp_path), "ls-files"], check=True, capture_output=True, text=True).stdout
+    configs = {Path(name).stem for name in kept.splitlines() if "/configs/" in name}
+    assert configs == {"baseline", "dynamic", "dynamic_2_instances", "mine"}
+
+
+def test_a_graph_with_a_scalar_is_added_without_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = graph(tmp_path / "scalar.onnx", [helper.make_node("Neg", ["x"], ["y"])], takes=(), gives=())
+    assert add(path, tmp_path / "models", "--batching", "none") == 0
+    assert "m: the model file is" in capsys.readouterr().out
 
 
 def test_the_doctors_findings_end_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,7 +316,7 @@ def test_an_onnx_file_needs_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "a:b: reading it needs torch" in done.stderr
+    assert "a:b: reading it needs torch. Install it: make export ARGS=ranker (" in done.stderr
 
 
 def test_samples_of_one_input_cover_every_row(tmp_path: Path) -> None:

@@ -28,6 +28,14 @@ def test_a_factory_is_served_as_its_module_answers(tmp_path: Path) -> None:
     assert 'proved with 0 to 29 (an index into "table.weight" of 30 rows)' in config
 
 
+def test_a_length_that_became_fixed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    added("added_modules:pooled", tmp_path / "models")
+    printed = capsys.readouterr().out
+    assert "m: the length is fixed, as in the example inputs (tokens takes [5] per row). If requests" in printed
+    added("added_modules:linear", tmp_path / "others")
+    assert "the length is fixed" not in capsys.readouterr().out
+
+
 def test_a_module_that_names_one_row_is_rewritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     session = added("added_modules:fixed", tmp_path / "models")
     assert "was exported for a fixed number of rows" in capsys.readouterr().out

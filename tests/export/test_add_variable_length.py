@@ -1,5 +1,6 @@
 """`export.add --variable-length`: what is written for a graph whose padded requests answer as alone, and served."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sleepers import PLAIN
 from streams import Stream, counted
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from export.add import command
 from export.add.__main__ import main
 from export.graph.onnx_graph import load
 from export.repository import read_config
@@ -40,6 +42,22 @@ def test_an_output_that_is_declared_with_one_length_is_open(tmp_path: Path) -> N
     config = read_config(tmp_path / "models" / "fixed" / "config.pbtxt")
     assert list(config.output[0].dims) == [-1]
     assert config.parameters["cut"].string_value == "y[1]=x[1]"
+
+
+def test_a_reader_without_a_terminal_gets_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "SILENT_S", 0.0)
+    path = graph(
+        tmp_path / "neg.onnx",
+        [helper.make_node("Neg", ["x"], ["y"])],
+        takes=("batch", "length"),
+        gives=("batch", "length"),
+    )
+    assert main([str(path), "--variable-length", "--repository", str(tmp_path / "models")]) == 0
+    said = capsys.readouterr().err
+    assert "neg: requests of 1 elements have answered alone" in said
+    assert re.search(r"neg: comparing \d+ requests padded to \d+ elements", said)
 
 
 def test_an_added_model_says_why_and_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

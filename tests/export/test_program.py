@@ -183,7 +183,7 @@ def without_torch(program: str, *arguments: str) -> subprocess.CompletedProcess[
 def test_without_torch_it_says_what_to_install() -> None:
     done = without_torch("export.__main__", "resnet50", "--force")
     assert done.returncode == 2
-    assert "resnet50: exporting it needs torch. Install it with the command: make export." in done.stderr
+    assert "resnet50: exporting it needs torch. Install it: make export ARGS=resnet50." in done.stderr
 
 
 def test_without_torch_the_ranker_is_exported_and_nothing_else_is_called_proved() -> None:

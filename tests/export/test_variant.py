@@ -5,13 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import onnx_model
 
 from export.repository import read_config
 from export.variant.__main__ import main
+from export.variant.precision import Conversion, named
 from serve.doctor.__main__ import main as doctor
+from triton_batching.terminal import Mistake
 
 WIDTH, CLASSES = 16, 10
 
@@ -30,6 +33,21 @@ def classifier(repository: Path, **options: object) -> Path:
     ]
     constants = [weights("a", WIDTH, 32), weights("b", 32, CLASSES, seed=2)]
     return onnx_model(repository, "classifier", nodes, dims=(WIDTH, CLASSES), initialisers=constants, **options)  # type: ignore[arg-type]
+
+
+def transposed(repository: Path) -> Path:
+    """Two layers whose weights have declared shapes, and are transposed when they run."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "a"], ["inner"], name="first", transB=1),
+        helper.make_node("Gemm", ["inner", "b"], ["y"], name="second", transB=1),
+    ]
+    constants = [weights("a", 32, WIDTH), weights("b", CLASSES, 32, seed=2)]
+    folder = onnx_model(repository, "transposed", nodes, dims=(WIDTH, CLASSES), initialisers=constants)
+    model = onnx.load(folder / "1" / "model.onnx")
+    for tensor in constants:
+        model.graph.value_info.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims))
+    onnx.save(model, folder / "1" / "model.onnx")
+    return folder
 
 
 def cancelling(repository: Path) -> Path:
@@ -104,6 +122,57 @@ def test_static_int8_quantises_both_layers_with_fixed_scales(tmp_path: Path) -> 
     assert {"QuantizeLinear", "DequantizeLinear"} <= set(operators)
     assert TensorProto.INT8 in types(tmp_path / "classifier_int8_static" / "1" / "model.onnx")
     assert (folder / "1" / "model.onnx").is_file()
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8-static", "int8-dynamic"])
+def test_weights_whose_shapes_are_declared_are_converted(tmp_path: Path, precision: str) -> None:
+    """As torch's exporter writes a layer: Gemm with transB, and value_info for its weights."""
+    folder = transposed(tmp_path)
+    made(tmp_path, "transposed", "--precision", precision)
+    variant = tmp_path / f"transposed_{precision.replace('-', '_')}"
+    assert TensorProto.FLOAT in types(folder / "1" / "model.onnx")
+    assert types(variant / "1" / "model.onnx") & {TensorProto.FLOAT16, TensorProto.INT8}
+
+
+def test_a_failed_conversion_advises_to_keep_no_node_that_is_not_named(tmp_path: Path) -> None:
+    """Not prepared, the shapes of the weights stay declared, and the error names no node."""
+    model = onnx.load(transposed(tmp_path) / "1" / "model.onnx")
+    with pytest.raises(
+        Mistake, match=r"cannot be converted to int8-dynamic .*\)\. Choose another --precision\."
+    ) as refused:
+        Conversion(model=model, precision="int8-dynamic", calibration={}).converted()
+    assert "--keep" not in str(refused.value)
+
+
+def test_a_node_that_an_error_names_is_found(tmp_path: Path) -> None:
+    model = onnx.load(transposed(tmp_path) / "1" / "model.onnx")
+    model.graph.initializer[1].CopyFrom(weights("b", CLASSES, 33, seed=2))
+    del model.graph.value_info[:]
+    with pytest.raises(onnx.shape_inference.InferenceError) as by_onnx:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True)
+    with pytest.raises(Exception, match="second") as by_onnxruntime:
+        onnxruntime.InferenceSession(model.SerializeToString())
+    assert named(model, str(by_onnx.value)) == named(model, str(by_onnxruntime.value)) == "second"
+    model.graph.node[1].name = "sec"
+    assert named(model, str(by_onnx.value)) is None
+
+
+@pytest.mark.parametrize("drawn", [True, False])
+def test_a_refusal_shows_all_errors_and_says_which_rows_were_compared(
+    tmp_path: Path, drawn: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    classifier(tmp_path / "models")
+    np.savez(tmp_path / "rows.npz", x=np.random.default_rng(1).uniform(-1, 1, (20, WIDTH)).astype(np.float32))
+    samples = [] if drawn else ["--samples", str(tmp_path / "rows.npz")]
+    strict = ["--precision", "int8-static", "--tolerance", "1e-9", *samples]
+    made(tmp_path / "models", "classifier", *strict, code=1)
+    printed = capsys.readouterr()
+    for words in ("largest difference", "mean difference", "top-1 agrees", "(limit 1e-09)"):
+        assert words in printed.out, printed.out
+    said = " ".join(printed.err.split())
+    random = "It was compared and calibrated on random rows, which show little of real ones: give --samples FILE.npz."
+    assert (random in said) is drawn
+    assert "To accept it: --tolerance." in said
 
 
 def test_rows_of_a_dynamic_variant_share_their_scales_and_it_says_so(

@@ -78,7 +78,7 @@ def test_a_stopped_guard_does_not_keep_it_from_ending(tmp_path: Path) -> None:
     shared = prefix(server)
     os.kill(psutil.Process(server).ppid(), signal.SIGSTOP)
     serving.send_signal(signal.SIGTERM)
-    assert serving.wait(60) == 130
+    assert serving.wait(60) == 0
     assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
     assert not leftovers(shared)
     assert not [
@@ -98,7 +98,7 @@ def test_many_signals_end_it_as_one_does(tmp_path: Path) -> None:
         serving.send_signal(signal.SIGTERM)
         serving.send_signal(signal.SIGINT)
         time.sleep(0.005)
-    assert serving.wait(30) == 130
+    assert serving.wait(30) in (0, 130)  # Python handles SIGINT first if both wait
     assert "Traceback" not in output.read_text()
     assert output.read_text().count("stopped. The log is") == 1
     assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)

@@ -30,8 +30,8 @@ def started(repository: Path, output: Path, *arguments: str) -> subprocess.Popen
     return program
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> None:
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals, code: int) -> None:
     lookup(tmp_path / "models")
     lookup(tmp_path / "models", "second")
     output = tmp_path / "output.txt"
@@ -49,7 +49,7 @@ def test_it_serves_until_it_is_stopped(tmp_path: Path, how: signal.Signals) -> N
     assert all(f'quantile="{quantile}"' in page for quantile in ("0.25", "0.5", "0.95", "0.99", "0.999"))
     processes = descendants(program.pid)
     program.send_signal(how)
-    assert program.wait(30) == 130
+    assert program.wait(30) == code
     assert "stopped. The log is" in output.read_text()
     assert not alive(processes)
 
@@ -70,7 +70,7 @@ def test_a_signal_to_all_processes_leaves_nothing(tmp_path: Path) -> None:
     shared = prefix(tritonserver(program.pid))
     for pid in (*processes, program.pid):
         os.kill(pid, signal.SIGTERM)
-    assert program.wait(30) == 130
+    assert program.wait(30) == 0
     assert not alive(processes)
     assert not leftovers(shared)
 

@@ -159,6 +159,23 @@ def test_interrupts_clean_up_when_nobody_reads_the_messages() -> None:
     assert program.returncode == 130
 
 
+@pytest.mark.parametrize(
+    ("number", "service", "code"),
+    [
+        (signal.SIGTERM, True, 0),
+        (signal.SIGINT, True, 130),
+        (signal.SIGTERM, False, -signal.SIGTERM),
+        (signal.SIGINT, False, 130),
+    ],
+)
+def test_a_service_that_sigterm_stops_has_not_failed(number: signal.Signals, service: bool, code: int) -> None:
+    program = (
+        "import signal, sys; from triton_batching.terminal import guarded; "
+        f"sys.exit(guarded(lambda: signal.raise_signal({int(number)}), service={service}))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT, stderr=-1, check=False).returncode == code
+
+
 def test_a_program_that_was_not_interrupted_leaves_the_signal_as_it_was() -> None:
     code = "import signal; from triton_batching.terminal import guarded; guarded(lambda: None); signal.raise_signal(2)"
     ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, stderr=-1, check=False)

@@ -109,7 +109,7 @@ def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) 
         cluster.wait_for(cluster.has(1))
         assert cluster.ready()[0].name == served[0].name
         assert "own has 0 replicas; its requests fail" in cluster.do("scale", "identity", "0")
-        cluster.end(signal.SIGTERM)
+        assert cluster.end(signal.SIGTERM) == 0
         cluster.begin()
         assert wait_until(lambda: "python -m serve.cluster scale own 1" in cluster.printed(), seconds=60)
         assert "\nopen, but not ready: HTTP 127.0.0.2:" in cluster.printed()

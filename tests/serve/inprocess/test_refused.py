@@ -36,7 +36,7 @@ def test_what_needs_a_server_or_cannot_load_is_refused_in_one_line(tmp_path: Pat
         Model(name, transport=inprocess.open(tmp_path))
     assert "\n" not in str(refused.value)
     if kind is TransportError:
-        assert f"Start one, make serve MODEL={name}" in str(refused.value)
+        assert f"Start one, triton-batching serve --model {name} --repository {tmp_path}" in str(refused.value)
 
 
 @pytest.mark.parametrize(("name", "version"), [("nothing", ""), ("double", "7"), ("double/..", ""), ("", "")])
