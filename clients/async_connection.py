@@ -60,7 +60,7 @@ class Connection(Channel):
                 await self._answer(line, call, left, may_cancel=self._may_cancel(step))
                 if not call.error:
                     return self._read(call, step, model)
-                if not self._may_repeat(call, attempt):
+                if not self.may_repeat(call, attempt):
                     break
         except TimeoutError as error:
             raise timed_out(step.timeout_s, self.url, model) from error

@@ -24,7 +24,7 @@ from .retries import Retries
 from .sequences import AsyncSequence, Id
 from .steps import Step, deadline_after, run_async, seconds_until
 from .terms import Terms
-from .transport import AsyncCustom, AsyncTransport, Transport, connect_async, streaming_async
+from .transport import AsyncCustom, AsyncTransport, Transport, connect_async, streaming
 from .wire import Parameter
 
 MAX_IN_FLIGHT = 1024
@@ -208,7 +208,7 @@ class AsyncModel:
     async def _stream(self, step: Step) -> AsyncGenerator[Any, None]:
         if self._connection is None or self._closing:
             raise ClosedError(closed_message(self._name))
-        connection = streaming_async(self._connection)
+        connection = streaming(self._connection)
         with self._hooks.around(step):
             async with contextlib.aclosing(connection.stream(step, self._name)) as responses:
                 async for response in responses:

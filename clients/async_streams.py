@@ -5,19 +5,17 @@ its caller.
 """
 
 import asyncio
+import operator
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from . import grpc_wire
 from .async_connection import Connection
 from .async_line import AsyncLine, Waited
-from .channel import ATTEMPTS
-from .errors import timed_out
 from .line import Piece
 from .messages import WINDOW, Messages
-from .rest import deadline_of, left_s
-from .steps import Step
-from .stream_wire import Answers
+from .rest import left_s
+from .steps import Step, run_async
+from .stream_steps import AnswerStream
 
 
 class Streamed(Waited):
@@ -30,8 +28,9 @@ class Streamed(Waited):
         self.line = line
         self.body = self.messages = Messages(self._came)
 
-    async def news(self, left: float | None) -> None:
-        """Wait for a message or for the end; raises `TimeoutError` after `left` seconds."""
+    async def news(self, deadline: float | None) -> None:
+        """Wait for a message or for the end; raises `TimeoutError`."""
+        left = left_s(deadline)
         if self.answer.cancelled():  # the model was closed between two answers
             raise asyncio.CancelledError
         if self.messages or self.is_over:
@@ -76,45 +75,27 @@ class Streams(Connection):
 
         Closing the generator cancels the request on the server if that survives it; otherwise the answers are dropped.
         """
-        deadline = deadline_of(step)
+        stream = AnswerStream(self, step, model)
         try:
-            call = await self._begin(step, deadline, model)
-            read = Answers(self.url, model)
-            try:
-                while (content := await self._next(call, deadline)) is not None:
-                    if (response := read.read(content)) is not None:
-                        yield response
-            finally:
-                self._end(call, step)
-        except TimeoutError as error:
-            raise timed_out(step.timeout_s, self.url, model) from error
-        read.end(call, call.messages)
+            while (response := await run_async(stream.next(), operator.call)) is not None:
+                yield response
+        finally:
+            stream.leave()
 
-    async def _begin(self, step: Step, deadline: float | None, model: str) -> Streamed:
-        """The call once something of its answer has come; it is made again if the server has certainly not run it."""
-        pieces = grpc_wire.request(step)
-        for attempt in range(ATTEMPTS):
-            line = self._line
-            if line is None or not line.http2.takes or self._closed:
-                line = await self._connected(deadline, model)
-            left = left_s(deadline)
-            call = Streamed(line, self._opening(step, left), pieces)
-            line.ask(call)
-            try:
-                await call.news(left)
-            except BaseException:
-                self._end(call, step)
-                raise
-            if not self._may_repeat(call, attempt):
-                break
+    async def ready(self, deadline: float | None, model: str) -> AsyncLine:
+        """Wait for a connection that takes a call."""
+        line = self._line
+        if line is None or not line.http2.takes or self._closed:
+            line = await self._connected(deadline, model)
+        return line
+
+    def begin(self, line: AsyncLine, step: Step, left: float | None, pieces: list[Piece]) -> Streamed:
+        """The call on a connection, which is sent soon."""
+        call = Streamed(line, self._opening(step, left), pieces)
+        line.ask(call)
         return call
 
-    async def _next(self, call: Streamed, deadline: float | None) -> bytes | None:
-        """The next message, None after the last one; raises `TimeoutError`."""
-        await call.news(left_s(deadline))
-        return call.messages.take()
-
-    def _end(self, call: Streamed, step: Step) -> None:
+    def end(self, call: Streamed, step: Step) -> None:
         """Cancel the request of a caller that leaves, or drop its answers."""
         if not call.is_over:
             call.drop()

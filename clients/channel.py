@@ -64,7 +64,7 @@ class Channel:
     def _may_cancel(self, step: Step) -> bool:
         return self.cancels or step.method not in ("ModelInfer", "ModelStreamInfer")
 
-    def _may_repeat(self, call: Call, attempt: int) -> bool:
+    def may_repeat(self, call: Call, attempt: int) -> bool:
         """Whether a call is made again: the server has certainly not run it, and no word of its answer has come."""
         return call.error is not None and call.is_unknown and not call.head and attempt < ATTEMPTS - 1
 

@@ -56,7 +56,7 @@ class BlockingConnection(Channel):
                 self._make(line, call, deadline, may_cancel=self._may_cancel(step))
                 if not call.error:
                     return self._read(call, step, model)
-                if not self._may_repeat(call, attempt):
+                if not self.may_repeat(call, attempt):
                     break
         except TimeoutError as error:
             raise timed_out(step.timeout_s, self.url, model) from error

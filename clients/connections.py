@@ -11,7 +11,7 @@ from .in_flight import InFlight
 from .replica import CLOSE
 from .replicas import Replicas
 from .steps import Step, Steps, run, run_async
-from .transport import AsyncTransport, BlockingTransport, connect, connect_async, streaming, streaming_async
+from .transport import AsyncTransport, BlockingTransport, connect, connect_async, streaming
 
 
 class BlockingConnections:
@@ -83,7 +83,7 @@ class Connections:
 
     async def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
         """The answers to one request, from the server that the step names."""
-        connection = streaming_async(self._made.get(step.url) or self._make(step.url))
+        connection = streaming(self._made.get(step.url) or self._make(step.url))
         with self._replicas.streaming(step.url):
             async with contextlib.aclosing(connection.stream(step, model)) as answers:
                 async for answer in answers:

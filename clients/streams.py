@@ -3,21 +3,20 @@
 They have connections of their own, on which the server may send only `messages.WINDOW` bytes ahead of the caller.
 """
 
+import operator
 import os
 from collections.abc import Generator
 from typing import Any
 
-from . import cancelling, grpc_wire
-from .channel import ATTEMPTS
+from . import cancelling
 from .connection import BlockingConnection
-from .errors import timed_out
 from .grpc_line import GrpcLine
 from .http2_sending import Call
 from .line import OutOfTimeError, Piece
 from .messages import WINDOW, Messages
-from .rest import deadline_of, left_s
-from .steps import Step
-from .stream_wire import Answers
+from .rest import left_s
+from .steps import Step, run
+from .stream_steps import AnswerStream
 
 
 class Streamed(Call):
@@ -25,17 +24,36 @@ class Streamed(Call):
 
     awaited = "has_news"
 
-    __slots__ = ("line", "messages", "process")
+    __slots__ = ("is_asked", "line", "messages", "process")
 
     def __init__(self, line: GrpcLine, opening: bytes, pieces: list[Piece]) -> None:
         super().__init__(opening, pieces, _nothing)
-        self.line, self.process = line, os.getpid()
+        self.line, self.process, self.is_asked = line, os.getpid(), False
         self.body = self.messages = Messages(self.widen)
 
     @property
     def has_news(self) -> bool:
         """Whether a message has come, or the end."""
         return self.is_over or bool(self.messages)
+
+    def news(self, deadline: float | None) -> None:
+        """Wait for a message or for the end; raises `TimeoutError`, and `ValueError` in a forked process."""
+        if self.process != os.getpid():
+            raise ValueError("the stream is that of another process")
+        if not self.has_news:
+            self.widen()
+            self._wait(deadline)
+        left_s(deadline)
+
+    def _wait(self, deadline: float | None) -> None:
+        again, self.is_asked = self.is_asked, True
+        try:
+            self.line.ask(self, deadline, again=again)
+        except OutOfTimeError:
+            raise
+        except BaseException:  # Ctrl-C may come between bytes and their count
+            self.line.http2.takes = False
+            raise
 
     def widen(self) -> None:
         """Let the server send more, if the caller has taken what came."""
@@ -53,60 +71,26 @@ class BlockingStreams(BlockingConnection):
 
         Closing the generator cancels the request on the server if that survives it; otherwise the answers are dropped.
         """
-        deadline = deadline_of(step)
+        stream = AnswerStream(self, step, model)
         try:
-            call = self._begin(step, deadline, model)
-            read = Answers(self.url, model)
-            try:
-                while (content := self._next(call, deadline)) is not None:
-                    if (response := read.read(content)) is not None:
-                        yield response
-            finally:
-                self._end(call, step)
-        except TimeoutError as error:
-            raise timed_out(step.timeout_s, self.url, model) from error
-        read.end(call, call.messages)
+            while (response := run(stream.next(), operator.call)) is not None:
+                yield response
+        finally:
+            stream.leave()
 
-    def _begin(self, step: Step, deadline: float | None, model: str) -> Streamed:
-        """The call once something of its answer has come; it is made again if the server has certainly not run it."""
-        pieces = grpc_wire.request(step)
+    def ready(self, deadline: float | None, model: str) -> GrpcLine:
+        """Wait for a connection that takes a call."""
         if self.dropped >= cancelling.MAX_DROPPED:
             self._wait_for_place(deadline)
-        for attempt in range(ATTEMPTS):
-            line = self._kept() or self._connect(deadline, model)
-            call = Streamed(line, self._opening(step, left_s(deadline)), pieces)
-            self._use(line)
-            try:
-                self._wait(call, deadline, again=False)
-            except BaseException:
-                self._end(call, step)
-                raise
-            if not self._may_repeat(call, attempt):
-                break
-            self._give_back(line)
+        return self._kept() or self._connect(deadline, model)
+
+    def begin(self, line: GrpcLine, step: Step, left: float | None, pieces: list[Piece]) -> Streamed:
+        """The call on a connection; it is sent when the caller waits for its news."""
+        call = Streamed(line, self._opening(step, left), pieces)
+        self._use(line)
         return call
 
-    def _next(self, call: Streamed, deadline: float | None) -> bytes | None:
-        """The next message, None after the last one; raises `TimeoutError`, and `ValueError` in a forked process."""
-        if call.process != os.getpid():
-            raise ValueError("the stream is that of another process")
-        if not call.has_news:
-            call.widen()
-            self._wait(call, deadline, again=True)
-        content = call.messages.take()
-        left_s(deadline)
-        return content
-
-    def _wait(self, call: Streamed, deadline: float | None, *, again: bool) -> None:
-        try:
-            call.line.ask(call, deadline, again=again)
-        except OutOfTimeError:
-            raise
-        except BaseException:  # Ctrl-C may come between bytes and their count
-            call.line.http2.takes = False
-            raise
-
-    def _end(self, call: Streamed, step: Step) -> None:
+    def end(self, call: Streamed, step: Step) -> None:
         """Give the connection back after the last answer; else cancel the request, or drop its answers.
 
         A forked process leaves the connection to the one that began the stream.

@@ -19,8 +19,7 @@ always travel in the message.
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Generator
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 from . import protocol as pb
 from . import wire
@@ -56,31 +55,8 @@ class AsyncTransport(Protocol):
         """End the connection; the client calls this when it is closed."""
 
 
-@runtime_checkable
-class StreamingTransport(Protocol):
-    """What our own connections over gRPC can do beside `BlockingTransport`."""
-
-    def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
-        """The answers to one request, as they come."""
-
-
-@runtime_checkable
-class AsyncStreamingTransport(Protocol):
-    """The same for asyncio."""
-
-    def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
-        """The answers to one request, as they come."""
-
-
-def streaming(connection: BlockingTransport) -> StreamingTransport:
-    """The connection, which is one over gRPC: `Exchange.stream` refuses the others."""
-    assert isinstance(connection, StreamingTransport)
-    return connection
-
-
-def streaming_async(connection: AsyncTransport) -> AsyncStreamingTransport:
-    """The same for asyncio."""
-    assert isinstance(connection, AsyncStreamingTransport)
+def streaming(connection: BlockingTransport | AsyncTransport) -> Any:
+    """The connection, which has `stream` beside `call`: `Exchange.stream` refuses those that are not over gRPC."""
     return connection
 
 

@@ -2,18 +2,24 @@
 
 import functools
 import importlib.metadata
+import math
 import os
 import platform
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+# The kernel's own share of the memory differs from start to start, and with its version.
+MEMORY_TOLERANCE = 0.05
 PACKAGES = ("nvidia-pytriton", "numpy", "onnxruntime", "onnxruntime-gpu", "tritonclient")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The hardware and the system of a measurement; two records are comparable only if these are equal."""
+    """The hardware and the system of a measurement; two records are comparable only if these are equal.
+
+    Amounts of memory that differ by 5 % at most are equal.
+    """
 
     cpu: str
     cores: int
@@ -32,6 +38,20 @@ class Machine:
             system=f"{platform.system()} {platform.machine()}",
             gpu=_gpu(),
         )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Machine):
+            return NotImplemented
+        same_memory = math.isclose(self.memory_bytes, other.memory_bytes, rel_tol=MEMORY_TOLERANCE)
+        return self._exact == other._exact and same_memory
+
+    def __hash__(self) -> int:
+        return hash(self._exact)
+
+    @property
+    def _exact(self) -> tuple[object, ...]:
+        """What is equal on the same machine."""
+        return self.cpu, self.cores, self.system, self.gpu
 
     def __str__(self) -> str:
         gpu = f", {self.gpu}" if self.gpu else ", no GPU"

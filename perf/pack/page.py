@@ -1,5 +1,7 @@
 """A page with a placement: the duty cycle and the memory of each device."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import altair as alt
@@ -16,6 +18,28 @@ from triton_batching import whole_file
 NAME = "placement.html"
 MIB = 2**20
 HOVER = ("configuration", "device", "its cycle", "rate", "batch size", "execution", "of the cycle", "memory")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One model on one device: its part of the cycle in %, in a lane of its own if models run at the same time.
+
+    Its part of the memory is in MiB; `words` are what a reader sees of it.
+    """
+
+    device: str
+    lane: int
+    start: float
+    end: float
+    memory_start: float
+    memory_end: float
+    words: Mapping[str, str]
+
+    @property
+    def row(self) -> Values:
+        """The row of a chart."""
+        places = {name: value for name, value in vars(self).items() if name != "words"}
+        return {**self.words, **places}
 
 
 def write(workload: Workload, placement: Placement, folder: Path) -> Path:
@@ -44,15 +68,15 @@ def write(workload: Workload, placement: Placement, folder: Path) -> Path:
 
 def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Figure, Figure]:
     """Each model's share of its device's cycle, and the memory of all models of a device."""
-    rows = [row for number, node in enumerate(placement.nodes) for row in _rows(number, node)]
+    bars = [bar for number, node in enumerate(placement.nodes) for bar in _bars(number, node)]
     capacity = workload.devices.memory_bytes / MIB
     cycle = Figure(
         name="cycle",
         caption="The duty cycle of each device; what is left of 100 % is idle; on the bars: rows in one execution",
-        chart=_bars(rows, "start", "end", "% of the duty cycle", palette, numbered=True),
+        chart=_chart(bars, "start", "end", "% of the duty cycle", palette, numbered=True),
         wide=True,
     )
-    held = _bars(rows, "memory_start", "memory_end", "memory held, MiB", palette)
+    held = _chart(bars, "memory_start", "memory_end", "memory held, MiB", palette)
     memory = Figure(
         name="memory",
         caption=f"The memory that the models of each device hold, of {capacity:,.0f} MiB",
@@ -90,12 +114,12 @@ def _executions(workload: Workload, placement: Placement) -> Section:
     )
 
 
-def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
-    lanes = len({(row["device"], row["lane"]) for row in rows})
-    numbers = sorted({int(str(row["lane"])) for row in rows})
-    devices = list(dict.fromkeys(str(row["device"]) for row in rows))
+def _chart(bars: Sequence[Bar], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
+    lanes = len({(bar.device, bar.lane) for bar in bars})
+    numbers = sorted({bar.lane for bar in bars})
+    devices = list(dict.fromkeys(bar.device for bar in bars))
     scale = alt.Scale(domain=[0, 100]) if numbered else alt.Scale()
-    base = alt.Chart(source(rows)).encode(
+    base = alt.Chart(source(bar.row for bar in bars)).encode(
         y=alt.Y("device:O", title=None, scale=alt.Scale(domain=devices), axis=alt.Axis(grid=False)),
         yOffset=alt.YOffset("lane:O", scale=alt.Scale(domain=numbers)),
         x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale),
@@ -108,30 +132,30 @@ def _bars(rows: list[Values], start: str, end: str, title: str, palette: Palette
     return chart.properties(height=40 + 30 * lanes)
 
 
-def _rows(number: int, node: Node) -> list[Values]:
+def _bars(number: int, node: Node) -> list[Bar]:
     """Executions one after the other, or in lanes if they run at the same time."""
-    rows: list[Values] = []
+    bars: list[Bar] = []
     start = memory = 0.0
     for lane, share in enumerate(node.shares):
         width, held = share.exec_ms / node.duty_ms * 100, share.memory_bytes / MIB
-        rows.append(
-            {
-                **{
-                    "configuration": share.model,
-                    "device": f"device {number}, {node.duty_ms:.4g} ms",
-                    "lane": lane if node.together else 0,
-                },
-                **{"start": start, "end": start + width, "memory_start": memory, "memory_end": memory + held},
-                **_words(node, share, width, held),
-            }
+        bar = Bar(
+            device=f"device {number}, {node.duty_ms:.4g} ms",
+            lane=lane if node.together else 0,
+            start=start,
+            end=start + width,
+            memory_start=memory,
+            memory_end=memory + held,
+            words=_words(node, share, width, held),
         )
+        bars.append(bar)
         start += 0 if node.together else width
         memory += held
-    return rows
+    return bars
 
 
-def _words(node: Node, share: Share, width: float, held: float) -> dict[str, object]:
+def _words(node: Node, share: Share, width: float, held: float) -> dict[str, str]:
     return {
+        "configuration": share.model,
         "batch": str(share.batch),
         "its cycle": f"{node.duty_ms:.4g} ms",
         "rate": f"{share.rate_per_s:g} requests/s",

@@ -152,7 +152,7 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
         raise Mistake(
             f"has no weights_mib, and {file} is no ONNX file whose memory can be estimated. Give weights_mib."
         )
-    estimate = MemoryModel.of(file)
+    estimate = MemoryModel.as_served(file)
     sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
     memories = [estimate.at(size, {}) for size in sizes]
     most = [memory.held_most for memory in memories]

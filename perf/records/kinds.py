@@ -69,5 +69,9 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "cluster balance": ("the balance of a cluster", "python -m perf.studies.cluster balance --results {folder}"),
     "cluster under attack": ("a hostile load", "python -m perf.studies.cluster hostile --results {folder}"),
     "gpu step": ("a step of perf.studies.gpu", "python -m perf.studies.gpu --results {folder}/.."),
+    "random graphs": (
+        "a check of random graphs",
+        "python -m perf.studies.memory_estimate.random_check --results {folder}",
+    ),
     "operators": ("checked operators", "python -m perf.studies.memory_estimate.operators --results {folder}"),
 }

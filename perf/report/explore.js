@@ -1,14 +1,15 @@
 "use strict";
 // Draws the figures of a page, and keeps them together: a configuration that is clicked is shown in all of them.
 const picked = new Set();
-const views = [];
+const figures = [...document.querySelectorAll("figure[data-chart]")];
+const views = []; // in the order of their figures
 const switches = [...document.querySelectorAll("button[data-configuration]")];
 const others = document.querySelector("select[data-configurations]");
 const everything = document.querySelector("button[data-all]");
 
 function show() {
   const names = [...picked];
-  for (const view of views) view.signal("picked", names).runAsync();
+  views.forEach((view) => view.signal("picked", names).runAsync());
   for (const button of switches) button.setAttribute("aria-pressed", picked.has(button.dataset.configuration));
   for (const row of document.querySelectorAll("tr[data-configuration]")) {
     row.classList.toggle("faint", names.length > 0 && !picked.has(row.dataset.configuration));
@@ -39,7 +40,7 @@ function move() {
   const at = Number(slider.value);
   slider.setAttribute("aria-valuetext", steps[at]);
   slider.nextElementSibling.textContent = steps[at];
-  for (const view of views) view.signal("at", at).runAsync();
+  views.forEach((view) => view.signal("at", at).runAsync());
   document.body.dataset.at = at;
 }
 if (slider) slider.addEventListener("input", move);
@@ -77,11 +78,14 @@ function listen(place) {
 }
 
 async function draw(figure) {
+  waiting.delete(figure);
   const place = figure.querySelector(".chart");
   const specification = JSON.parse(figure.querySelector("script").textContent);
   const options = { mode: "vega-lite", renderer: "svg", actions: false, tooltip: { theme: "custom", maxHeight: 600 } };
   const { view } = await vegaEmbed(place, specification, options);
-  views.push(view);
+  views[figures.indexOf(figure)] = view;
+  if (picked.size) view.signal("picked", [...picked]).runAsync();
+  if (slider) view.signal("at", Number(slider.value)).runAsync();
   view.addEventListener("click", (event, item) => chosen(item?.datum));
   for (const button of figure.querySelectorAll("button[data-zoom]")) {
     button.addEventListener("click", () => {
@@ -92,12 +96,27 @@ async function draw(figure) {
   listen(place);
 }
 
+// Figures are drawn one by one, those on the screen first. In between, the page scrolls and answers; paper gets all.
+const waiting = new Set(figures);
+const onScreen = (figure) => {
+  const box = figure.getBoundingClientRect();
+  return box.bottom > 0 && box.top < innerHeight;
+};
+const pauses = new MessageChannel(); // timers take longer, a second each in a tab that nobody sees
+const pause = () => new Promise((go) => {
+  pauses.port1.onmessage = go;
+  pauses.port2.postMessage(null);
+});
 const drawn = (async () => {
-  for (const figure of document.querySelectorAll("figure[data-chart]")) await draw(figure);
   show();
   move();
+  while (waiting.size) {
+    await draw([...waiting].find(onScreen) ?? [...waiting][0]);
+    await pause();
+  }
   document.body.dataset.drawn = views.length;
 })();
+addEventListener("beforeprint", () => waiting.forEach(draw));
 
 // A table that is wider than its place says so.
 const frames = [...document.querySelectorAll(".scroll")];

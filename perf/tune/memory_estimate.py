@@ -42,7 +42,7 @@ def estimates(config: ModelConfig, file: Path, *, gpu: bool) -> Estimate:
         raise Failure(f"{file.name} is no ONNX file")
     if is_ragged(config) or config.optimization.HasField("execution_accelerators"):
         raise Failure("ragged inputs and execution accelerators are not estimated")
-    model = Model.of(file, level="all")
+    model = Model.as_served(file)
     shapes = {name: array.shape[1:] for name, array in sample(config, rows=1).items()}
     on_gpu = gpu and not any(group.kind == ModelInstanceGroup.KIND_CPU for group in config.instance_group)
 

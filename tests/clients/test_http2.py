@@ -2,14 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
-from h2_server import HEAD, H2Server, Peer, double, doubled, h2_server
+from h2_server import HEAD, H2Server, Peer, double, doubled
 from processes import wait_until
 
 from clients import (
@@ -24,12 +24,6 @@ from clients import (
 
 LIMIT_S = 10
 SIZES = (1, 7, 3_000, 4_096, 20_000, 300_000)
-
-
-@pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        yield running
 
 
 def rows(count: int, number: int = 0) -> Any:
@@ -88,26 +82,26 @@ def check(answers: list[Any], sizes: tuple[int, ...]) -> None:
     ],
 )
 def test_requests_of_every_size_within_any_limits(
-    server: H2Server, way: Way, limits: dict[SettingCodes | int, int]
+    h2: H2Server, way: Way, limits: dict[SettingCodes | int, int]
 ) -> None:
-    server.settings = limits
+    h2.settings = limits
     is_narrow = limits.get(SettingCodes.INITIAL_WINDOW_SIZE) == 100
     sizes = (SIZES[:-2] if is_narrow else SIZES) * 3
-    check(way(server, sizes), sizes)
-    assert server.infers == len(sizes)
-    assert len(server.peers) <= 2
+    check(way(h2, sizes), sizes)
+    assert h2.infers == len(sizes)
+    assert len(h2.peers) <= 2
 
 
 @WAYS
 @pytest.mark.parametrize(("padding", "piece"), [(None, 1), (0, 3), (200, 1000), (255, 16_000)])
-def test_answers_in_any_frames(server: H2Server, way: Way, padding: int | None, piece: int) -> None:
-    server.on_infer = lambda peer, stream, body: peer.answer(stream, doubled(body), padding=padding, piece=piece)
+def test_answers_in_any_frames(h2: H2Server, way: Way, padding: int | None, piece: int) -> None:
+    h2.on_infer = lambda peer, stream, body: peer.answer(stream, doubled(body), padding=padding, piece=piece)
     sizes = (1, 3, 50, 200) * 2
-    check(way(server, sizes), sizes)
+    check(way(h2, sizes), sizes)
 
 
 @WAYS
-def test_a_connection_that_the_server_ends_is_replaced(server: H2Server, way: Way) -> None:
+def test_a_connection_that_the_server_ends_is_replaced(h2: H2Server, way: Way) -> None:
     """Requests that it has not seen are sent again, and each runs once."""
     runs: list[int] = []
 
@@ -119,11 +113,11 @@ def test_a_connection_that_the_server_ends_is_replaced(server: H2Server, way: Wa
             peer.is_leaving = True
             peer.client.sendall(goaway(stream - 2))
 
-    server.on_infer = leave
+    h2.on_infer = leave
     sizes = (5,) * 12
-    check(way(server, sizes), sizes)
+    check(way(h2, sizes), sizes)
     assert len(runs) == len(sizes)
-    assert len(server.peers) > 2
+    assert len(h2.peers) > 2
 
 
 def goaway(last: int) -> bytes:
@@ -131,7 +125,7 @@ def goaway(last: int) -> bytes:
 
 
 @WAYS
-def test_a_refused_stream_is_sent_again(server: H2Server, way: Way) -> None:
+def test_a_refused_stream_is_sent_again(h2: H2Server, way: Way) -> None:
     refused = set[int]()
 
     def refuse(peer: Peer, stream: int, body: bytes) -> None:
@@ -141,63 +135,63 @@ def test_a_refused_stream_is_sent_again(server: H2Server, way: Way) -> None:
         else:
             double(peer, stream, body)
 
-    server.on_infer = refuse
-    check(way(server, (4, 4)), (4, 4))
+    h2.on_infer = refuse
+    check(way(h2, (4, 4)), (4, 4))
     assert refused
 
 
 @WAYS
-def test_a_stream_that_fails_is_not_sent_again(server: H2Server, way: Way) -> None:
-    server.on_infer = lambda peer, stream, body: peer.h2.reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
-    (error,) = way(server, (4,))
+def test_a_stream_that_fails_is_not_sent_again(h2: H2Server, way: Way) -> None:
+    h2.on_infer = lambda peer, stream, body: peer.h2.reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
+    (error,) = way(h2, (4,))
     assert type(error) is ServerFailureError
-    assert (error.status, error.retryable, server.infers) == ("INTERNAL", False, 1)
+    assert (error.status, error.retryable, h2.infers) == ("INTERNAL", False, 1)
 
 
 @WAYS
-def test_a_connection_that_breaks_is_not_tried_again(server: H2Server, way: Way) -> None:
-    server.on_infer = lambda peer, stream, body: peer.client.shutdown(2)
-    (error,) = way(server, (4,))
+def test_a_connection_that_breaks_is_not_tried_again(h2: H2Server, way: Way) -> None:
+    h2.on_infer = lambda peer, stream, body: peer.client.shutdown(2)
+    (error,) = way(h2, (4,))
     assert type(error) is ServerUnreachableError
-    assert (error.status, error.retryable, server.infers) == ("UNAVAILABLE", False, 1)
+    assert (error.status, error.retryable, h2.infers) == ("UNAVAILABLE", False, 1)
 
 
 @WAYS
-def test_an_answer_that_comes_before_the_request_is_sent(server: H2Server, way: Way) -> None:
+def test_an_answer_that_comes_before_the_request_is_sent(h2: H2Server, way: Way) -> None:
     """The windows stay closed, so the request would never end."""
-    server.holds_windows = True
-    server.on_data = lambda peer, stream: (
+    h2.holds_windows = True
+    h2.on_data = lambda peer, stream: (
         peer.refuse(stream, 8, "a%20queue: full") if len(peer.bodies[stream]) > 50_000 else None
     )
-    (error,) = way(server, (100_000,))
+    (error,) = way(h2, (100_000,))
     assert type(error) is RejectedError
     assert error.text == "a queue: full"
-    assert server.infers == 0
+    assert h2.infers == 0
 
 
 @WAYS
 @pytest.mark.parametrize("content", [b"", b"\0\0\0\0\x05ab", b"\1\0\0\0\x01a", b"\0\0\0\0\x02\xff\xff"])
-def test_a_message_that_is_none(server: H2Server, way: Way, content: bytes) -> None:
+def test_a_message_that_is_none(h2: H2Server, way: Way, content: bytes) -> None:
     def send(peer: Peer, stream: int, body: bytes) -> None:
         peer.h2.send_headers(stream, HEAD)
         peer.h2.send_data(stream, content)
         peer.h2.send_headers(stream, [("grpc-status", "0")], end_stream=True)
 
-    server.on_infer = send
-    (error,) = way(server, (4,))
+    h2.on_infer = send
+    (error,) = way(h2, (4,))
     assert type(error) is ServerFailureError
     assert "not what Triton sends" in str(error)
 
 
 @WAYS
 @pytest.mark.parametrize(("status", "name"), [("404", "UNIMPLEMENTED"), ("503", "UNAVAILABLE"), ("200", "UNKNOWN")])
-def test_an_answer_that_is_not_of_grpc(server: H2Server, way: Way, status: str, name: str) -> None:
-    server.on_infer = lambda peer, stream, body: peer.h2.send_headers(stream, [(":status", status)], end_stream=True)
-    (error,) = way(server, (4,))
+def test_an_answer_that_is_not_of_grpc(h2: H2Server, way: Way, status: str, name: str) -> None:
+    h2.on_infer = lambda peer, stream, body: peer.h2.send_headers(stream, [(":status", status)], end_stream=True)
+    (error,) = way(h2, (4,))
     assert error.status == name
 
 
-def test_left_calls_go_on_and_their_answers_are_dropped(server: H2Server) -> None:
+def test_left_calls_go_on_and_their_answers_are_dropped(h2: H2Server) -> None:
     """Before 2.59 nothing is cancelled; after it the stream is."""
     held: list[tuple[Peer, int, bytes]] = []
 
@@ -207,10 +201,10 @@ def test_left_calls_go_on_and_their_answers_are_dropped(server: H2Server) -> Non
         else:
             double(peer, stream, body)
 
-    server.on_infer = hold
+    h2.on_infer = hold
 
     async def leave() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc") as model:
+        async with AsyncModel("m", url=h2.url, transport="grpc") as model:
             task = asyncio.create_task(model.predict(rows(3)))
             while not held:
                 await asyncio.sleep(0.01)
@@ -224,9 +218,9 @@ def test_left_calls_go_on_and_their_answers_are_dropped(server: H2Server) -> Non
             np.testing.assert_array_equal(await model.predict(rows(9)), 2 * rows(9))
 
     asyncio.run(leave())
-    assert [peer.resets for peer in server.peers] == [[]]
+    assert [peer.resets for peer in h2.peers] == [[]]
     held.clear()
-    server.version = "2.59.0"
+    h2.version = "2.59.0"
     asyncio.run(leave())
-    assert wait_until(lambda: len(server.peers[1].resets) == 2, seconds=LIMIT_S)
-    assert len(server.peers) == 2
+    assert wait_until(lambda: len(h2.peers[1].resets) == 2, seconds=LIMIT_S)
+    assert len(h2.peers) == 2

@@ -9,7 +9,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import certificates
 import numpy as np
 import pytest
 from h2.settings import SettingCodes
-from h2_server import H2Server, Peer, double, h2_server
+from h2_server import H2Server, Peer, double
 from processes import wait_until
 
 from clients import (
@@ -40,12 +40,6 @@ from clients.http2_frames import ACK, GOAWAY, LARGEST, PING, SETTINGS, frame
 LIMIT_S = 10
 ROWS = np.arange(100_000, dtype=np.float32)[:, None]
 """More than the first window."""
-
-
-@pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        yield running
 
 
 def blocking(url: str, array: Any = ROWS, tls: Tls | None = None, **options: Any) -> Any:
@@ -76,15 +70,15 @@ Calling = Callable[..., Any]
 
 @BOTH
 @pytest.mark.parametrize("window", [70_000, 4 << 20])
-def test_requests_of_every_size_over_tls(server: H2Server, call: Calling, window: int, tmp_path: Path) -> None:
+def test_requests_of_every_size_over_tls(h2: H2Server, call: Calling, window: int, tmp_path: Path) -> None:
     certificates.make(tmp_path)
-    server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
-    server.tls.set_alpn_protocols(["h2"])
-    server.settings = {SettingCodes.INITIAL_WINDOW_SIZE: window}
+    h2.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    h2.tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    h2.tls.set_alpn_protocols(["h2"])
+    h2.settings = {SettingCodes.INITIAL_WINDOW_SIZE: window}
     for count in (1, 20_000, 300_000):
         rows = np.arange(count, dtype=np.float32)[:, None]
-        np.testing.assert_array_equal(call(server.url, rows, Tls(ca=tmp_path / "ca.pem")), 2 * rows)
+        np.testing.assert_array_equal(call(h2.url, rows, Tls(ca=tmp_path / "ca.pem")), 2 * rows)
 
 
 @BOTH
@@ -110,7 +104,7 @@ def test_a_server_that_takes_no_calls(call: Calling) -> None:
 
 
 @BOTH
-def test_a_flood_does_not_move_the_deadline(server: H2Server, call: Calling) -> None:
+def test_a_flood_does_not_move_the_deadline(h2: H2Server, call: Calling) -> None:
     ends: list[str] = []
 
     def flood(peer: Peer, stream: int, body: bytes) -> None:
@@ -121,9 +115,9 @@ def test_a_flood_does_not_move_the_deadline(server: H2Server, call: Calling) -> 
         ends.append("flood")
         peer.answer(stream, body)
 
-    server.on_infer = flood
+    h2.on_infer = flood
     try:
-        with_model = call(server.url, ROWS[:9], timeout_s=0.3)
+        with_model = call(h2.url, ROWS[:9], timeout_s=0.3)
     finally:
         ends.append("call")
     assert type(with_model) is TimedOutError
@@ -131,15 +125,13 @@ def test_a_flood_does_not_move_the_deadline(server: H2Server, call: Calling) -> 
 
 
 @BOTH
-def test_a_host_that_takes_no_more_bytes_is_gone(
-    server: H2Server, call: Calling, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_host_that_takes_no_more_bytes_is_gone(h2: H2Server, call: Calling, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not the caller's deadline that has passed, though Python calls both `TimeoutError`."""
     monkeypatch.setattr(channel, "KEEPALIVE_TIMEOUT_S", 0.3)
     for module in (connection, async_line):
         monkeypatch.setattr(module, "prepare", small)
-    server.settings = {SettingCodes.INITIAL_WINDOW_SIZE: LARGEST}
-    server.holds_windows, over = True, threading.Event()
+    h2.settings = {SettingCodes.INITIAL_WINDOW_SIZE: LARGEST}
+    h2.holds_windows, over = True, threading.Event()
 
     def stop(peer: Peer, stream: int) -> None:
         if not over.is_set():
@@ -147,8 +139,8 @@ def test_a_host_that_takes_no_more_bytes_is_gone(
             peer.flush()
             over.wait(LIMIT_S)
 
-    server.on_data = stop
-    error = call(server.url, np.zeros((1 << 20, 1), np.float32))
+    h2.on_data = stop
+    error = call(h2.url, np.zeros((1 << 20, 1), np.float32))
     over.set()
     assert type(error) is ServerUnreachableError
     assert "timed out" in error.text
@@ -162,12 +154,12 @@ def small(opened: socket.socket, prepare: Callable[[socket.socket], None] = chan
 @pytest.mark.parametrize("version", ["2.51.0", "2.59.0"])
 @pytest.mark.parametrize("place", ["received", "go_on", "ask"])
 def test_after_ctrl_c_a_connection_is_not_used_again(
-    server: H2Server, place: str, version: str, monkeypatch: pytest.MonkeyPatch
+    h2: H2Server, place: str, version: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may come between bytes that were received, or sent, and their count."""
-    server.version = version
+    h2.version = version
     monkeypatch.setattr(cancelling, "CLOSE_S", 0.1)  # an answer whose bytes were not counted never ends
-    with Model("m", url=server.url, transport="grpc", timeout_s=LIMIT_S) as model:
+    with Model("m", url=h2.url, transport="grpc", timeout_s=LIMIT_S) as model:
         np.testing.assert_array_equal(model.predict(ROWS[:9]), 2 * ROWS[:9])
         with monkeypatch.context() as patched:
             whole = getattr(Http2, place)
@@ -182,25 +174,25 @@ def test_after_ctrl_c_a_connection_is_not_used_again(
                 model.predict(ROWS)
         for _ in range(3):
             np.testing.assert_array_equal(model.predict(ROWS), 2 * ROWS)
-    assert len(server.peers) == 2
+    assert len(h2.peers) == 2
 
 
 @pytest.mark.parametrize("way", ["Model", "AsyncModel"])
-def test_the_array_of_a_caller_who_has_left_may_change(server: H2Server, way: str) -> None:
+def test_the_array_of_a_caller_who_has_left_may_change(h2: H2Server, way: str) -> None:
     """The server gets what the call was made with, since it may keep the state of a sequence."""
-    server.holds_windows = True
+    h2.holds_windows = True
     rows, bodies = ROWS.copy(), list[bytes]()
 
     def take(peer: Peer, stream: int, body: bytes) -> None:
         bodies.append(body)
         double(peer, stream, body)
 
-    server.on_infer = take
+    h2.on_infer = take
 
     def release() -> None:
         rows[:] = -1
-        server.holds_windows = False
-        peer = server.peers[0]
+        h2.holds_windows = False
+        peer = h2.peers[0]
         with peer.lock:
             for stream, body in peer.bodies.items():
                 if peer.methods[stream] == "ModelInfer":
@@ -208,7 +200,7 @@ def test_the_array_of_a_caller_who_has_left_may_change(server: H2Server, way: st
             peer.flush()
 
     async def leave() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc") as model:
+        async with AsyncModel("m", url=h2.url, transport="grpc") as model:
             with pytest.raises(TimedOutError):
                 await model.predict(rows, timeout_s=0.3)
             release()
@@ -218,7 +210,7 @@ def test_the_array_of_a_caller_who_has_left_may_change(server: H2Server, way: st
     if way == "AsyncModel":
         asyncio.run(asyncio.wait_for(leave(), LIMIT_S))
     else:
-        with Model("m", url=server.url, transport="grpc") as model:
+        with Model("m", url=h2.url, transport="grpc") as model:
             with pytest.raises(TimedOutError):
                 model.predict(rows, timeout_s=0.3)
             release()
@@ -227,7 +219,7 @@ def test_the_array_of_a_caller_who_has_left_may_change(server: H2Server, way: st
     np.testing.assert_array_equal(np.frombuffer(content, np.float32), ROWS[:, 0])
 
 
-def test_what_came_before_the_end_is_read_though_nothing_can_be_sent(server: H2Server) -> None:
+def test_what_came_before_the_end_is_read_though_nothing_can_be_sent(h2: H2Server) -> None:
     """The first call has its answer, and the second, of which nothing was sent, runs on another connection."""
     held: list[tuple[Peer, int, bytes]] = []
 
@@ -237,10 +229,10 @@ def test_what_came_before_the_end_is_read_though_nothing_can_be_sent(server: H2S
         else:
             held.append((peer, stream, body))
 
-    server.on_infer = hold
+    h2.on_infer = hold
 
     async def call() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc", timeout_s=LIMIT_S) as model:
+        async with AsyncModel("m", url=h2.url, transport="grpc", timeout_s=LIMIT_S) as model:
             first = asyncio.create_task(model.predict(ROWS[:9]))
             while not held:
                 await asyncio.sleep(0.01)
@@ -253,7 +245,7 @@ def test_what_came_before_the_end_is_read_though_nothing_can_be_sent(server: H2S
             np.testing.assert_array_equal(await first, 2 * ROWS[:9])
 
     asyncio.run(call())
-    assert (server.infers, len(server.peers)) == (2, 2)
+    assert (h2.infers, len(h2.peers)) == (2, 2)
 
 
 def test_no_byte_overtakes_one_that_asyncio_keeps() -> None:
@@ -278,12 +270,12 @@ def test_no_byte_overtakes_one_that_asyncio_keeps() -> None:
     assert asyncio.run(fill())
 
 
-def test_an_idle_connection_listens_to_its_server(server: H2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_listens_to_its_server(h2: H2Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stops waits for connections that do not."""
     monkeypatch.setattr(idle, "LOOK_S", 0.05)
     heard: list[str] = []
-    with Model("m", url=server.url, transport="grpc", timeout_s=LIMIT_S) as model:
-        (peer,) = server.peers
+    with Model("m", url=h2.url, transport="grpc", timeout_s=LIMIT_S) as model:
+        (peer,) = h2.peers
         monkeypatch.setattr(peer, "handle", lambda event: heard.append(type(event).__name__))
         with peer.lock:
             peer.h2.ping(b"anybody?")
@@ -292,4 +284,4 @@ def test_an_idle_connection_listens_to_its_server(server: H2Server, monkeypatch:
         peer.client.sendall(frame(GOAWAY, 0, 0, LARGEST.to_bytes(4) + bytes(4)))
         assert wait_until(lambda: peer.client.fileno() == -1, seconds=LIMIT_S)
         np.testing.assert_array_equal(model.predict(ROWS[:9]), 2 * ROWS[:9])
-    assert len(server.peers) == 2
+    assert len(h2.peers) == 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from h2_server import H2Server, h2_server
+from h2_server import H2Server
 
 from clients import AsyncModel, Model, ServerUnreachableError, proxies
 from clients.endpoint import Endpoint
@@ -57,15 +57,9 @@ def forward(source: socket.socket, sink: socket.socket) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        yield running
-
-
-@pytest.fixture
-def proxy(server: H2Server) -> Iterator[Proxy]:
+def proxy(h2: H2Server) -> Iterator[Proxy]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        running = Proxy(listener, server.url)
+        running = Proxy(listener, h2.url)
         threading.Thread(target=running.accept, daemon=True).start()
         yield running
         listener.shutdown(socket.SHUT_RDWR)
@@ -91,16 +85,16 @@ def both(url: str) -> list[Any]:
     return ends
 
 
-def test_calls_go_through_the_proxy(server: H2Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_go_through_the_proxy(h2: H2Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", f"http://user:pass%20word@{proxy.url}")
-    elsewhere = f"{ELSEWHERE}:{server.url.partition(':')[2]}"
+    elsewhere = f"{ELSEWHERE}:{h2.url.partition(':')[2]}"
     for answer in both(elsewhere):
         np.testing.assert_array_equal(answer, 2 * ROW)
     assert len(proxy.asked) == 2
     for head in proxy.asked:
         assert head.startswith(f"CONNECT {elsewhere} HTTP/1.1\r\nHost: {elsewhere}\r\n")
         assert "Proxy-Authorization: Basic dXNlcjpwYXNzIHdvcmQ=\r\n" in head
-    for answer in both(server.url):  # this machine is not behind it
+    for answer in both(h2.url):  # this machine is not behind it
         np.testing.assert_array_equal(answer, 2 * ROW)
     assert len(proxy.asked) == 2
 

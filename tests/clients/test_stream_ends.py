@@ -38,12 +38,6 @@ ONE = np.ones((1, 1), np.float32)
 LIMIT_S = 20
 
 
-@pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        yield running
-
-
 def begins(peer: Peer, stream: int, content: bytes) -> None:
     """Send the begin of an answer."""
     with peer.lock:
@@ -63,10 +57,10 @@ def ends(peer: Peer, stream: int, content: bytes = b"") -> None:
 @pytest.mark.parametrize("version", ["2.51.0", "2.59.0"])
 @pytest.mark.parametrize("came", [1, 2])
 def test_closing_the_model_between_two_answers_ends_the_stream(
-    server: H2Server, version: str, came: int, monkeypatch: pytest.MonkeyPatch
+    h2: H2Server, version: str, came: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second answer may have come by then, or not."""
-    server.version = version
+    h2.version = version
     monkeypatch.setattr(cancelling, "CLOSE_S", 0.1)  # the last answer never comes
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
@@ -76,19 +70,19 @@ def test_closing_the_model_between_two_answers_ends_the_stream(
             peer.flush()
 
     async def scenario() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc") as model:
+        async with AsyncModel("m", url=h2.url, transport="grpc") as model:
             stream = model.stream(ONE)
             assert (await anext(stream)).item() == 1
         with pytest.raises(ClosedError):
             await asyncio.wait_for(anext(stream), LIMIT_S)
 
-    server.on_infer = answer
+    h2.on_infer = answer
     asyncio.run(scenario())
 
 
-def test_a_forked_process_leaves_the_stream_to_its_parent(server: H2Server) -> None:
+def test_a_forked_process_leaves_the_stream_to_its_parent(h2: H2Server) -> None:
     """The child asks for the next answer, and drops the stream; then the server sends the rest to the parent."""
-    server.version, begun = "2.59.0", list[tuple[Peer, int]]()
+    h2.version, begun = "2.59.0", list[tuple[Peer, int]]()
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
         begun.append((peer, stream))
@@ -109,8 +103,8 @@ with Model("m", url=sys.argv[1], transport="grpc") as model:
     print(os.waitpid(child, 0)[1], flush=True)
     print([[part.item() for part in stream] for stream in streams], flush=True)
 """
-    server.on_infer = answer
-    with subprocess.Popen([sys.executable, "-c", script, server.url], cwd=ROOT, stdout=subprocess.PIPE) as process:
+    h2.on_infer = answer
+    with subprocess.Popen([sys.executable, "-c", script, h2.url], cwd=ROOT, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout
             assert [process.stdout.readline() for _ in range(3)] == [b"[1.0, 1.0]\n", b"closed\n", b"0\n"]
@@ -122,17 +116,17 @@ with Model("m", url=sys.argv[1], transport="grpc") as model:
             process.kill()
 
 
-def test_a_request_that_ctrl_c_cuts_is_not_waited_for(server: H2Server) -> None:
+def test_a_request_that_ctrl_c_cuts_is_not_waited_for(h2: H2Server) -> None:
     """The server has a part of it, and never gets the rest."""
-    server.holds_windows, interrupted = True, threading.Event()
+    h2.holds_windows, interrupted = True, threading.Event()
 
     def interrupt(peer: Peer, stream: int) -> None:
         if not interrupted.is_set():
             interrupted.set()
             os.kill(os.getpid(), signal.SIGINT)
 
-    server.on_data = interrupt
-    with Model("m", url=server.url, transport="grpc") as model:
+    h2.on_data = interrupt
+    with Model("m", url=h2.url, transport="grpc") as model:
         with pytest.raises(KeyboardInterrupt):
             next(model.stream(np.ones((1 << 20, 1), np.float32)))
         assert isinstance(model._connection, BlockingConnection)
@@ -144,8 +138,8 @@ def test_a_request_that_ctrl_c_cuts_is_not_waited_for(server: H2Server) -> None:
 STREAM = Step("ModelStreamInfer", b"")
 
 
-def test_no_stream_begins_while_its_connection_is_closed(server: H2Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = BlockingConnection(server.url)
+def test_no_stream_begins_while_its_connection_is_closed(h2: H2Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = BlockingConnection(h2.url)
     connection.stream(STREAM, "m").close()
     streams = connection._streams
     assert streams
@@ -162,7 +156,7 @@ def test_no_stream_begins_while_its_connection_is_closed(server: H2Server, monke
 
 @pytest.mark.parametrize("cancels", [False, True])
 def test_a_stream_that_connects_while_its_connection_is_closed(
-    server: H2Server, cancels: bool, monkeypatch: pytest.MonkeyPatch
+    h2: H2Server, cancels: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Servers that survive it get no request; others are asked, as calls in flight are still answered there."""
 
@@ -170,8 +164,8 @@ def test_a_stream_that_connects_while_its_connection_is_closed(
         begins(peer, stream, message(1))
         ends(peer, stream, message(2, final=True))
 
-    server.on_infer = answer
-    connection = BlockingConnection(server.url)
+    h2.on_infer = answer
+    connection = BlockingConnection(h2.url)
     connection.cancels = cancels
     parts = connection.stream(STREAM, "m")
     streams = connection._streams
@@ -186,12 +180,12 @@ def test_a_stream_that_connects_while_its_connection_is_closed(
     monkeypatch.setattr(streams, "_connect", connect_and_close)
     with pytest.raises(ValueError, match="was closed") if cancels else contextlib.nullcontext():
         assert len(list(parts)) == 2
-    assert server.infers == (not cancels)
+    assert h2.infers == (not cancels)
 
 
-def test_no_stream_begins_after_its_connection_is_closed(server: H2Server) -> None:
+def test_no_stream_begins_after_its_connection_is_closed(h2: H2Server) -> None:
     async def scenario() -> None:
-        connection = Connection(server.url)
+        connection = Connection(h2.url)
         await connection.close()
         with pytest.raises(asyncio.CancelledError):
             connection.stream(STREAM, "m")
@@ -266,17 +260,17 @@ def test_the_time_of_a_look_is_taken_off_the_streams(watched: Watched, monkeypat
     assert (step.timeout_s, step.left_s()) == (5, 3)
 
 
-def test_hooks_see_a_stream_that_was_left_as_answered(server: H2Server) -> None:
-    server.version, seen = "2.59.0", list[Response]()
-    server.on_infer = lambda peer, stream, _: begins(peer, stream, message(1))
+def test_hooks_see_a_stream_that_was_left_as_answered(h2: H2Server) -> None:
+    h2.version, seen = "2.59.0", list[Response]()
+    h2.on_infer = lambda peer, stream, _: begins(peer, stream, message(1))
     hooks: Hooks = {"response": [seen.append]}
 
     async def leave() -> None:
-        model = AsyncModel("m", url=server.url, transport="grpc", hooks=hooks)
+        model = AsyncModel("m", url=h2.url, transport="grpc", hooks=hooks)
         async with model, contextlib.aclosing(model.stream(ONE)) as parts:
             assert (await anext(parts)).item() == 1
 
-    model = Model("m", url=server.url, transport="grpc", hooks=hooks)
+    model = Model("m", url=h2.url, transport="grpc", hooks=hooks)
     with model, contextlib.closing(model.stream(ONE)) as parts:
         assert next(parts).item() == 1
     asyncio.run(leave())

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from h2_server import HEAD, H2Server, Peer, h2_server, message
+from h2_server import HEAD, H2Server, Peer, message
 from processes import wait_until
 
 from clients import (
@@ -24,12 +24,6 @@ from clients.messages import WINDOW
 
 ONE = np.ones((1, 1), np.float32)
 LIMIT_S = 20
-
-
-@pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        yield running
 
 
 def sends(content: bytes, *, piece: int = 1 << 14, padding: int | None = None, status: str = "0") -> Any:
@@ -83,33 +77,33 @@ WHOLE = message(1) + message(2, width=3000) + message(3) + message(None, final=T
 
 @BOTH
 @pytest.mark.parametrize("piece", [1, 3, 7, 1 << 14])
-def test_messages_in_any_pieces(server: H2Server, call: Calling, piece: int) -> None:
+def test_messages_in_any_pieces(h2: H2Server, call: Calling, piece: int) -> None:
     content = message(1) + message(2) + message(3) + message(None, final=True) if piece < 7 else WHOLE
-    server.on_infer = sends(content, piece=piece)
-    assert call(server.url) == ([1, 2, 3], None)
+    h2.on_infer = sends(content, piece=piece)
+    assert call(h2.url) == ([1, 2, 3], None)
 
 
 @BOTH
-def test_padding_takes_nothing_from_the_window(server: H2Server, call: Calling) -> None:
+def test_padding_takes_nothing_from_the_window(h2: H2Server, call: Calling) -> None:
     """1.7 MB of it around 7 KB of messages, through a window of 1 MiB."""
     content = b"".join(message(number) for number in range(200))
-    server.on_infer = flooding(content, 1, [], piece=1, padding=255)
+    h2.on_infer = flooding(content, 1, [], piece=1, padding=255)
     assert len(content) * 256 > 3 * WINDOW // 2
-    assert call(server.url) == ([*map(float, range(200))], None)
+    assert call(h2.url) == ([*map(float, range(200))], None)
 
 
 @BOTH
-def test_a_stream_without_its_last_answer_is_an_error(server: H2Server, call: Calling) -> None:
-    server.on_infer = sends(message(1) + message(2))
-    parts, error = call(server.url)
+def test_a_stream_without_its_last_answer_is_an_error(h2: H2Server, call: Calling) -> None:
+    h2.on_infer = sends(message(1) + message(2))
+    parts, error = call(h2.url)
     assert (parts, type(error)) == ([1, 2], ServerFailureError)
     assert "ended before its last answer" in str(error)
 
 
 @BOTH
-def test_a_stream_that_ends_inside_a_message_is_an_error(server: H2Server, call: Calling) -> None:
-    server.on_infer = sends(message(1, final=True) + message(2)[:-3])
-    parts, error = call(server.url)
+def test_a_stream_that_ends_inside_a_message_is_an_error(h2: H2Server, call: Calling) -> None:
+    h2.on_infer = sends(message(1, final=True) + message(2)[:-3])
+    parts, error = call(h2.url)
     assert (parts, type(error)) == ([1], ServerFailureError)
 
 
@@ -117,9 +111,9 @@ def test_a_stream_that_ends_inside_a_message_is_an_error(server: H2Server, call:
 @pytest.mark.parametrize(
     ("status", "kind"), [("14", ClientError), ("8", RejectedError), ("5", NotReadyError), ("13", ServerFailureError)]
 )
-def test_a_status_at_the_end(server: H2Server, call: Calling, status: str, kind: type[ClientError]) -> None:
-    server.on_infer = sends(message(1), status=status)
-    parts, error = call(server.url)
+def test_a_status_at_the_end(h2: H2Server, call: Calling, status: str, kind: type[ClientError]) -> None:
+    h2.on_infer = sends(message(1), status=status)
+    parts, error = call(h2.url)
     assert parts == [1]
     assert isinstance(error, kind)
     assert (error.text, error.retryable) == ("of the server", False)
@@ -134,34 +128,32 @@ def test_a_status_at_the_end(server: H2Server, call: Calling, status: str, kind:
         ("the model's own words", ServerFailureError, "INTERNAL"),
     ],
 )
-def test_errors_inside_a_stream(
-    server: H2Server, call: Calling, text: str, kind: type[ClientError], status: str
-) -> None:
-    server.on_infer = sends(message(1) + message(None, error=text))
-    parts, error = call(server.url)
+def test_errors_inside_a_stream(h2: H2Server, call: Calling, text: str, kind: type[ClientError], status: str) -> None:
+    h2.on_infer = sends(message(1) + message(None, error=text))
+    parts, error = call(h2.url)
     assert (parts, type(error)) == ([1], kind)
     assert error
     assert (error.text, error.status, error.retryable) == (text, status, False)
-    server.on_infer = sends(message(None, error=text))
-    parts, error = call(server.url)
+    h2.on_infer = sends(message(None, error=text))
+    parts, error = call(h2.url)
     assert (parts, type(error)) == ([], kind)
     assert error
     assert error.retryable is kind.retryable
 
 
 @BOTH
-def test_what_is_no_message_is_an_error(server: H2Server, call: Calling) -> None:
-    server.on_infer = sends(message(1) + b"\0\0\0\0\3\xff\xff\xff")
-    parts, error = call(server.url)
+def test_what_is_no_message_is_an_error(h2: H2Server, call: Calling) -> None:
+    h2.on_infer = sends(message(1) + b"\0\0\0\0\3\xff\xff\xff")
+    parts, error = call(h2.url)
     assert (parts, type(error)) == ([1], ServerFailureError)
-    server.on_infer = sends(message(1) + b"\1\0\0\0\1x")
-    assert type(call(server.url)[1]).__name__ == "ServerUnreachableError"
+    h2.on_infer = sends(message(1) + b"\1\0\0\0\1x")
+    assert type(call(h2.url)[1]).__name__ == "ServerUnreachableError"
 
 
 @BOTH
 @pytest.mark.parametrize("version", ["2.51.0", "2.59.0"])
-def test_only_servers_that_survive_it_get_a_cancellation(server: H2Server, call: Calling, version: str) -> None:
-    server.version, begun = version, list[tuple[Peer, int]]()
+def test_only_servers_that_survive_it_get_a_cancellation(h2: H2Server, call: Calling, version: str) -> None:
+    h2.version, begun = version, list[tuple[Peer, int]]()
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
         begun.append((peer, stream))
@@ -187,7 +179,7 @@ def test_only_servers_that_survive_it_get_a_cancellation(server: H2Server, call:
             end()
 
     async def asynchronous() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc") as model:
+        async with AsyncModel("m", url=h2.url, transport="grpc") as model:
             async with contextlib.aclosing(model.stream(ONE)) as parts:
                 assert (await anext(parts)).item() == 1
             await asyncio.to_thread(left)
@@ -197,34 +189,34 @@ def test_only_servers_that_survive_it_get_a_cancellation(server: H2Server, call:
                 await asyncio.sleep(0.01)
             assert model._in_flight.count == 0
 
-    server.on_infer = answer
+    h2.on_infer = answer
     if call is awaiting:
         asyncio.run(asynchronous())
         return
-    with Model("m", url=server.url, transport="grpc") as model:
+    with Model("m", url=h2.url, transport="grpc") as model:
         for part in model.stream(ONE):
             assert part.item() == 1
             break
         left()
 
 
-def test_a_slow_thread_stops_the_server_at_the_window(server: H2Server) -> None:
+def test_a_slow_thread_stops_the_server_at_the_window(h2: H2Server) -> None:
     """A thread that reads nothing grants nothing; a message larger than the window then comes whole."""
-    server.on_infer = flooding(message(1, width=3 * WINDOW // 4), 2, went := list[int]())
-    with Model("m", url=server.url, transport="grpc") as model:
+    h2.on_infer = flooding(message(1, width=3 * WINDOW // 4), 2, went := list[int]())
+    with Model("m", url=h2.url, transport="grpc") as model:
         stream = model.stream(ONE)
         assert next(stream).shape == (3 * WINDOW // 4, 1)
         assert went[0] <= 3 * WINDOW + 2 * WINDOW
         assert [part.shape for part in stream] == [(3 * WINDOW // 4, 1)]
 
 
-def test_a_slow_task_stops_the_server_at_the_window(server: H2Server) -> None:
+def test_a_slow_task_stops_the_server_at_the_window(h2: H2Server) -> None:
     """Whole answers wait, so nothing is granted until the task takes them."""
     each = message(1, width=WINDOW // 16)
-    server.on_infer = flooding(each, 64, went := list[int]())
+    h2.on_infer = flooding(each, 64, went := list[int]())
 
     async def scenario() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc") as model:
+        async with AsyncModel("m", url=h2.url, transport="grpc") as model:
             stream = model.stream(ONE)
             await anext(stream)
             most = WINDOW + WINDOW // 2 + len(each)
@@ -265,7 +257,7 @@ def flooding(
 
 
 @BOTH
-def test_a_stream_that_has_answered_is_not_made_again(server: H2Server, call: Calling) -> None:
+def test_a_stream_that_has_answered_is_not_made_again(h2: H2Server, call: Calling) -> None:
     """The server says REFUSED_STREAM, that it has not run the request, in the same packet as an answer."""
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
@@ -275,8 +267,8 @@ def test_a_stream_that_has_answered_is_not_made_again(server: H2Server, call: Ca
             peer.h2.reset_stream(stream, 7)
             peer.flush()
 
-    server.on_infer = answer
-    parts, error = call(server.url)
-    assert (parts, server.infers) == ([1], 1)
+    h2.on_infer = answer
+    parts, error = call(h2.url)
+    assert (parts, h2.infers) == ([1], 1)
     assert error
     assert not error.retryable

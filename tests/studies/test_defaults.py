@@ -6,7 +6,7 @@ import pytest
 
 from perf.studies.grid import __main__ as grid
 from perf.studies.memory_estimate import __main__ as memory_estimate
-from perf.studies.memory_estimate import operators
+from perf.studies.memory_estimate import operators, random_check
 from perf.studies.memory_lab import __main__ as memory_lab
 from perf.studies.memory_lab import record
 from perf.studies.packing import __main__ as packing
@@ -19,6 +19,7 @@ from tests.perf.test_defaults import IGNORED
     "folder",
     [
         *(memory_lab.FOLDER, record.FOLDER, memory_estimate.FOLDER, operators.FOLDER),
+        random_check.FOLDER,
         *(grid.RESULTS, packing.RESULTS, prove.RESULTS, prediction.RESULTS),
     ],
     ids=str,

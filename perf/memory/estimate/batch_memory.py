@@ -98,6 +98,11 @@ class Model:
         graph = Graph.of(path, level)
         return cls(graph=graph, plan=plan(graph), weights=weights(graph), threads=threads, pattern=pattern, rules=rules)
 
+    @classmethod
+    def as_served(cls, path: Path) -> "Model":
+        """A model with the defaults of onnxruntime and Triton; raises like `of`."""
+        return cls.of(path, level="all", pattern=True)
+
     @cached_property
     def orders(self) -> tuple["Model", ...]:
         """This model in several orders of execution, if its order differs from session to session; itself first."""

@@ -151,11 +151,10 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
 
 
 def _differences(machine: Machine | None) -> str:
-    """A machine, and what of it is not as on this one: two may differ in a few bytes of memory only."""
-    here = vars(Machine.this())
-    other = vars(machine) if machine else {}
-    names = [name for name, value in other.items() if value != here[name]]
-    return f"{machine}; here are other: {', '.join(name.replace('_', ' ') for name in names)}"
+    """A machine, and what of it is not as on this one."""
+    here, other = Machine.this(), machine or Machine.this()
+    names = [name for name, value in vars(other).items() if replace(here, **{name: value}) != here]
+    return f"{other}; here are other: {', '.join(name.replace('_', ' ') for name in names)}"
 
 
 def _link(entry: Entry, folder: Path) -> str:

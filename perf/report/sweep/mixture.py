@@ -20,7 +20,7 @@ def refuse(records: Sequence[Measurement], ceilings: Sequence[Ceiling]) -> None:
     points = [record.point for record in records]
     entries: list[MeasurementKey | Ceiling] = [*points, *ceilings]
     for point in entries:
-        agreement.check("machine", None, str(point.machine), point, APART)
+        agreement.check("machine", None, point.machine, point, APART)
         agreement.check("versions", point.model, _text(point.versions), point, APART)
     for point in points:
         key = (point.model, point.config_name)
@@ -37,9 +37,9 @@ class _Agreement:
     """The first value of each attribute, with the file that has it."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, object], tuple[str, str]] = {}
+        self._seen: dict[tuple[str, object], tuple[str, object]] = {}
 
-    def check(self, what: str, key: object, value: str, entry: MeasurementKey | Ceiling, remedy: str) -> None:
+    def check(self, what: str, key: object, value: object, entry: MeasurementKey | Ceiling, remedy: str) -> None:
         name, expected = self._seen.setdefault((what, key), (entry.file_name, value))
         if value != expected:
             raise MixtureError(

@@ -1,11 +1,15 @@
-"""Hold the estimate to onnxruntime's profile on random graphs: exact, or a bound that contains the truth."""
+"""Hold the estimate to onnxruntime's profile on random graphs: exact, or a bound that contains the truth.
+
+It writes how many graphs have which kind of figures, and all that are wrong, to a record.
+"""
 
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import onnx
 from rich.progress import track
@@ -13,12 +17,17 @@ from rich.table import Table
 
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.timeline import Boundary
+from perf.records import file
+from perf.studies.experiment import Origin, command_line, origin
 from perf.studies.memory_estimate.check import mismatches
 from perf.studies.memory_estimate.measured import feeds_of, measure
 from perf.studies.memory_estimate.random_graph import random_graph
+from perf.studies.tables import plain_table
 from triton_batching.options import whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
+FOLDER = Path("perf/results/local/memory/random")
+NAME = "graphs.json"
 MOST_SEEDS = 100_000
 # By seed, in turn: the level of optimisation, the memory pattern, the batch sizes of the runs of one session.
 SETTINGS = (
@@ -37,6 +46,17 @@ class Outcome:
     seed: int
     verdict: str
     wrong: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomRecord(Origin):
+    """The graphs of the seeds from `first` on: how many by verdict, and those whose estimate is wrong."""
+
+    KIND: ClassVar[str] = "random graphs"
+    FORMAT: ClassVar[int] = 1
+    first: int
+    graphs: Mapping[str, int]
+    wrong: tuple[Outcome, ...]
 
 
 def check(seed: int) -> Outcome:
@@ -96,22 +116,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--first", type=whole_number(0, MOST_SEEDS), default=0, metavar="SEED", help="the first seed (default: 0)"
     )
+    parser.add_argument("--results", type=Path, default=FOLDER, help=f"folder of the record (default: {FOLDER})")
     arguments = parser.parse_args(argv)
-    return guarded(lambda: _check_all(range(arguments.first, arguments.first + arguments.seeds)))
+    seeds = range(arguments.first, arguments.first + arguments.seeds)
+    command = command_line("memory_estimate.random_check", argv)
+    return guarded(lambda: _check_all(seeds, arguments.results, command))
 
 
-def _check_all(seeds: range) -> int:
+def _check_all(seeds: range, results: Path, command: Sequence[str]) -> int:
     outcomes = [check(seed) for seed in track(seeds, description="graphs", transient=True)]
-    table = Table("figures", "graphs", "wrong")
-    counts = Counter(outcome.verdict for outcome in outcomes)
-    for verdict, count in sorted(counts.items()):
-        wrong = [outcome for outcome in outcomes if outcome.wrong and outcome.verdict == verdict]
-        table.add_row(verdict, f"{count:,}", f"{len(wrong):,}")
-    terminal().print(table)
-    for outcome in outcomes:
-        if outcome.wrong:
-            terminal().print(f"seed {outcome.seed}: {outcome.verdict}: {outcome.wrong}", markup=False)
-    return 1 if any(outcome.wrong for outcome in outcomes) else 0
+    record = RandomRecord(
+        first=seeds.start,
+        graphs=dict(sorted(Counter(outcome.verdict for outcome in outcomes).items())),
+        wrong=tuple(outcome for outcome in outcomes if outcome.wrong),
+        **origin(command),
+    )
+    path = file.write(record, results / NAME)
+    terminal().print(table(record))
+    for outcome in record.wrong:
+        terminal().print(f"seed {outcome.seed}: {outcome.verdict}: {outcome.wrong}", markup=False)
+    terminal().print(f"written: {path}", markup=False)
+    return 1 if record.wrong else 0
+
+
+def table(record: RandomRecord) -> Table:
+    """How many graphs have which figures, and how many of them are wrong."""
+    rows = plain_table(("figures", "graphs", "wrong"))
+    wrong = Counter(outcome.verdict for outcome in record.wrong)
+    for verdict, count in record.graphs.items():
+        rows.add_row(verdict, f"{count:,}", f"{wrong[verdict]:,}")
+    return rows
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import blind, calls, cluster, experiments, padded, summary, tools
+from perf.studies.pages import blind, calls, cluster, experiments, memory, padded, summary, tools
 from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -48,8 +48,11 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "pauses": tools.pauses,
     "packing": tools.packing,
     "interference": tools.interference,
-    "memory estimate": tools.memory_estimate,
-    "memory lab": tools.memory_lab,
+    "memory estimate": memory.estimate,
+    "memory arenas": memory.arenas,
+    "memory kernels": memory.kernels,
+    "memory random graphs": memory.random_graphs,
+    "memory lab": memory.lab,
     "scaling": scaling.rules,
     "scaling live": scaling.live,
     "soak": experiments.soak,

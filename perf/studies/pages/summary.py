@@ -14,7 +14,7 @@ from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.judgement import TUNED
 from perf.studies.overload import record as overload_record
 from perf.studies.overload.bound import OWN
-from perf.studies.pages import calls, cluster, experiments, padded, tools
+from perf.studies.pages import calls, cluster, experiments, memory, padded, tools
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
@@ -140,10 +140,21 @@ def _inprocess() -> str:
     return "; ".join(parts) or "no record yet"
 
 
+@experiment("memory_estimate", page="memory_estimate/README.md")
+def _memory_estimate() -> str:
+    """Does onnxruntime hold the bytes that the estimate says?"""
+    models = memory.sessions().values()
+    drawn = memory.random_record()
+    return (
+        f"{sum(map(memory.mismatches, models))} differences at {sum(map(memory.nodes, models)):,} nodes of "
+        f"{len(models)} models; {len(drawn.wrong)} of {sum(drawn.graphs.values())} random graphs wrong"
+    )
+
+
 @experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
 def _memory_lab() -> str:
     """How much memory do allocators hold for recorded inferences?"""
-    trials = tools.allocator_trials()
+    trials = memory.allocator_trials()
     medians = (
         f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
         for name in ("planned", "tensorflow bfc", "pytorch caching")

@@ -22,9 +22,6 @@ from perf.stats.verdict import verdict
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
-from perf.studies.memory_estimate.__main__ import EstimateRecord
-from perf.studies.memory_lab.comparison import LabRecord
-from perf.studies.memory_lab.trial import AllocatorTrial
 from perf.studies.packing import __main__ as packing_experiment
 from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
@@ -258,38 +255,3 @@ def interference() -> str:
         factors = ", ".join(f"{factor:.2f}" for factor in record.factors)
         rows.append((" and ".join(f"`{model}`" for model in record.models), factors, f"{record.gain:.2f}"))
     return rows_markdown(("models", "executions take x", "throughput together / in turns"), rows)
-
-
-def memory_estimate() -> str:
-    """Memory estimated and measured, at every node of each model."""
-    rows = []
-    for path in sorted((RESULTS / "memory" / "estimate").glob("*.json")):
-        if sessions := file.read(path, EstimateRecord).sessions:
-            nodes = sum(session.boundaries for session in sessions)
-            mismatches = sum(len(session.mismatches) for session in sessions)
-            rows.append((path.stem, len(sessions), f"{nodes:,}", mismatches))
-    return rows_markdown(("model", "sessions", "nodes compared", "mismatches"), rows)
-
-
-def allocator_trials() -> dict[str, list[AllocatorTrial]]:
-    """The trials of each allocator, over all recorded inferences."""
-    trials: dict[str, list[AllocatorTrial]] = {}
-    for path in sorted((RESULTS / "memory").glob("*.json")):
-        for trial in file.read(path, LabRecord).trials:
-            trials.setdefault(trial.allocator, []).append(trial)
-    return trials
-
-
-def memory_lab() -> str:
-    """Memory that each allocator holds, over all recorded inferences."""
-    rows = []
-    for name, trials in allocator_trials().items():
-        ratios = [trial.held_over_load for trial in trials]
-        shown = ", ".join(f"{ratio:.3f}" for ratio in (min(ratios), statistics.median(ratios), max(ratios)))
-        first_calls, later_calls = (
-            max(trial.first_calls for trial in trials),
-            max(trial.later_calls for trial in trials),
-        )
-        rows.append((name, shown, first_calls, later_calls))
-    titles = ("allocator", "held / bound: least, median, most", "most device calls of a first pass", "of a later one")
-    return rows_markdown(titles, rows)

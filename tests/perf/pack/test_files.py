@@ -1,5 +1,6 @@
 """The plan files that are read, the packed.pbtxt, compose and Kubernetes files that are written, and a real server."""
 
+import json
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from export.repository import REPOSITORY
 from perf.measure.ramp import Level
 from perf.measure.service_line import Size
 from perf.measure.service_profile import write
-from perf.memory.estimate.batch_memory import Model as MemoryModel
+from perf.memory.__main__ import main as memory
 from perf.pack import manifests, packed_config, plan_file
 from perf.pack.__main__ import main
 from perf.pack.algorithms import pack
@@ -113,11 +114,13 @@ def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, old
         plan_file.read(plan_path(tmp_path, text), records=tmp_path)
 
 
-def test_memory_of_an_onnx_model_is_estimated(tmp_path: Path, ranker: Path) -> None:
-    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "ranker")
-    (model,) = plan_file.read(plan_path(tmp_path, text)).models
-    estimate = MemoryModel.of(ranker)
-    assert [model.memory.at(rows) for rows in (1, 8)] == [estimate.at(rows, {}).held for rows in (1, 8)]
+def test_memory_of_an_onnx_model_is_what_perf_memory_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """text_recognition holds 19 MiB at batch 32 with the memory pattern, and 11 MiB without it."""
+    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "text_recognition")
+    (model,) = plan_file.read(plan_path(tmp_path, text.replace("max_batch_size = 8", "max_batch_size = 32"))).models
+    assert memory(["text_recognition", "--batch", "1,8,32", "--format", "json"]) == 0
+    held = {each["batch"]: each["held"] for each in json.loads(capsys.readouterr().out)["batches"]}
+    assert {rows: model.memory.at(rows) for rows in held} == held
 
 
 def test_memory_without_an_upper_bound_must_be_given(tmp_path: Path) -> None:

@@ -246,6 +246,23 @@ def test_paper_is_white_in_a_dark_theme(browser: webdriver.Chrome, pages: dict[s
     assert script(browser, background) == "rgb(255, 255, 255)"
 
 
+def test_figures_are_drawn_one_by_one_and_paper_gets_all(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    """Here the pause after the first figure never ends."""
+    endless = "window.MessageChannel = class { port1 = {}; port2 = { postMessage() {} } }"
+    added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": endless})
+    figures, drawn = ("figure[data-chart]", "figure[data-chart] svg")
+    try:
+        browser.get(pages["sweep"].as_uri())
+        wait(browser, f"document.querySelector('{drawn}')")
+        assert script(browser, f"return document.querySelectorAll('{drawn}').length") == 1
+        assert script(browser, "return document.body.dataset.drawn") is None
+        browser.print_page()
+        count = script(browser, f"return document.querySelectorAll('{figures}').length")
+        assert script(browser, f"return document.querySelectorAll('{drawn}').length") == count == 8
+    finally:
+        browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
+
+
 @pytest.mark.skipif(not AXE.exists(), reason=f"no {AXE.name}: make test fetches it with npm")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rules_of_accessibility_find_nothing_serious(

@@ -156,6 +156,14 @@ def test_kinds_are_apart_and_other_machines_are_named(tmp_path: Path, repository
     assert row[2].startswith("18.9 rows/s in 1 s, p99 53.0 ms (95 %:")
 
 
+def test_the_memory_of_another_kernel_makes_no_other_machine(tmp_path: Path, repository: Path) -> None:
+    made = measured(repository)
+    here = Machine.this()
+    machine = replace(here, memory_bytes=here.memory_bytes - 2**20)
+    write(replace(made, point=replace(made.point, machine=machine)), tmp_path / "records")
+    assert list(shown([tmp_path / "records"], repository)) == ["1 result of this machine, 0 of them stale", "Sweeps"]
+
+
 def test_damaged_files_are_named_and_hide_nothing(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "records"
     write(measured(repository), folder)

@@ -256,6 +256,16 @@ def test_mixtures_are_refused(change: dict[str, object], what: str) -> None:
         compare([record(), other])
 
 
+def test_a_little_more_memory_is_no_mixture() -> None:
+    """24.4 and 24.6 GiB are printed as 24 and 25 GiB."""
+    points = [
+        replace(record(repeat=repeat).point, machine=replace(MACHINE, memory_bytes=int(gib * 2**30)))
+        for repeat, gib in ((1, 24.4), (2, 24.6))
+    ]
+    (comparison,) = compare([replace(record(repeat=point.repeat), point=point) for point in points])
+    assert [row.repeats for row in comparison.rows] == [2]
+
+
 def test_a_ceiling_of_another_model_file_is_refused() -> None:
     with pytest.raises(MixtureError, match=r"m\.ceiling\.t2\.r1\.json .* model file"):
         compare([record(), replace(ceiling(), model_sha256="another")])
