@@ -70,7 +70,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--gpus", type=whole_number(0, 1024), help="GPUs of the server, for its number of instances (default 0)"
     )
-    source.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
+    source.add_argument(
+        "--live",
+        metavar="URL",
+        help="http://host:port of a running server to watch instead; "
+        "that of triton-batching serve lets its requests be traced for that time, another needs the flags "
+        "--trace-config triton,file=FILE --trace-config level=OFF",
+    )
     parser.add_argument("--seconds", type=number(above=0, most=86_400), help="how long to watch it (default 10)")
     parser.add_argument(
         "--prove",

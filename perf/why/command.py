@@ -172,6 +172,19 @@ def _sizes(arguments: argparse.Namespace, config: ModelConfig) -> Sequence[int]:
     return []
 
 
+def _live_page(console: Console, watched: live.Watched, path: Path) -> None:
+    title = f"{watched.config.name} at {watched.url}"
+    if watched.replayed is not None:
+        title += f": {len(watched.traced.requests)} traced requests"
+        _page(console, watched.replayed, path, title, "what the server counted for its size")
+        return
+    from perf.why.page import write_counted
+
+    sentences = (*watched.figures, watched.unknown)
+    written = write_counted(watched.counted, path, title=title, hint=watched.hint, sentences=sentences)
+    console.print(f"written: {written}", markup=False)
+
+
 def _live(arguments: argparse.Namespace) -> int:
     seconds = arguments.seconds or DEFAULT_SECONDS
     watched = live.watch(arguments.live, arguments.model, seconds=seconds, quiet=arguments.format == "json")
@@ -181,10 +194,7 @@ def _live(arguments: argparse.Namespace) -> int:
     console = terminal()
     watched.show(console)
     if arguments.html is not None:
-        if watched.replayed is None:
-            raise Mistake(f"--html {arguments.html}: no page, since no request was traced. {watched.traced.missing}")
-        title = f"{watched.config.name} at {watched.url}: {len(watched.traced.requests)} traced requests"
-        _page(console, watched.replayed, arguments.html, title, "what the server counted for its size")
+        _live_page(console, watched, arguments.html)
     if arguments.prove:
         from perf.why.prove_live import prove_live  # the launcher and the exporter, which the rest needs not
 
