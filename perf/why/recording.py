@@ -67,7 +67,9 @@ class Recording:
 
 
 @contextlib.contextmanager
-def recording(address: str, model: str, *, batched: bool, tell: Callable[[str], None]) -> Iterator[Recording]:
+def recording(
+    address: str, model: str, *, batched: bool, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Recording]:
     """Trace the first `MOST` requests to `model` inside the block, and restore the settings after it.
 
     `address` is the server's HTTP endpoint. `batched` says whether the first axis of the inputs is the batch axis.

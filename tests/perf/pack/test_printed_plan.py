@@ -46,8 +46,8 @@ def test_a_model_name_may_look_like_markup(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize("width", [0.5, 6.0, 6.1, 90.0])
 def test_every_bar_has_its_number_once(width: float) -> None:
     words = {"configuration": "m", "batch": "4"}
-    places = {"lane": 0, "memory_start": 0.0, "memory_end": 1.0}
-    bar = page.Bar(device="device 0", start=5.0, end=5.0 + width, **places, words=words)
+    ends = {"start": 5.0, "end": 5.0 + width, "memory_start": 0.0, "memory_end": 1.0}
+    bar = page.Bar(device="device 0", lane=0, **ends, words=words)
     chart = page._chart([bar], "start", "end", "%", Palette.of(["m"]), numbered=True)
     texts = [each for each in chart.to_dict()["layer"] if each["mark"]["type"] == "text"]
     conditions = [each["transform"][0]["filter"] for each in texts]

@@ -38,7 +38,7 @@ def profiled(folder: Path, *, most: int = 16, fixed_us: float = 495.0, row_us: f
     config.max_batch_size = most
     planned = plan(config, instances=1, repository=folder.parent / "repository")
     times = {rows: fixed_us + row_us * rows for rows in range(1, most + 1)}
-    busy = {"instances": 1, "gap_us": 0.0, "outside_us": 0.0}
+    quiet = {"gap_us": 0.0, "outside_us": 0.0}
     record = replace(
         planned,
         started_at="2030-01-02T03:04:05+00:00",
@@ -46,7 +46,10 @@ def profiled(folder: Path, *, most: int = 16, fixed_us: float = 495.0, row_us: f
         alone_us=times[1],
         noise=ramp().noise,
         noise_count=100,
-        levels=(level(1, {1: 100}, times, **busy), level(2 * most, {most: 100}, times, **busy)),
+        levels=(
+            level(1, {1: 100}, times, instances=1, **quiet),
+            level(2 * most, {most: 100}, times, instances=1, **quiet),
+        ),
     )
     folder.mkdir()
     write(record, folder)
