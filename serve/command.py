@@ -140,6 +140,7 @@ def _settings(arguments: argparse.Namespace, theirs: list[str], log: Path) -> Se
         open_admin=arguments.open_admin,
         start_timeout_s=arguments.start_timeout,
         exporter=True,
+        traceable=True,
     )
 
 

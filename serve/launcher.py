@@ -44,8 +44,7 @@ class Settings:
     """What to serve and how. The models that `models` call are served, too.
 
     config_name: the variant `configs/NAME.pbtxt` of each model; None is config.pbtxt.
-    host: the address to listen on.
-    http_port, grpc_port, metrics_port: 0 is any free port.
+    host, http_port, grpc_port, metrics_port: where to listen; port 0 is any free one.
     arguments: more flags for tritonserver; those that the launcher sets itself are refused.
     environment: variables to add to the server's environment.
     log: the file of the server's log; without one the log is removed with the server.
@@ -53,6 +52,7 @@ class Settings:
     start_timeout_s: the longest time until the server is ready.
     discard_traces: the end need not write traces that are in no file yet (--trace-config), so it is quicker.
     exporter: the metrics port serves the metrics of every model's batches beside Triton's own (serve/exporter).
+    traceable: programs of yours may switch tracing on, unless `arguments` set traces; its files end with the server.
     """
 
     models: tuple[str, ...]
@@ -69,6 +69,7 @@ class Settings:
     start_timeout_s: float = 120.0
     discard_traces: bool = False
     exporter: bool = False
+    traceable: bool = False
 
     def address(self, port: int) -> str:
         """`host:port`, with brackets around an IPv6 address."""
@@ -222,8 +223,7 @@ def _start(
     hidden = {} if settings.open_admin else admin.flags(secret)
     published = [] if settings.open_admin else admin.publish(secret, settings.host, ports[:2])
     command = [str(installation.binary), *hidden, *_flags(settings, models, installation, home, ports)]
-    # Also --trace-file and shortened names: Triton takes both.
-    writes_traces = any("--trace" in argument for argument in settings.arguments) and not settings.discard_traces
+    writes_traces = server_flags.sets_traces(settings.arguments) and not settings.discard_traces
     inherited = guard.Inheritance(
         environment=installation.environment() | dict(settings.environment),
         hidden=hidden,
@@ -263,7 +263,7 @@ def _flags(
         *address_flags(settings.host, LOOPBACK if settings.exporter else settings.host),
         *(f"--{kind}-port={port}" for kind, port in zip(("http", "grpc", "metrics"), ports, strict=True)),
         *server_flags.always(installation),
-        *settings.arguments,
+        *(server_flags.with_traces(settings.arguments, home.path) if settings.traceable else settings.arguments),
     ]
 
 

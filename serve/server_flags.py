@@ -1,6 +1,7 @@
 """Which of tritonserver's flags a user may not set, because the launcher sets them itself."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from serve.installation import Installation
@@ -62,6 +63,16 @@ def latencies(arguments: Sequence[str]) -> tuple[str, ...]:
     # The setting may be an argument of its own, after --metrics-config.
     chosen = {argument.removeprefix("--metrics-config=").partition("=")[0].strip() for argument in arguments}
     return () if ours & chosen else LATENCIES
+
+
+def sets_traces(arguments: Sequence[str]) -> bool:
+    """Whether `arguments` set traces: also --trace-file and shortened names, as Triton takes both."""
+    return any("--trace" in argument for argument in arguments)
+
+
+def with_traces(arguments: Sequence[str], folder: Path) -> tuple[str, ...]:
+    """The arguments, with flags that let tracing be switched on later and write to `folder`, if they set no traces."""
+    return tuple(arguments) if sets_traces(arguments) else (*arguments, *traces.switchable(folder / "trace.json"))
 
 
 def tracing(url: str, arguments: Sequence[str]) -> tuple[str, ...]:

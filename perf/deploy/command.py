@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     if deployment.config_name == arguments.config_name:
         raise Mistake(
             f"{deployment.name}: has {_file(arguments.config_name)} already. For new files of its models: "
-            f"python -m serve.cluster update {deployment.name}"
+            f"triton-batching cluster update {deployment.name}"
         )
     begin = control.Canary(
         deployment=deployment.name,
@@ -185,7 +185,7 @@ def _await(cluster: Place, holds: Callable[[Status], bool], most_s: float, what:
         if why := found.canary_failed or found.gave_up:
             raise Failure(f"{name}: {why}")
         if time.monotonic() > end:
-            raise Failure(f"{name}: {what} took longer than {most_s:g} s. See: python -m serve.cluster status")
+            raise Failure(f"{name}: {what} took longer than {most_s:g} s. See: triton-batching cluster status")
         time.sleep(POLL_S)
     return status
 

@@ -106,7 +106,7 @@ def stage_table(stages: Stages) -> Table:
     whole = stages.latency_us or 1.0
     for part in stages.parts:
         share = f"{part.mean_us / whole:.1%}"
-        table.add_row(part.name, f"{part.mean_us / 1e3:.3f}", share, part.source, str(part.sample))
+        table.add_row(part.label, f"{part.mean_us / 1e3:.3f}", share, part.source, str(part.sample))
     table.add_section()
     table.add_row("sum of the stages", f"{stages.sum_us / 1e3:.3f}", f"{stages.sum_us / whole:.1%}")
     table.add_row("latency", f"{stages.latency_us / 1e3:.3f}", "100.0%", "client clock")
@@ -130,7 +130,10 @@ def remarks(result: LoadResult) -> Iterator[str]:
             f"{result.load.in_flight_limit} were in flight. Latency counts from when a request was due."
         )
     if not result.uncounted and any(part.source == REMAINDER for part in result.stages.parts):
-        yield "the sum of the stages was not checked: without traces the network is the remainder of the others."
+        yield (
+            "the sum of the stages was not checked: without traces the time outside the server is the remainder of the "
+            "others. It holds the sockets, the server's endpoint, and waiting for a core on either side."
+        )
     if result.little is not None and result.little_limit > LITTLE:
         each = outcome.answered / result.load.clients
         yield (

@@ -203,7 +203,7 @@ class Profile:
             known = ", ".join(sorted({str(ramp.threads) for ramp in self.ramps}))
             raise Mistake(
                 f"no service times with {threads} threads (measured: {known}), and threads cannot be interpolated. "
-                f"Measure them: python -m perf.measure.service_time {self.ramps[0].model} --threads {threads}."
+                f"Measure them: triton-batching profile {self.ramps[0].model} --threads {threads}."
             )
         return min(fitting, key=lambda ramp: (abs(ramp.instances - instances), -ramp.instances))
 

@@ -31,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
         sweep = planned_sweep(arguments)
         check_folder(folder)
         run_with_progress([sweep], Store(folder), console)
-        console.print(f"records: {folder}. Tables and plots: make report RESULTS={folder}", markup=False)
+        console.print(f"records: {folder}. Tables and plots: triton-batching report {folder}", markup=False)
 
     return guarded(action, on_interrupt=STOPPED.format(folder))
 

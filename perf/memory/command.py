@@ -154,7 +154,7 @@ def _table(estimates: Sequence[BatchMemory]) -> Table:
 
 
 def _peak(memory: BatchMemory) -> Table:
-    title = f"At the peak of batch {memory.batch}, in {memory.peak_node}"
+    title = f"At the peak of the first run at batch {memory.batch}, in {memory.peak_node}"
     table = Table("tensor", "MiB", "share", title=title, title_justify="left")
     for row in figures.peak(memory)[:MAX_TENSORS]:
         table.add_row(*row)

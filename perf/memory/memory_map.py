@@ -26,9 +26,16 @@ class Box:
 
 
 def memory_map(
-    boxes: Sequence[Box], regions: Mapping[int, int], steps: int, *, title: str, bound_bytes: int, slides: bool = True
+    boxes: Sequence[Box],
+    regions: Mapping[int, int],
+    steps: int,
+    *,
+    title: str,
+    bound_bytes: int,
+    bound: str = "lower bound",
+    slides: bool = True,
 ) -> Chart:
-    """The boxes over the held regions, which are grey, and a line at the lower bound; kinds have a colour each.
+    """The boxes over the held regions, which are grey, and a line named `bound`; kinds have a colour each.
 
     If the page has a slider, buffers that are live at its step `at` are dark.
     """
@@ -51,7 +58,7 @@ def memory_map(
     chart: Chart = (
         ground.encode(**ends, tooltip=hover("region"))
         + buffers.encode(**ends, color=alt.Color("kind:N", scale=colours), opacity=live, tooltip=hover(*HOVER))
-        + horizontal(bound_bytes / MIB, "lower bound")
+        + horizontal(bound_bytes / MIB, bound)
     )
     if slides:
         chart += slider_line()

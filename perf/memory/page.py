@@ -25,10 +25,14 @@ NODES = "nodes, in the order of execution"
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """A model at one batch size: the estimate, the first run of a session, and the boxes of the offset plan."""
+    """A model at one batch size: the estimate, the first run of a session, and the boxes of the offset plan.
+
+    `live` are the tensors of the first run; several may take turns in a buffer.
+    """
 
     memory: BatchMemory
     run: Timeline
+    live: tuple[Box, ...]
     planned: tuple[Box, ...]
     outputs: frozenset[str]
 
@@ -40,7 +44,14 @@ class Drawn:
         lives = model.lifetimes(shapes)
         offsets = greedy.plan(model.buffers(shapes)).offsets
         boxes = (_box(life, offset, outputs) for life, offset in zip(lives, offsets, strict=True))
-        return cls(memory=model.at(batch, dims), run=model.first_run(shapes), planned=tuple(boxes), outputs=outputs)
+        run = model.first_run(shapes)
+        live = (_box(one, 0, outputs) for life in run.lifetimes for one in model.tensors(life))
+        return cls(memory=model.at(batch, dims), run=run, live=tuple(live), planned=tuple(boxes), outputs=outputs)
+
+    @property
+    def in_arena(self) -> int:
+        """Bytes of the weights in the arena."""
+        return sum(life.bytes for life in self.run.weights)
 
     @property
     def arena(self) -> tuple[Box, ...]:
@@ -55,25 +66,30 @@ def write(
     """Write the page of the largest batch size, with a table of all; raises `NotWrittenError`."""
     drawn = Drawn.of(model, estimates[-1].batch, dims)
     text = render_sections(
-        (_verdict(drawn, name, note), _peak(drawn.memory), _sizes(estimates)),
+        (_verdict(drawn, name, note, pattern=model.pattern), _peak(drawn.memory), _sizes(estimates)),
         title=f"The memory of {name}, estimated without running it",
-        command="Made by python -m perf.memory.",
+        command="Made by triton-batching memory.",
     )
     return whole_file.write(path, text)
 
 
-def _verdict(drawn: Drawn, name: str, note: str) -> Section:
+def _verdict(drawn: Drawn, name: str, note: str, *, pattern: bool) -> Section:
     memory, peak, first = drawn.memory, drawn.run.peak_node, sum(drawn.run.regions.values())
     weights, activations, arena, held = figures.spans(memory, mib)
     saved = figures.saved(memory)
     less = f", {saved} less than the arena" if saved else ""
     least = "" if saved else " They show the least that it takes."
+    later = ", in the second run and later ones, which follow the memory pattern" if pattern else ""
+    in_use = drawn.run.boundaries[peak].in_use
+    kept = f", {mib(drawn.in_arena)} of weights in the arena included" if drawn.in_arena else ""
     sentences = (
-        f"Weights take {weights}, the arena for activations {arena}. At its peak, in {memory.peak_node}, {activations} "
-        f"of it are in use. An offset plan would need {mib(memory.packed)}{less}, "
+        f"Weights take {weights}, the arena for activations {arena}. At most {activations} of it are in use at one time"
+        f"{later}. An offset plan would need {mib(memory.packed)}{less}, "
         f"and no allocator less than {mib(memory.lower_bound)}.",
-        f"The maps are of the first run, after which the arena holds {mib(first)}.{least} With the memory pattern "
-        "it grows once more in the second run. Move the slider, or click a buffer, to see which tensors are live at a "
+        "The slider, the first map, the bars, the curve and the table of the peak are of the first run, after which "
+        f"the arena holds {mib(first)}.{least} Its peak is in {memory.peak_node}: {mib(in_use)} in use after it{kept}. "
+        "The second map is no run: it is the offset plan, in which a kernel writes over an input wherever it may, so "
+        "fewer tensors may be live at a node. Move the slider, or click a buffer, to see which tensors are live at a "
         "node; the page begins at the peak.",
         note,
     )
@@ -81,7 +97,7 @@ def _verdict(drawn: Drawn, name: str, note: str) -> Section:
         name="memory",
         title=f"{name} at batch {memory.batch} holds {held}",
         sentences=tuple(filter(None, sentences)),
-        slider=Slider(label="Node", steps=tuple(_steps(drawn.run)), start=peak),
+        slider=Slider(label="Node of the first run", steps=tuple(_steps(drawn.run)), start=peak),
         figures=tuple(_figures(drawn)),
     )
 
@@ -96,33 +112,34 @@ def _steps(run: Timeline) -> Iterator[str]:
 def _figures(drawn: Drawn) -> Iterator[Figure]:
     run, memory = drawn.run, drawn.memory
     nodes, peak = len(run.boundaries), run.peak_node
-    in_arena = sum(life.bytes for life in run.weights)
+    with_weights = "lower bound with the weights in the arena" if drawn.in_arena else "lower bound"
+    bound_bytes = memory.lower_bound + drawn.in_arena
     drawings: tuple[tuple[str, str, Chart, bool], ...] = (
         (
             "arena",
-            "Where onnxruntime's arena puts each buffer; grey is held and not in use",
-            memory_map(drawn.arena, run.regions, nodes, title=NODES, bound_bytes=memory.lower_bound + in_arena),
+            "Where onnxruntime's arena puts each buffer in the first run; grey is held and not in use",
+            memory_map(drawn.arena, run.regions, nodes, title=NODES, bound_bytes=bound_bytes, bound=with_weights),
             False,
         ),
         (
             "plan",
-            "The same tensors at planned offsets, without the weights",
+            "The offset plan: tensors at planned offsets, without the weights",
             memory_map(drawn.planned, {0: max(memory.packed, 1)}, nodes, title=NODES, bound_bytes=memory.lower_bound),
             False,
         ),
-        ("live", f"The tensors that are live at the node, the {BARS} largest", _live(drawn), False),
-        ("use", "Memory of the arena after each node", _use(run), False),
+        ("live", f"The tensors that are live at the node in the first run, the {BARS} largest", _live(drawn), False),
+        ("use", "Memory of the arena after each node of the first run, weights in it included", _use(run), False),
     )
     for name, caption, chart, wide in drawings:
         yield Figure(name=name, caption=caption, chart=chart, wide=wide, at=peak)
 
 
 def _live(drawn: Drawn) -> Chart:
-    """A bar per tensor of the offset plan that is live at the slider's node."""
+    """A bar per tensor of the first run that is live at the slider's node."""
     rows = [
         {"first": box.first, "last": box.last, "mib": box.bytes / MIB, "buffer": box.name, "kind": box.kind}
         | {"size": mib(box.bytes), "text": f"{box.name}, {mib(box.bytes)}"}
-        for box in drawn.planned
+        for box in drawn.live
     ]
     ranked = (
         alt.Chart(source(rows))
@@ -165,7 +182,7 @@ def _use(run: Timeline) -> Chart:
 def _peak(memory: BatchMemory) -> Section:
     return Section(
         name="peak",
-        title=f"Tensors at the peak of batch {memory.batch}, in {memory.peak_node}",
+        title=f"Tensors at the peak of the first run at batch {memory.batch}, in {memory.peak_node}",
         grids=(Grid(titles=("tensor", "MiB", "share"), rows=tuple(figures.peak(memory))),),
     )
 

@@ -17,7 +17,7 @@ from triton_batching import whole_file
 def write(servers: Sequence[Server], workload: Workload, repository: Path, folder: Path, command: str) -> Path:
     """Write the plan; each model must be on equal servers only (`split`)."""
     targets = {model.name: model.target_ms for model in workload.models}
-    lines = [f"{MARK}{command}", f"# Run: python -m serve.cluster up {CLUSTER} --engine ray"]
+    lines = [f"{MARK}{command}", f"# Run: triton-batching cluster up {CLUSTER} --engine ray"]
     lines.append(f"repository = {json.dumps(str(repository.resolve()), ensure_ascii=False)}")
     for server in servers:
         lines += ["", "[[deployment]]", *_deployment(server, targets, workload.devices.kind)]

@@ -17,6 +17,7 @@ from perf.pack.replayed import Replayed
 from perf.pack.servers import Server, servers
 from perf.pack.validator import violations
 from perf.pack.workload import Workload
+from perf.report.units import count
 from perf.stats.interval import Interval
 from triton_batching.terminal import Failure, Mistake, terminal
 
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace, command: str) -> None:
             placement = _replanned(workload, arguments.old, console)
             replayed = confirmed(workload, placement, seed=arguments.seed)
     _print(workload, placement, replayed, console)
-    _write(workload, placement, arguments.out, arguments.repository, command, arguments.force, console)
+    _write(workload, placement, replayed, arguments.out, arguments.repository, command, arguments.force, console)
     # A new placement is proven for all its tries; one with the headroom of an older one may not be in time.
     if late := unproven(workload, replayed) if arguments.old else []:
         raise Failure(
@@ -63,10 +64,12 @@ def _replanned(workload: Workload, old: Path, console: Console) -> Placement:
 
 def _print(workload: Workload, placement: Placement, replayed: list[Replayed], console: Console) -> None:
     table = Table(
-        "device", "cycle ms", "full %", "memory MiB", "model", "requests/s", "batch", "ms", "p99 ms", "target", "late %"
+        *("device", "cycle ms", "full %", "memory MiB", "model", "requests/s", "batch", "ms"),
+        *("replayed p99 ms", "longest wait ms", "target", "late %"),
     )
     results = {(result.device, result.model): result for result in replayed}
     target = {model.name: model.target_ms for model in workload.models}
+    overhead = {model.name: model.overhead_ms for model in workload.models}
     for number, node in enumerate(placement.nodes):
         for first, share in zip((True, *(False,) * len(node.shares)), node.shares, strict=False):
             result = results[number, share.model]
@@ -83,16 +86,18 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
                 str(share.batch),
                 f"{share.exec_ms:.4g}",
                 f"{result.p99_ms:.4g}",
+                f"{node.duty_ms + share.exec_ms + overhead[share.model]:.4g}",
                 f"{target[share.model]:g}",
                 _percent(result.share),
             )
     console.print(table)
     most = max(result.late_replays for result in replayed)
     console.print(
-        f"{len(placement.nodes)} devices by {placement.algorithm}, at least {placement.bound} are needed; planned for "
-        f"{1 + placement.headroom:g} x the rates. p99 and share late (95 %) are from {CONFIRMING} replays with "
-        f"{workload.arrivals} arrivals that confirmed the plan; in at most {most} of these more than 1 % of "
-        "one model's were late",
+        f"{count(len(placement.nodes), 'device')} by {placement.algorithm}, at least {placement.bound} needed; "
+        f"planned for {1 + placement.headroom:g} x the rates. p99 and share late (95 %) are replayed: from "
+        f"{CONFIRMING} replays with {workload.arrivals} arrivals that confirmed the plan; in at most {most} of these "
+        "more than 1 % of one model's were late. The longest wait is planned: one whole cycle and the execution. Few "
+        "requests come near it, since a device without other work takes a waiting request at once",
         markup=False,
     )
 
@@ -102,7 +107,14 @@ def _percent(share: Interval) -> str:
 
 
 def _write(
-    workload: Workload, placement: Placement, out: Path, repository: Path, command: str, force: bool, console: Console
+    workload: Workload,
+    placement: Placement,
+    replayed: list[Replayed],
+    out: Path,
+    repository: Path,
+    command: str,
+    force: bool,
+    console: Console,
 ) -> None:
     manifests.refuse_foreign(out)
     all_servers = servers(placement)
@@ -115,7 +127,7 @@ def _write(
     ]
     files.append(placement.write(out))
     files += manifests.write(all_servers, workload.devices, out, command)
-    files.append(page.write(workload, placement, out))
+    files.append(page.write(workload, placement, replayed, out))
     if split := cluster_plan.split(all_servers):
         (out / manifests.CLUSTER).unlink(missing_ok=True)
     else:

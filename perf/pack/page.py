@@ -7,8 +7,9 @@ from pathlib import Path
 import altair as alt
 
 from perf.pack.placement import Node, Placement, Share
+from perf.pack.replayed import Replayed
 from perf.pack.workload import Workload
-from perf.report.figure import PAPER, Chart, Figure, Palette, hover, lit, source, vertical
+from perf.report.figure import INK, PAPER, Chart, Figure, Palette, hover, lit, source, vertical
 from perf.report.figure import Row as Values
 from perf.report.page import Legend, render_sections
 from perf.report.section import Grid, Section
@@ -17,6 +18,8 @@ from triton_batching import whole_file
 
 NAME = "placement.html"
 MIB = 2**20
+# A bar of at most so many % of the cycle has its number above it, so many pixels from its middle.
+NARROW, NUMBERED = 6, 12
 HOVER = ("configuration", "device", "its cycle", "rate", "batch size", "execution", "of the cycle", "memory")
 
 
@@ -42,7 +45,7 @@ class Bar:
         return {**self.words, **places}
 
 
-def write(workload: Workload, placement: Placement, folder: Path) -> Path:
+def write(workload: Workload, placement: Placement, replayed: Sequence[Replayed], folder: Path) -> Path:
     """Write placement.html to the folder."""
     palette = Palette.of(model.name for model in workload.models)
     figures = draw(workload, placement, palette)
@@ -58,10 +61,10 @@ def write(workload: Workload, placement: Placement, folder: Path) -> Path:
         figures=figures,
     )
     text = render_sections(
-        (verdict, _executions(workload, placement)),
+        (verdict, _executions(workload, placement, replayed)),
         title="A placement of models on devices",
         keys=Legend(palette=palette, what="models"),
-        command="Made by python -m perf.pack.",
+        command="Made by triton-batching pack.",
     )
     return whole_file.write(folder / NAME, text)
 
@@ -72,7 +75,7 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     capacity = workload.devices.memory_bytes / MIB
     cycle = Figure(
         name="cycle",
-        caption="The duty cycle of each device; what is left of 100 % is idle; on the bars: rows in one execution",
+        caption="The duty cycle of each device; what is left of 100 % is idle; the numbers are rows of an execution",
         chart=_chart(bars, "start", "end", "% of the duty cycle", palette, numbered=True),
         wide=True,
     )
@@ -86,16 +89,21 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     return cycle, memory
 
 
-def _executions(workload: Workload, placement: Placement) -> Section:
-    """A table of every execution, with the longest wait beside the latency target."""
-    targets = {model.name: model.device_target_ms for model in workload.models}
+def _executions(workload: Workload, placement: Placement, replayed: Sequence[Replayed]) -> Section:
+    """A table of every execution, with the replayed p99 and the longest wait beside the latency target."""
+    models = {model.name: model for model in workload.models}
+    p99 = {(each.device, each.model): each.p99_ms for each in replayed}
     rows = (
         (
             share.model,
             f"device {number}" + (" (together)" if node.together else ""),
             f"{share.rate_per_s:g}",
             str(share.batch),
-            *(f"{ms:.4g}" for ms in (share.exec_ms, node.duty_ms, node.duty_ms + share.exec_ms, targets[share.model])),
+            f"{share.exec_ms:.4g}",
+            f"{node.duty_ms:.4g}",
+            f"{p99[number, share.model]:.4g}",
+            f"{node.duty_ms + share.exec_ms + models[share.model].overhead_ms:.4g}",
+            f"{models[share.model].target_ms:.4g}",
             f"{share.memory_bytes / MIB:,.0f}",
         )
         for number, node in enumerate(placement.nodes)
@@ -103,9 +111,13 @@ def _executions(workload: Workload, placement: Placement) -> Section:
     )
     titles = (
         *("model", "device", "rate\nper s", "batch\nrows", "execution\nms", "cycle\nms"),
-        *("longest wait\nms", "target on the\ndevice, ms", "memory\nMiB"),
+        *("replayed\np99 ms", "longest wait\nms", "target\nms", "memory\nMiB"),
     )
-    sentence = "The longest wait follows from the plan and is no measurement, so it has no interval."
+    sentence = (
+        "The longest wait is planned: one whole cycle and the execution, with the model's overhead. Few requests come "
+        "near it, since a device without other work takes a waiting request at once. The p99 is replayed with the "
+        "plan's arrivals: 99 of 100 requests take no longer."
+    )
     return Section(
         name="executions",
         title="Executions",
@@ -127,8 +139,11 @@ def _chart(bars: Sequence[Bar], start: str, end: str, title: str, palette: Palet
     )
     chart: Chart = base.mark_bar(stroke=PAPER).encode(x2=f"{end}:Q", color=palette.colour, tooltip=hover(*HOVER))
     if numbered:
-        texts = base.mark_text(color="#ffffff", align="left", dx=4).transform_filter(f"datum.{end} - datum.{start} > 6")
-        chart = chart + texts.encode(text="batch:N")
+        width = f"datum.{end} - datum.{start}"
+        inside = base.mark_text(color="#ffffff", align="left", dx=4).transform_filter(f"{width} > {NARROW}")
+        # Above a narrow bar, where the next one is no ground to read it on.
+        above = base.mark_text(color=INK, baseline="bottom", dy=-NUMBERED).transform_filter(f"{width} <= {NARROW}")
+        chart = chart + inside.encode(text="batch:N") + above.encode(text="batch:N")
     return chart.properties(height=40 + 30 * lanes)
 
 

@@ -109,15 +109,13 @@ def _latency(content: Mapping[str, Any], name: str, where: str, records: Path, r
     expected = ramps[-1] if ramps and _ramped(ramps[-1]) else records / f"{name}.default.bN.k1.json"
     path = Path(content["service_time"]) if "service_time" in content else expected
     if not path.is_file():
-        raise Mistake(
-            f"has no latency_ms, and there is no record {path}. Measure it: python -m perf.measure.service_time {name}."
-        )
+        raise Mistake(f"has no latency_ms, and there is no record {path}. Measure it: triton-batching profile {name}.")
     times = load(path)
     largest = _max_batch_size(name, repository)
     if "service_time" not in content and times.max_batch_size < largest:
         raise Mistake(
             f"has no latency_ms, and {path} went up to {times.max_batch_size} of {largest} rows only. Measure all: "
-            f"python -m perf.measure.service_time {name}."
+            f"triton-batching profile {name}."
         )
     # A larger batch may be measured a little faster by noise; the plan does not rely on that.
     table_us, gap = times.table_us, times.gap
@@ -158,7 +156,7 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
     most = [memory.held_most for memory in memories]
     if None in most:
         raise Mistake(
-            f"has no weights_mib, and the memory of {file} has no upper bound. python -m perf.memory {name} says why. "
+            f"has no weights_mib, and the memory of {file} has no upper bound. triton-batching memory {name} says why. "
             "Measure it and give weights_mib and activation_mib."
         )
     held_bytes = (float(held) for held in most if held is not None)

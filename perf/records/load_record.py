@@ -119,6 +119,11 @@ class Stage:
     source: str
     sample: int
 
+    @property
+    def label(self) -> str:
+        """What a reader sees: on a loopback interface "network" is mostly waiting for a core."""
+        return "outside the server" if self.name == "network" else self.name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Stages:

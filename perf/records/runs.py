@@ -101,7 +101,7 @@ def of_study(path: Path) -> tuple[tuple[Runs, Runs], Study, LastComparison]:
         raise RecordError(
             f"{path}: the default was measured under {', '.join(dict.fromkeys(loads)) or 'no load'}, the chosen "
             f"configuration under {compared.choice[0].load}, which cannot be compared. "
-            f"See: python -m perf.report {path.parent}"
+            f"See: triton-batching report {path.parent}"
         )
     default = Runs(title=f"{path}, default", runs=_trials(study, compared.current, path))
     return (default, _chosen(study, path)), study, compared
@@ -110,7 +110,7 @@ def of_study(path: Path) -> tuple[tuple[Runs, Runs], Study, LastComparison]:
 def _comparison(study: Study, path: Path) -> LastComparison:
     """The last comparison of a study that chose something; raises `RecordError`."""
     if study.chosen is None:
-        raise RecordError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
+        raise RecordError(f"{path}: {_unchosen(study)}. See: triton-batching report {path.parent}")
     compared = last_comparison(study)
     if not compared.of(study.chosen):
         raise RecordError(
@@ -141,7 +141,7 @@ def _only_study(path: Path) -> Path:
             return path
         raise RecordError(
             f"{path}: not a study, whose default and choice could be compared. "
-            f"Name two records: python -m perf.compare {path} OTHER"
+            f"Name two records: triton-batching compare {path} OTHER"
         )
     if not path.is_dir():
         raise RecordError(f"{path}: no such file or folder. Name a study, or two sets of records.")
@@ -156,11 +156,11 @@ def _only_study(path: Path) -> Path:
     sides = [name for name in names if name != NOISE]
     floor = f" --noise {path}:{NOISE}" if NOISE in names else ""
     if len(sides) > 1:
-        call = f"python -m perf.compare {path}:{sides[0]} {path}:{sides[1]}{floor}"
+        call = f"triton-batching compare {path}:{sides[0]} {path}:{sides[1]}{floor}"
         raise RecordError(f"{path}: holds no study but records of {', '.join(sides)}. Name two of them: {call}")
     raise RecordError(
         f"{path}: holds no study but records of {', '.join(sides) or 'no configuration'}. "
-        f"Name what to compare them with: python -m perf.compare {path} OTHER"
+        f"Name what to compare them with: triton-batching compare {path} OTHER"
     )
 
 
@@ -225,7 +225,7 @@ def _of_file(path: Path) -> Iterator[Run]:
     elif kind == Study.KIND:
         study = Study.read(path)
         if study.chosen is None:
-            raise _OtherError(f"{path}: {_unchosen(study)}. See: python -m perf.report {path.parent}")
+            raise _OtherError(f"{path}: {_unchosen(study)}. See: triton-batching report {path.parent}")
         yield from _chosen(study, path).runs
     elif kind not in measurement.KINDS and (message := file.other_kind(path, kind, WANTED)):
         raise _OtherError(message)

@@ -183,7 +183,7 @@ class Study:
     @classmethod
     def read(cls, path: Path) -> "Study":
         """The study of a file; raises `RecordError`."""
-        return file.read(path, cls, remedy="Remove it and tune again: python -m perf.tune MODEL")
+        return file.read(path, cls, remedy="Remove it and tune again: triton-batching tune MODEL")
 
 
 def is_study(path: Path) -> bool:

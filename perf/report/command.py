@@ -73,15 +73,15 @@ def summarise(folder: Path) -> Summary:
     if folder.is_file():
         raise ReportError(f"{folder}: a file, not a folder. Name its folder: {folder.parent}")
     if not folder.is_dir():
-        raise ReportError(f"{folder}: no such folder. Measure first: make measure MODEL=ranker RESULTS={folder}")
+        raise ReportError(f"{folder}: no such folder. Measure first: triton-batching measure MODEL --results {folder}")
     entries = tuple(read(folder))
     comparisons = compare(entries)
     if not comparisons:
         below = sorted({path.parent for path in folder.glob("*/*.json") if is_study(path) or is_record(path)})
-        remedy = f"Measure first: make measure MODEL=ranker RESULTS={folder}"
+        remedy = f"Measure first: triton-batching measure MODEL --results {folder}"
         if below:
             others = f" (or {', '.join(map(str, below[1:4]))})" if below[1:] else ""
-            remedy = f"Name a folder below it: make report RESULTS={below[0]}{others}"
+            remedy = f"Name a folder below it: triton-batching report {below[0]}{others}"
         raise ReportError(f"{folder}: no measured point. {remedy}")
     return Summary(folder=folder, entries=entries, comparisons=comparisons, timelines=batch_timeline.read(folder))
 
@@ -143,7 +143,7 @@ def page(summary: Summary) -> str:
         sections=sections,
         sources=[*map(_source, summary.entries), *map(_of_timeline, summary.timelines)],
         limits={"little": percent(LITTLE_LIMIT)},
-        command=f"python -m perf.report {summary.folder}",
+        command=f"triton-batching report {summary.folder}",
     )
 
 

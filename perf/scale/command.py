@@ -222,9 +222,8 @@ def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
             ramps[times.instances, times.threads] = times
     if not ramps:
         raise Mistake(
-            f"{folder}: has no service times of {model}. Measure them: triton-batching profile {model} "
-            f"(or python -m perf.measure.service_time {model}). Records with --mix are taken only "
-            "by name: --service-time FILE."
+            f"{folder}: has no service times of {model}. Measure them: triton-batching profile {model}. Records with "
+            "--mix are taken only by name: --service-time FILE."
         )
     return list(ramps.values())
 

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from export import repository
+from perf.measure import RESULTS
 from perf.records import size_mix
 from triton_batching.options import number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
@@ -60,12 +61,22 @@ def _parser() -> argparse.ArgumentParser:
         help="evenly spaced requests per second",
     )
     parser.add_argument(
-        "--service-ms", metavar="MS", help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24"
+        "--service-ms",
+        metavar="MS",
+        help="time of an execution: 20+0.5 (with each row) or 1=20.5,8=24 (default: that of the model's profile of "
+        "this machine, from triton-batching profile or tune)",
     )
+    parser.add_argument("--results", type=path, help=f"folder of the profiles (default {RESULTS})")
     parser.add_argument(
         "--gpus", type=whole_number(0, 1024), help="GPUs of the server, for its number of instances (default 0)"
     )
-    source.add_argument("--live", metavar="URL", help="http://host:port of a running server to watch instead")
+    source.add_argument(
+        "--live",
+        metavar="URL",
+        help="http://host:port of a running server to watch instead; "
+        "that of triton-batching serve lets its requests be traced for that time, another needs the flags "
+        "--trace-config triton,file=FILE --trace-config level=OFF",
+    )
     parser.add_argument("--seconds", type=number(above=0, most=86_400), help="how long to watch it (default 10)")
     parser.add_argument(
         "--prove",

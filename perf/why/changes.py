@@ -51,22 +51,24 @@ class Diagnosis:
 
     @property
     def best(self) -> Effect | None:
-        """The change that helps most; None if none does.
+        """The change that helps most; None if the configuration is best left as it is.
 
         It is the one with the most rows per execution among those that do not raise the mean latency. If none of those
-        gains rows, it is the one that lowers the latency most; if none does, the one that gains rows at the least
-        latency. While the service time is assumed, changes that enlarge executions are left out: in the simulation
-        their rows are free.
+        gains rows, it is the one that lowers the latency most, if one lowers it enough. While the service time is
+        assumed, changes that enlarge executions are left out: in the simulation their rows are free.
         """
-        judged = [effect for effect in self.effects if not (self.assumed and effect.change.enlarges)]
-        gaining = [effect for effect in judged if self.gain(effect) > WORTH]
-        cheap = [effect for effect in gaining if self.costs(effect) <= WORTH]
+        cheap = [effect for effect in self._gaining if self.costs(effect) <= 1]
         if cheap:
             most = max(self.gain(effect) for effect in cheap)
             # Of equal gains the first wins: smaller changes come first.
             return next(effect for effect in cheap if self.gain(effect) * WORTH >= most)
-        sooner = [effect for effect in judged if self.costs(effect) < 1 / SOONER and self.gain(effect) * WORTH >= 1]
-        return min(sooner or gaining, key=self.costs, default=None)
+        sooner = (each for each in self._judged if self.costs(each) < 1 / SOONER and self.gain(each) * WORTH >= 1)
+        return min(sooner, key=self.costs, default=None)
+
+    @property
+    def dearer(self) -> Effect | None:
+        """The change that gains rows at the least latency; None if none gains rows."""
+        return min(self._gaining, key=self.costs, default=None)
 
     @property
     def unjudged(self) -> list[Effect]:
@@ -74,6 +76,14 @@ class Diagnosis:
         return [
             effect for effect in self.effects if self.assumed and effect.change.enlarges and self.gain(effect) > WORTH
         ]
+
+    @property
+    def _judged(self) -> list[Effect]:
+        return [effect for effect in self.effects if not (self.assumed and effect.change.enlarges)]
+
+    @property
+    def _gaining(self) -> list[Effect]:
+        return [effect for effect in self._judged if self.gain(effect) > WORTH]
 
     def gain(self, effect: Effect) -> float:
         """Return rows per execution as a multiple of now."""

@@ -12,7 +12,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import Signature
 from export.repository import ONNXRUNTIME, config_file, model_file, model_folder, read_config
+from perf.measure import RESULTS
 from perf.records import size_mix
+from perf.simulate.batcher.instances import ServiceTime
 from perf.simulate.batcher.mix import Mix
 from perf.simulate.batcher.request_source import Arrivals, RequestSource
 from perf.simulate.batcher.requests_file import read_requests
@@ -20,6 +22,7 @@ from perf.simulate.batcher.rules import STRATEGY_FILE, Rules, RulesError, own_st
 from perf.why import live
 from perf.why.change import Change
 from perf.why.changes import Diagnosis, diagnose
+from perf.why.recorded import Profiled, service_of
 from perf.why.report import as_dict, show
 from perf.why.service import read_service
 from triton_batching.options import refuse_unused
@@ -40,7 +43,7 @@ def _refuse_unused(arguments: argparse.Namespace) -> None:
     live = arguments.live is not None
     source = "--live" if live else "--requests" if arguments.requests else None
     of_mix = {name: getattr(arguments, name) for name in ("count", "rows", "concurrency", "per_second")}
-    offline = {name: getattr(arguments, name) for name in ("service_ms", "gpus", "config_name")}
+    offline = {name: getattr(arguments, name) for name in ("service_ms", "gpus", "config_name", "results")}
     unused = {**of_mix, **(offline if live else {})} if source else {}
     if arguments.prove and (arguments.requests or quiet or not (live or arguments.concurrency)):
         raise Mistake(
@@ -62,7 +65,7 @@ def _offline(arguments: argparse.Namespace) -> int:
     _refuse_library(folder, config)
     rules = Rules.of(config, gpus=arguments.gpus or 0)
     load, description, first = _load(arguments, config)
-    service = read_service(DEFAULT_SERVICE if arguments.service_ms is None else arguments.service_ms)
+    service, duration, assumed = _service(arguments, config)
     quiet = arguments.format == "json"
     diagnosis = diagnose(
         config,
@@ -70,16 +73,14 @@ def _offline(arguments: argparse.Namespace) -> int:
         service,
         load,
         gpus=arguments.gpus or 0,
-        assumed=arguments.service_ms is None,
+        assumed=assumed,
         first=first,
         graph=_graph(folder, config),
         progress=lambda changes: _with_bar(changes, quiet=quiet),
     )
     if arguments.format == "json":
-        print(json.dumps(as_dict(diagnosis), indent=2))
+        print(json.dumps({**as_dict(diagnosis), "service": duration}, indent=2))
         return 0
-    assumed = f"{DEFAULT_SERVICE} ms whatever its rows (assumed; give the measured time: --service-ms 20+0.5)"
-    duration = f"{arguments.service_ms} ms" if arguments.service_ms else assumed
     console = terminal()
     show(console, diagnosis, f"{path}: {description}", service=duration)
     _page(console, diagnosis, arguments.html, f"{path}: {description}", duration)
@@ -91,6 +92,27 @@ def _offline(arguments: argparse.Namespace) -> int:
         sent = ProvedLoad(sizes=sizes, clients=arguments.concurrency, rows=rows)
         prove(console, gaining(diagnosis), diagnosis.now.rows_per_execution, config, folder, sent)
     return 0
+
+
+def _service(arguments: argparse.Namespace, config: ModelConfig) -> tuple[ServiceTime, str, bool]:
+    """The time of an execution, its description, and whether it is assumed: neither given nor measured."""
+    if arguments.service_ms is not None:
+        return read_service(arguments.service_ms), f"{arguments.service_ms} ms", False
+    profiled = Profiled(
+        config=config,
+        config_name=arguments.config_name,
+        repository=arguments.repository,
+        mix=size_mix.asked(arguments, config),
+        folder=arguments.results or RESULTS,
+    )
+    if (record := profiled.find()) is not None:
+        return service_of(record, config.max_batch_size), profiled.text(record), False
+    return (
+        read_service(DEFAULT_SERVICE),
+        f"{DEFAULT_SERVICE} ms whatever its rows (assumed, since there is no profile of this model on this machine; "
+        f"measure it: {profiled.command}; or give it: --service-ms 20+0.5)",
+        True,
+    )
 
 
 def _page(console: Console, diagnosis: Diagnosis, path: Path | None, title: str, service: str) -> None:
@@ -150,6 +172,19 @@ def _sizes(arguments: argparse.Namespace, config: ModelConfig) -> Sequence[int]:
     return []
 
 
+def _live_page(console: Console, watched: live.Watched, path: Path) -> None:
+    title = f"{watched.config.name} at {watched.url}"
+    if watched.replayed is not None:
+        title += f": {len(watched.traced.requests)} traced requests"
+        _page(console, watched.replayed, path, title, "what the server counted for its size")
+        return
+    from perf.why.page import write_counted
+
+    sentences = (*watched.figures, watched.unknown)
+    written = write_counted(watched.counted, path, title=title, hint=watched.hint, sentences=sentences)
+    console.print(f"written: {written}", markup=False)
+
+
 def _live(arguments: argparse.Namespace) -> int:
     seconds = arguments.seconds or DEFAULT_SECONDS
     watched = live.watch(arguments.live, arguments.model, seconds=seconds, quiet=arguments.format == "json")
@@ -159,10 +194,7 @@ def _live(arguments: argparse.Namespace) -> int:
     console = terminal()
     watched.show(console)
     if arguments.html is not None:
-        if watched.replayed is None:
-            raise Mistake(f"--html {arguments.html}: no page, since no request was traced. {watched.traced.missing}")
-        title = f"{watched.config.name} at {watched.url}: {len(watched.traced.requests)} traced requests"
-        _page(console, watched.replayed, arguments.html, title, "what the server counted for its size")
+        _live_page(console, watched, arguments.html)
     if arguments.prove:
         from perf.why.prove_live import prove_live  # the launcher and the exporter, which the rest needs not
 

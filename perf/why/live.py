@@ -1,18 +1,20 @@
 """Why batches do not form on a running server: its statistics over some seconds, and its traces if it writes them."""
 
+import contextlib
 import sys
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import track
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import NO_BATCHES
 from perf.simulate.batcher.rules import Rules
 from perf.why.change import Change
 from perf.why.changes import LARGER, Diagnosis, diagnose
-from perf.why.cores import Cores, changes, sentence, watching
+from perf.why.cores import Cores, changes, watching
+from perf.why.cores import sentence as sentence_of
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
 from perf.why.service import counted as of_counted
@@ -20,8 +22,6 @@ from perf.why.slowest import as_milliseconds, slowest, table_of
 from serve.management import api, loaded
 from serve.management.statistics import Counters
 from triton_batching.terminal import Mistake
-
-STEP_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +47,46 @@ class Watched:
             traced = {"replayed": len(self.traced.requests), "clients": self.traced.clients}
             cause: dict[str, object] = {**traced, **as_dict(self.replayed)}
         else:
-            cause = {"not_known": self.traced.missing, "hint": _hint(Rules.of(self.config), self.counted)}
+            cause = {"not_known": self.traced.missing, "hint": self.hint}
         slow = slowest(self.traced.spans)
         shown = {"slowest": [as_milliseconds(trace) for trace in slow]} if slow else {}
         cores = {**vars(self.cores), "idle": self.cores.idle, "changes": [change.text for change in self.fuller]}
         return {"counted": _counted(self.counted), "cores": cores, **cause, **shown}
 
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """What the server counted, in sentences."""
+        counted = self.counted
+        sizes = ", ".join(f"{count} of {size}" for size, count in counted.batches.items())
+        queue, compute = (counted.per_request_us(ns) / 1e3 for ns in (counted.queue_ns, counted.compute_ns))
+        return (
+            f"{self.config.name} at {self.url}, {self.seconds:g} s: {counted.requests} requests, "
+            f"{counted.executions} executions",
+            f"{counted.rows_per_execution:.2f} rows per execution ({sizes})",
+            f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution",
+        )
+
+    @property
+    def unknown(self) -> str:
+        """Why no rule is named, without a replay."""
+        return f"Which rule closed the batches is not known: {self.traced.missing}"
+
+    @property
+    def hint(self) -> str:
+        """The likely cause from the statistics alone."""
+        return _hint(Rules.of(self.config), self.counted)
+
     def show(self, console: Console) -> None:
         """Print the whole answer."""
-        _show_counted(console, self.url, self.config.name, self.counted, self.seconds)
+        for sentence in self.figures:
+            console.print(sentence, markup=False)
         if self.replayed is None:
-            console.print(f"Which rule closed the batches is not known: {self.traced.missing}", markup=False)
-            console.print(_hint(Rules.of(self.config), self.counted), markup=False, style="bold")
+            console.print(self.unknown, markup=False)
+            console.print(self.hint, markup=False, style="bold")
         else:
             _show_replayed(console, self.replayed, self.traced, self.counted)
         if self.fuller:
-            console.print(sentence(self.fuller, self.counted, self.cores), markup=False, style="bold")
+            console.print(sentence_of(self.fuller, self.counted, self.cores), markup=False, style="bold")
         if slow := slowest(self.traced.spans):
             console.print(table_of(slow))
 
@@ -72,10 +96,27 @@ def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
     url = api.base(address)
     config = loaded.config(url, model)
     rules = Rules.of(config)
-    with recording(url, model, batched=config.max_batch_size > 0) as traced, watching(url) as cores:
-        before = Counters.read(url, model)
-        _wait(seconds, quiet=quiet)
-        counted = Counters.read(url, model) - before
+    with _telling(quiet=quiet) as tell:
+        with recording(url, model, batched=config.max_batch_size > 0, tell=tell) as traced, watching(url) as cores:
+            tell(f"watching {model} for {seconds:g} s")
+            before = Counters.read(url, model)
+            time.sleep(seconds)
+            counted = Counters.read(url, model) - before
+        _check(url, model, counted, traced, rules, seconds)
+        return Watched(
+            url=url,
+            config=config,
+            seconds=seconds,
+            counted=counted,
+            cores=cores,
+            traced=traced,
+            replayed=_replayed(config, rules, counted, traced, tell) if traced.requests else None,
+            fuller=changes(config, rules, counted, cores, seconds),
+        )
+
+
+def _check(url: str, model: str, counted: Counters, traced: Recording, rules: Rules, seconds: float) -> None:
+    """Raise `Mistake` if nothing was executed; leave out requests whose rows or shapes are not known."""
     if not counted.executions:
         raise Mistake(
             f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
@@ -84,42 +125,29 @@ def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
     if traced.spans and (counted.rows != counted.requests or rules.equal_shape):
         traced.requests.clear()
         traced.missing = f"OpenTelemetry's spans hold no rows and shapes, and the requests differ in them. {HOW}"
-    return Watched(
-        url=url,
-        config=config,
-        seconds=seconds,
-        counted=counted,
-        cores=cores,
-        traced=traced,
-        replayed=_replayed(config, rules, counted, traced) if traced.requests else None,
-        fuller=changes(config, rules, counted, cores, seconds),
-    )
 
 
-def _wait(seconds: float, *, quiet: bool) -> None:
-    steps = range(max(1, round(seconds / STEP_S)))
-    hidden = quiet or not sys.stderr.isatty()
-    for _ in track(steps, "watching", disable=hidden, transient=True, console=Console(stderr=True)):
-        time.sleep(seconds / len(steps))
+@contextlib.contextmanager
+def _telling(*, quiet: bool) -> Iterator[Callable[[str], None]]:
+    """What to call with the step that begins: a spinner on a terminal, else a line on standard error for each step."""
+    console = Console(stderr=True)
+    if quiet:
+        yield lambda _: None
+    elif not console.is_terminal:
+        yield lambda text: print(text, file=sys.stderr, flush=True)
+    else:
+        with console.status("") as status:
+            yield status.update
 
 
-def _replayed(config: ModelConfig, rules: Rules, counted: Counters, traced: Recording) -> Diagnosis:
+def _replayed(
+    config: ModelConfig, rules: Rules, counted: Counters, traced: Recording, tell: Callable[[str], None]
+) -> Diagnosis:
+    tell(f"replaying {len(traced.requests)} requests, as they were and with each change")
     first = len(traced.requests) if traced.clients else None
     # As large as the largest change that is tried.
     service = of_counted(counted, LARGER[-1] * max(1, rules.max_batch_size))
     return diagnose(config, rules, service, lambda: traced.load(rules.delay), first=first)
-
-
-def _show_counted(console: Console, url: str, model: str, counted: Counters, seconds: float) -> None:
-    console.print(
-        f"{model} at {url}, {seconds:g} s: {counted.requests} requests, {counted.executions} executions", markup=False
-    )
-    sizes = ", ".join(f"{count} of {size}" for size, count in counted.batches.items())
-    console.print(f"{counted.rows_per_execution:.2f} rows per execution ({sizes})", style="bold", markup=False)
-    queue, compute = (counted.per_request_us(ns) / 1e3 for ns in (counted.queue_ns, counted.compute_ns))
-    console.print(
-        f"each request waited {queue:.1f} ms in the queue and {compute:.1f} ms in its execution", markup=False
-    )
 
 
 def _show_replayed(console: Console, replayed: Diagnosis, traced: Recording, counted: Counters) -> None:
@@ -151,7 +179,7 @@ def _hint(rules: Rules, counted: Counters) -> str:
         return (
             f"Requests wait while small batches run, and {' and '.join(sorted(rules.equal_shape))} must have the same "
             "shape in the whole batch: most likely requests of different shapes follow each other. Compare: "
-            "python -m perf.why --mix with your sizes."
+            "triton-batching why MODEL --mix with your sizes."
         )
     if rules.optional:
         return "Requests wait while small batches run; the set of optional inputs must be the same in the whole batch."

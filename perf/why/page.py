@@ -16,11 +16,13 @@ from perf.simulate.batcher.simulation import SimulationResult
 from perf.why import report
 from perf.why.boundaries import Boundaries, boundaries
 from perf.why.changes import Diagnosis, Effect
+from serve.management.statistics import Counters
 from triton_batching import whole_file
 
 # Requests of a band: the first of the replay, as far as whole executions.
 SHOWN = 64
 NEAR_MS = 100
+MADE = "Made by triton-batching why."
 
 
 def write(diagnosis: Diagnosis, path: Path, *, title: str, service: str) -> Path:
@@ -30,9 +32,19 @@ def write(diagnosis: Diagnosis, path: Path, *, title: str, service: str) -> Path
         sections(diagnosis, palette, service),
         title=title,
         keys=Legend(palette=palette, what="rules that close a batch"),
-        command="Made by python -m perf.why.",
+        command=MADE,
     )
     return whole_file.write(path, text)
+
+
+def write_counted(counted: Counters, path: Path, *, title: str, hint: str, sentences: Sequence[str]) -> Path:
+    """Write the page of a server without traces: its batch sizes and the likely cause; raises `NotWrittenError`."""
+    sizes = Grid(
+        titles=("rows in an execution", "executions"),
+        rows=tuple((str(rows), f"{number:,}") for rows, number in sorted(counted.batches.items())),
+    )
+    answer = Section(name="advice", title=hint, sentences=tuple(sentences), grids=(sizes,))
+    return whole_file.write(path, render_sections((answer,), title=title, command=MADE))
 
 
 def sections(diagnosis: Diagnosis, palette: Palette, service: str) -> tuple[Section, ...]:

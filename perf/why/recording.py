@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,8 +27,8 @@ EXPORT_MS, EXTRA_S = 5000, 1.0
 # Requests in one file. The server writes no file for the remainder when tracing ends.
 REQUESTS_PER_FILE = 5
 HOW = (
-    "Start the server with --trace-config triton,file=/tmp/trace.json --trace-config level=OFF (after -- with "
-    "python -m serve), and requests can be looked at while it runs."
+    "Start it with triton-batching serve, or give tritonserver --trace-config triton,file=/tmp/trace.json "
+    "--trace-config level=OFF, and requests can be looked at while it runs."
 )
 
 
@@ -67,10 +67,13 @@ class Recording:
 
 
 @contextlib.contextmanager
-def recording(address: str, model: str, *, batched: bool) -> Iterator[Recording]:
+def recording(
+    address: str, model: str, *, batched: bool, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[Recording]:
     """Trace the first `MOST` requests to `model` inside the block, and restore the settings after it.
 
     `address` is the server's HTTP endpoint. `batched` says whether the first axis of the inputs is the batch axis.
+    `tell` gets what is done after the block.
     """
     try:
         before = traces.settings(address, model)
@@ -78,7 +81,8 @@ def recording(address: str, model: str, *, batched: bool) -> Iterator[Recording]
         yield Recording(missing=_refusal(error))
         return
     url = trace_receiver.address_of(before)
-    with _from_spans(address, model, url) if url else _from_files(address, model, batched=batched) as result:
+    source = _from_spans(address, model, url, tell) if url else _from_files(address, model, tell, batched=batched)
+    with source as result:
         yield result
 
 
@@ -86,7 +90,10 @@ def _refusal(error: ServerError) -> str:
     """Why the server does not trace."""
     if isinstance(error, RestrictedError):
         return str(error)
-    return f"the server does not trace ({str(error).rpartition('answered ')[2]}). {HOW}"
+    answer = str(error).rpartition("answered ")[2]
+    # Other answers than 400 say more than that it was started without traces.
+    why = "it was started without traces" if answer.startswith("400") else answer
+    return f"the server does not trace ({why}). {HOW}"
 
 
 @contextlib.contextmanager
@@ -102,7 +109,7 @@ def _tracing(address: str, model: str, changes: Mapping[str, object]) -> Iterato
 
 
 @contextlib.contextmanager
-def _from_spans(address: str, model: str, url: str) -> Iterator[Recording]:
+def _from_spans(address: str, model: str, url: str, tell: Callable[[str], None]) -> Iterator[Recording]:
     """Take the place of the collector at `url` inside the block."""
     result = Recording()
     with contextlib.ExitStack() as stack:
@@ -119,6 +126,7 @@ def _from_spans(address: str, model: str, url: str) -> Iterator[Recording]:
         if result.missing:
             return
         tracing.close()
+        tell("waiting for the server's spans")
         time.sleep(float(traces.settings(address).get("bsp_schedule_delay", EXPORT_MS)) / 1e3 + EXTRA_S)
         result.spans = [trace for trace in received.traces() if trace.model == model]
     result.requests, result.waited, spans = requests_of(result.spans, model, batched=False)
@@ -128,11 +136,11 @@ def _from_spans(address: str, model: str, url: str) -> Iterator[Recording]:
 
 
 @contextlib.contextmanager
-def _from_files(address: str, model: str, *, batched: bool) -> Iterator[Recording]:
+def _from_files(address: str, model: str, tell: Callable[[str], None], *, batched: bool) -> Iterator[Recording]:
     """Let the server write traces to its file inside the block."""
     result = Recording()
-    path = Path(traces.settings(address, model)["trace_file"])
-    earlier = traces.files(path)
+    settings = traces.settings(address, model)
+    path, earlier = Path(settings["trace_file"]), traces.files(Path(settings["trace_file"]))
     changes = {
         "trace_level": ["TIMESTAMPS", "TENSORS"],
         "trace_rate": "1",
@@ -148,7 +156,10 @@ def _from_files(address: str, model: str, *, batched: bool) -> Iterator[Recordin
     if result.missing:
         return
     changed = [file for file, stamp in traces.files(path).items() if earlier.get(file) != stamp]
+    tell(f"reading {len(changed)} files of traces")
     recorded = [trace for file in changed for trace in _readable(file)]
+    if settings["trace_level"] == ["OFF"]:
+        _remove(set(changed) - earlier.keys())
     result.requests, result.waited, spans = requests_of(recorded, model, batched=batched)
     result.clients = clients(spans)
     if not result.requests:
@@ -156,6 +167,13 @@ def _from_files(address: str, model: str, *, batched: bool) -> Iterator[Recordin
             f"the server writes its traces to {path}, {REQUESTS_PER_FILE} requests to a file, and there is no new file "
             "on this machine. Run this on the server's machine, for as long as that many requests take."
         )
+
+
+def _remove(files: Iterable[Path]) -> None:
+    """Remove files that hold requests of this time alone, with every tensor's values."""
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _readable(file: Path) -> list[Trace]:

@@ -45,21 +45,31 @@ def show(console: Console, diagnosis: Diagnosis, title: str, *, service: str) ->
 
 
 def advice(diagnosis: Diagnosis) -> str:
-    """Return the change that helps most, with its price; or that none does."""
-    best, now = diagnosis.best, diagnosis.now
-    if best is None and diagnosis.unjudged:
+    """Return the change that helps most; or that the configuration is best left as it is, and what a change costs."""
+    best, dearer = diagnosis.best, diagnosis.dearer
+    if best is not None:
+        note = f" {best.change.note}" if best.change.note else ""
+        return f"Best single change: {best.change.text}. {_predicted(diagnosis, best)}.{note}"
+    if dearer is not None:
+        return (
+            "Leave it as it is: no single change lets more rows run together without raising the mean latency. "
+            f"The cheapest is {dearer.change.text}. {_predicted(diagnosis, dearer)}."
+        )
+    if diagnosis.unjudged:
         return "No single change that can be judged without the service time lets more rows run together."
-    if best is None:
-        return "No single change to the configuration lets more rows run together; more requests at a time would."
-    rows, latency = best.outcome.rows_per_execution, best.outcome.mean_latency
-    change = f"Best single change: {best.change.text}."
+    return (
+        "Leave it as it is: no single change to the configuration lets more rows run together; more requests at a "
+        "time would."
+    )
+
+
+def _predicted(diagnosis: Diagnosis, effect: Effect) -> str:
+    now, then = diagnosis.now, effect.outcome
     predicted = "Predicted with the assumed time" if diagnosis.assumed else "Predicted"
-    figures = f" {predicted}: {rows:.2f} rows per execution instead of {now.rows_per_execution:.2f}"
-    if diagnosis.costs(best) > WORTH:
-        figures += f", but each request then takes {ms(latency)} ms on average instead of {ms(now.mean_latency)}."
-    else:
-        figures += f", mean latency {ms(latency)} ms instead of {ms(now.mean_latency)}."
-    return change + figures + (f" {best.change.note}" if best.change.note else "")
+    return (
+        f"{predicted}: {then.rows_per_execution:.2f} rows per execution instead of {now.rows_per_execution:.2f}, mean "
+        f"latency {ms(then.mean_latency)} ms instead of {ms(now.mean_latency)}"
+    )
 
 
 def verdict(diagnosis: Diagnosis) -> str:
@@ -73,7 +83,8 @@ def caveat(diagnosis: Diagnosis) -> str:
     """Return why larger batches are not advised although the simulation forms them."""
     return (
         f"Not advised: {diagnosis.unjudged[0].change.text} and larger. Its effect depends on the service time "
-        "of so many rows, which is assumed to be the same for any rows. Measure it and give it: --service-ms."
+        "of so many rows, which is assumed to be the same for any rows. Measure it (triton-batching profile MODEL), or "
+        "give it (--service-ms)."
     )
 
 
@@ -82,7 +93,7 @@ def assumption(diagnosis: Diagnosis) -> str:
     if diagnosis.lengths is None:
         return ""
     if diagnosis.assumed:
-        return "Padding costs nothing in these predictions, as the time is assumed. Give it: --service-ms 10+0.2."
+        return "Padding costs nothing in these predictions, as the time is assumed. Measure it or give it."
     return (
         "Assumed of lengths: a row's part of the time grows in proportion to its elements, padding included; the given "
         f"time is for rows of {diagnosis.lengths.mean:.3g} elements, the mean of these requests."

@@ -44,6 +44,11 @@ def arguments(path: Path, rate: int) -> tuple[str, ...]:
     return tuple(f"--trace-config={setting}" for setting in (*settings, f"triton,log-frequency={FLUSHED_EVERY}"))
 
 
+def switchable(path: Path) -> tuple[str, ...]:
+    """tritonserver's flags to trace nothing until `change` sets a level, then to files that begin with `path`."""
+    return f"--trace-config=triton,file={path}", "--trace-config=level=OFF"
+
+
 def telemetry(url: str, rate: int) -> tuple[str, ...]:
     """tritonserver's flags to send OpenTelemetry's spans of every `rate`-th request to `url`, as OTLP over HTTP.
 

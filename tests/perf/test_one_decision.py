@@ -202,9 +202,9 @@ def test_the_page_says_the_same(case: Case) -> None:
     assert section.data["decision"] == {"word": case.word, "reason": case.reason}
     if case.comparison.decision.gain is None:
         assert case.reason in section.title
-    offered = f"To be certain: python -m perf.tune invented --p99-ms 55 --rounds {case.rounds}."
+    offered = f"To be certain: triton-batching tune invented --p99-ms 55 --rounds {case.rounds}."
     assert (offered in section.sentences) is (case.rounds is not None)
-    assert any("make serve" in sentence for sentence in section.sentences) is (case.word == USE)
+    assert any("triton-batching serve" in sentence for sentence in section.sentences) is (case.word == USE)
 
 
 def test_perf_compare_says_the_same(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

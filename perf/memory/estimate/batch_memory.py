@@ -283,10 +283,22 @@ class Model:
     def _live(self, run: Timeline) -> Iterator[LiveTensor]:
         live = [life for life in run.lifetimes if life.first <= run.peak_node <= life.last]
         for life in sorted(live, key=lambda life: -life.bytes):
-            name = life.tensor if life.scratch else self._tensor_in(life, run.peak_node)
-            yield LiveTensor(tensor=name, bytes=life.bytes, scratch=life.scratch)
+            held = next(one for one in reversed(self.tensors(life)) if one.first <= run.peak_node)
+            yield LiveTensor(tensor=held.tensor, bytes=life.bytes, scratch=life.scratch)
 
-    def _tensor_in(self, buffer: Lifetime, last: int) -> str:
-        """The tensor that was last written to the buffer up to node `last`."""
-        written = [name for node in self.graph.nodes[: last + 1] for name in node.output if name]
-        return next(name for name in reversed(written) if self.plan.buffers[name] == buffer.tensor)
+    def tensors(self, buffer: Lifetime) -> list[Lifetime]:
+        """The tensors in a buffer of a run, each until the next one is written to it; scratch is itself."""
+        if buffer.scratch:
+            return [buffer]
+        written = [
+            (at, name)
+            for at, node in enumerate(self.graph.nodes[: buffer.last + 1])
+            for name in node.output
+            if name and self.plan.buffers[name] == buffer.tensor
+        ]
+        ends = [at - 1 for at, _ in written[1:]] + [buffer.last]
+        return [
+            replace(buffer, tensor=name, first=at, last=end)
+            for (at, name), end in zip(written, ends, strict=True)
+            if at <= end
+        ]

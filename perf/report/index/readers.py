@@ -171,7 +171,7 @@ def _comparison(found: Mapping[Path, TrialKey], present: Present) -> Iterator[En
     done = count(len({key.round for key in found.values()}), "round")
     made = (Fingerprint(model=k.model, model_sha256=k.model_sha256, versions=k.versions) for k in found.values())
     content = {"rounds": done, "configurations": names, "target_ms": first.sla.latency_ms, "load": first.load}
-    verdict = f"{done} of {' and '.join(names)}; they differ or not: python -m perf.compare {sides}"
+    verdict = f"{done} of {' and '.join(names)}; they differ or not: triton-batching compare {sides}"
     yield Entry(
         group=ROUNDS,
         model=first.model,

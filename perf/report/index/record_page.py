@@ -30,7 +30,7 @@ def of_load(found: LoadRecord, path: Path, verdict: str) -> str:
     )
     figures: tuple[Figure, ...] = ()
     if stages.parts:
-        parts = {each.name: each.mean_us / 1e3 for each in stages.parts}
+        parts = {each.label: each.mean_us / 1e3 for each in stages.parts}
         bar = Bar(name="mean", configuration=found.model, requests=count(outcome.answered, "request"), ms=parts)
         chart = time_parts([bar], dict(zip(parts, cycle(HUES), strict=False)))
         figures = (Figure(name="stages", caption="Where the mean time of a request goes", chart=chart, wide=True),)
@@ -97,7 +97,7 @@ def of_values(content: Mapping[str, Any], path: Path, verdict: str) -> str:
 
 
 def _page(path: Path, *sections: Section) -> str:
-    return render_sections(sections, title=path.name, command=f"Made by python -m perf.report from {path.name}.")
+    return render_sections(sections, title=path.name, command=f"Made by triton-batching report from {path.name}.")
 
 
 def _made(found: LoadRecord | ServiceTimes) -> Section:

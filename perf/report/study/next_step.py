@@ -19,8 +19,8 @@ def next_step(evidence: Evidence) -> str:
     if decision is None or not study.after_pbtxt:
         return ""
     if decision.word == USE:
-        repository = option(study.command, "--repository").strip()
-        serve = f"make serve MODEL={study.model} CONFIG={TUNED}" + (f' ARGS="{repository}"' if repository else "")
+        repository = option(study.command, "--repository")
+        serve = f"triton-batching serve --model {shlex.quote(study.model)} --config-name {TUNED}{repository}"
         return f"To serve it (until the next tuning replaces it): {serve}."
     if decision.word != UNSURE:
         return ""
@@ -28,7 +28,10 @@ def next_step(evidence: Evidence) -> str:
         return _versus(study, decision.gain)
     if decision.wanted_rounds is None or not study.command:
         return ""
-    return f"To be certain: {shlex.join(with_rounds(study.command, decision.wanted_rounds))}."
+    words = with_rounds(study.command, decision.wanted_rounds)
+    if words[:3] == ["python", "-m", "perf.tune"]:
+        words[:3] = ["triton-batching", "tune"]
+    return f"To be certain: {shlex.join(words)}."
 
 
 def _versus(study: Study, gain: Gain | None) -> str:
@@ -40,7 +43,7 @@ def _versus(study: Study, gain: Gain | None) -> str:
     mix = f" --mix {shlex.quote(str(traffic.mix))}" if traffic.mix else ""
     options = option(study.command, "--rows") + mix + option(study.command, "--repository")
     return (
-        f"To be certain: python -m perf.compare.versus {study.model} {study.config_name} {TUNED} "
+        f"To be certain: triton-batching versus {study.model} {study.config_name} {TUNED} "
         f"--load {shlex.quote(traffic.arrivals)} --p99-ms {study.target.latency_ms:g}{options} "
         f"--rounds {min(FIRST_LOOK, rounds)} --most-rounds {rounds}."
     )

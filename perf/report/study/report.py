@@ -89,7 +89,7 @@ def page(evidence: Evidence, all_sections: Sequence[Section]) -> str:
         all_sections,
         title=f"{title}, {study.load}, for {aim}",
         keys=keys(evidence),
-        command=f"Made by python -m perf.report from {evidence.name}.json.",
+        command=f"Made by triton-batching report from {evidence.name}.json.",
     )
 
 

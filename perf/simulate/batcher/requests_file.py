@@ -17,7 +17,7 @@ from triton_batching.terminal import Mistake
 MOST_REQUESTS = 1_000_000
 MOST_MS = 1e12
 KEYS = {"at_ms", "inputs", "rows", "priority", "timeout_us", "count"}
-FORM = 'Write {"at_ms": 0, "inputs": {"INPUT": [20]}}; python -m perf.why --help has every key.'
+FORM = 'Write {"at_ms": 0, "inputs": {"INPUT": [20]}}; triton-batching why --help has every key.'
 
 
 class RequestsError(Mistake):

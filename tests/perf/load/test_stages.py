@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perf.load.stages import COUNTERS, TRACES, stages, traced
-from perf.load.table import remarks
+from perf.load.table import remarks, stage_table
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.load.window import in_window, sample, summary
 from perf.records import file
@@ -116,6 +116,9 @@ def test_without_traces_the_sum_is_not_checked() -> None:
     sources = {part.name: part.source for part in parts.parts}
     assert (sources["network"], sources["split"]) == (REMAINDER, COUNTERS)
     assert stage_ms(parts)["network"] == pytest.approx(53 - 1 - 10 - 1 - 30 - 3 - 2)
+    names = list(stage_table(parts).columns[0].cells)
+    assert "outside the server" in names
+    assert "network" not in names
     assert (parts.error, parts.holds) == (None, None)
 
 

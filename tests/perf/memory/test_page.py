@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from charts import rows
 
-from perf.memory import page
+from perf.memory import figures, page
 from perf.memory.__main__ import main
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.figures import MIB
@@ -61,6 +61,34 @@ def test_a_model_with_reused_buffers_and_scratch_has_none_over_another() -> None
     for boxes in (real.arena, real.planned):
         assert overlapping(boxes) == []
     assert {box.kind for box in real.arena} >= {page.ACTIVATION, page.OUTPUT, page.SCRATCH}
+
+
+@pytest.mark.parametrize("name", ["text_recognition", "ranker"])
+def test_the_bars_at_the_peak_are_the_tensors_of_its_table(name: str) -> None:
+    """Kernels of these models write over their inputs, in the plan of the offsets more often than in a run."""
+    model = Model.of(Path(f"model_repository/{name}/1/model.onnx"), level="basic", pattern=True)
+    real = page.Drawn.of(model, 8, {})
+    verdict = page._verdict(real, name, "", pattern=True)
+    (live,) = (figure for figure in verdict.figures if figure.name == "live")
+    assert verdict.slider is not None
+    at = verdict.slider.start
+    bars = [row for row in rows(live, "bar") if row["first"] <= at <= row["last"]]
+    bars.sort(key=lambda row: -row["mib"])
+    assert [(bar["buffer"], f"{bar['mib']:,.2f}") for bar in bars] == [each[:2] for each in figures.peak(real.memory)]
+    # The sentence names the figure that the slider shows.
+    said = verdict.slider.steps[at].partition(", ")[2].removesuffix(", the peak")
+    assert f"Its peak is in {real.memory.peak_node}: {said} after it" in " ".join(verdict.sentences)
+    assert f"{name}: " not in said
+
+
+def test_each_line_of_a_bound_is_named() -> None:
+    """The maps differ by the weights in the arena, and so do their bounds."""
+    model = Model.of(Path("model_repository/ranker/1/model.onnx"), level="basic", pattern=True)
+    real = page.Drawn.of(model, 8, {})
+    arena, plan, *_ = page._figures(real)
+    assert real.in_arena > 0
+    names = [{row["text"] for row in rows(drawn, "text")} for drawn in (arena, plan)]
+    assert names == [{"lower bound with the weights in the arena"}, {"lower bound"}]
 
 
 def test_regions_are_stacked_without_gaps() -> None:

@@ -51,7 +51,7 @@ def test_the_table_has_the_memory_of_a_chain(
     weights, _, arena, total, bound, plan, _ = rows(text)["4"]
     assert (weights, arena, total, bound, plan) == ("0.00", arena_mib, arena_mib, "8.00", "8.00")
     assert f"holds {arena_mib} MiB" in text
-    assert "At the peak of batch 4, in Exp" in text
+    assert "At the peak of the first run at batch 4, in Exp" in text
 
 
 def test_json_has_the_same_figures_in_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

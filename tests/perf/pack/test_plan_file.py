@@ -66,7 +66,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         (
             "latency_ms = { fixed = 20, row = 0.5, max_batch_size = 8 }",
             "",
-            "python -m perf.measure.service_time simulated_acc",
+            "triton-batching profile simulated_acc",
         ),
         ("weights_mib = 50", "", "is no ONNX file whose memory can be estimated"),
     ],

@@ -87,7 +87,7 @@ def test_nan_is_not_written(tmp_path: Path) -> None:
         ("1.5", '"1"', "sizes[0][...]: Expected `float`, got `str`. Remove it"),
         ('"rows"', '"row"', "missing required field `rows`"),
         ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1"),
-        ('"probe"', '"study"', "a study ('study'), not a 'probe'. It is read by: python -m perf.report"),
+        ('"probe"', '"study"', "a study ('study'), not a 'probe'. It is read by: triton-batching report"),
         ('"probe"', '"sonde"', "not a record of kind 'probe' but 'sonde'"),
         ("{", "{,", "no JSON"),
     ],
@@ -267,8 +267,8 @@ def test_late_sends_keep_their_name_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "command"),
     [
-        ("comparison", "written by: python -m perf.compare A B"),
-        ("placement", "read by: python -m perf.pack PLAN --from "),
+        ("comparison", "written by: triton-batching compare A B"),
+        ("placement", "read by: triton-batching pack PLAN --from "),
     ],
 )
 def test_a_file_of_another_kind_is_said_to_be_read_or_only_written(kind: str, command: str, tmp_path: Path) -> None:

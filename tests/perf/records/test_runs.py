@@ -120,7 +120,7 @@ def test_a_study_without_two_sides_says_why(changes: dict[str, object], message:
 @pytest.mark.parametrize(
     ("files", "reader"),
     [
-        (["simulated_accelerator.default.b32.k1.json"], "python -m perf.simulate MODEL"),
+        (["simulated_accelerator.default.b32.k1.json"], "triton-batching simulate MODEL"),
         (["simulated_accelerator.closed-32.json"], "python -m perf.studies.grid MODEL"),
     ],
 )

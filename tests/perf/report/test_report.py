@@ -129,7 +129,7 @@ def test_page_has_every_point_figure_and_record_and_needs_nothing_else(page: str
     assert page.count("<figure") == 12
     for path in folder.glob("*.json"):
         assert path.name in page
-    assert "python -m perf.report " in page
+    assert "triton-batching report " in page
     assert len(page.encode()) < 2_000_000
     without_library = re.sub(r"(?s)<script>.*?</script>", "", page)
     assert not re.findall(r"https?://", without_library)
@@ -174,7 +174,7 @@ def test_an_unknown_or_empty_folder_ends_with_2_and_one_line(
         assert main([str(folder)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert message in line
-        assert "make measure" in line
+        assert "triton-batching measure MODEL --results" in line
 
 
 def test_for_an_empty_folder_its_subfolders_with_records_are_named(
@@ -183,7 +183,7 @@ def test_for_an_empty_folder_its_subfolders_with_records_are_named(
     below = tmp_path / "below"
     write(record(), below)
     assert main([str(tmp_path)]) == 2
-    assert f"Name a folder below it: make report RESULTS={below}\n" in capsys.readouterr().err
+    assert f"Name a folder below it: triton-batching report {below}\n" in capsys.readouterr().err
 
 
 def test_points_beside_a_study_are_reported_as_left_out(

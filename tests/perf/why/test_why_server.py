@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -142,7 +143,9 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
     assert "no request to 'live' was executed" in capsys.readouterr().err
 
 
-def test_without_traces_the_statistics_are_reported(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_traces_the_statistics_are_reported(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     model, over = "simulated_accelerator", threading.Event()
 
     async def pictures() -> None:
@@ -155,11 +158,18 @@ def test_without_traces_the_statistics_are_reported(server: Server, capsys: pyte
     thread.start()
     try:
         read_counters(server.grpc_url, model, executions=before + 1)
-        assert main([model, "--live", f"http://{server.http_url}/", "--seconds", "0.5"]) == 0
+        page = ["--html", str(tmp_path / "why.html")]
+        assert main([model, "--live", f"http://{server.http_url}/", "--seconds", "0.5", *page]) == 0
     finally:
         over.set()
         thread.join()
-    output = " ".join(capsys.readouterr().out.split())
+    printed = capsys.readouterr()
+    assert printed.err == f"watching {model} for 0.5 s\n"
+    output = " ".join(printed.out.split())
+    assert "written: " in output
+    written = (tmp_path / "why.html").read_text()
+    assert "More requests at a time would batch" in written
+    assert "the server does not trace (it was started without traces)" in written
     assert "rows per execution (" in output
     assert "the server does not trace" in output
     assert "--trace-config triton,file=/tmp/trace.json" in output

@@ -14,7 +14,7 @@ from streams import counted
 
 from clients.async_connection import Connection, connect
 from perf.why.__main__ import main
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Settings, launch
 from serve.management import traces
 from serve.management.trace_receiver import receiving
 from serve.resources import loopback_port
@@ -27,7 +27,7 @@ CLIENTS, EXECUTION_MS = 12, 200
 
 
 @contextmanager
-def loaded(server: Server, *, rows: int) -> Iterator[None]:
+def loaded(grpc_url: str, *, rows: int) -> Iterator[None]:
     """Clients that wait for each answer."""
     over = threading.Event()
 
@@ -36,7 +36,7 @@ def loaded(server: Server, *, rows: int) -> Iterator[None]:
             await connection.infer("live", {"X": np.zeros((rows, 1), np.int32)})
 
     async def load() -> None:
-        async with connect(server.grpc_url) as connection:
+        async with connect(grpc_url) as connection:
             await asyncio.gather(*(client(connection) for _ in range(CLIENTS)))
 
     thread = threading.Thread(target=lambda: asyncio.run(load()))
@@ -57,15 +57,15 @@ def test_spans_are_replayed_and_the_slowest_shown(tmp_path: Path, capsys: pytest
     with launch(settings) as server:
         before = traces.settings(server.http_url, "live")
         arguments = ["live", "--live", server.http_url, "--seconds", "1", "--format", "json"]
-        with loaded(server, rows=1):
+        with loaded(server.grpc_url, rows=1):
             counted(server.grpc_url, "live", executions=2)
             assert main(arguments) == 0
             output = json.loads(capsys.readouterr().out)
-        with loaded(server, rows=2):
+        with loaded(server.grpc_url, rows=2):
             assert main([argument for argument in arguments if argument not in ("--format", "json")]) == 0
             several = capsys.readouterr().out
         with receiving(url):  # a collector of the user's
-            with loaded(server, rows=1):
+            with loaded(server.grpc_url, rows=1):
                 assert main(arguments) == 0
             taken = json.loads(capsys.readouterr().out)
         assert traces.settings(server.http_url, "live") == before

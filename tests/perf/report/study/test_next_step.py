@@ -25,7 +25,7 @@ def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
     assert str(first.verdict) in section.title
     rounds_in_all = 4 + first.verdict.more_rounds
     assert (
-        f"To be certain: python -m perf.compare.versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
+        f"To be certain: triton-batching versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
         f"--repository mine --rounds 5 --most-rounds {rounds_in_all}."
     ) in section.sentences
 
@@ -73,5 +73,5 @@ def test_a_study_that_kept_its_default_goes_on_with_the_planned_rounds() -> None
     kept = replace(tuning, chosen=DEFAULT, trials=wild, command=command)
     section = verdict(evidence(kept))
     assert section.title.startswith(f"Cannot tell whether {CHOSEN} is better than the current configuration")
-    assert "To be certain: python -m perf.tune ranker --p99-ms 40 --rounds 12." in section.sentences
+    assert "To be certain: triton-batching tune ranker --p99-ms 40 --rounds 12." in section.sentences
     assert with_rounds(("x", "--rounds=3"), 6) == ["x", "--rounds", "6"]

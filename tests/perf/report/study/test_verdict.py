@@ -118,9 +118,12 @@ def test_the_page_has_one_throughput_of_all_windows_and_the_next_step() -> None:
     section = verdict(evidence(tuning))
     assert any(f"Throughput: {mean:.0f} rows/s in all windows together" in sentence for sentence in section.sentences)
     assert section.grids[0].rows[0][2] == f"{mean:.0f}"
-    assert "To serve it (until the next tuning replaces it): make serve MODEL=ranker CONFIG=tuned." in section.sentences
+    assert (
+        "To serve it (until the next tuning replaces it): triton-batching serve --model ranker --config-name tuned."
+        in section.sentences
+    )
     kept = verdict(evidence(both_pass(study("closed:16", same=True))))
-    assert not [sentence for sentence in kept.sentences if "make serve" in sentence]
+    assert not [sentence for sentence in kept.sentences if "triton-batching serve" in sentence]
 
 
 def test_the_current_configuration_can_be_the_best() -> None:
