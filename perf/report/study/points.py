@@ -7,10 +7,11 @@ import altair as alt
 import numpy as np
 
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.study import Trial, phase
 from perf.report.figure import (
     COLOURS,
     GREY,
+    INK,
     PAPER,
     Chart,
     Palette,
@@ -61,7 +62,7 @@ def trial_row(evidence: Evidence, trial: Trial, x: float, y: float, **more: obje
         "y": finite(y),
         "verdict": WORDS[passed],
         "load": trial.load + (f", {trial.offered_per_s:,.1f} requests/s offered" if trial.offered_per_s else ""),
-        "measured for": f"{trial.stage}, round {trial.round}, {trial.seconds:.1f} s",
+        "measured for": f"{phase(trial.stage, trial.round)}, {trial.seconds:.1f} s",
         "requests": f"{trial.requests:,}",
         "rows/s": number(trial.throughput_rows_per_s),
         **{f"p{q}": ms(percentile_ms(trial.latencies_us, q)) for q in (50, 95)},
@@ -86,6 +87,8 @@ def points(evidence: Evidence, rows: Sequence[Values], x: alt.X, y: alt.Y) -> Ch
     shape = alt.Shape(
         "verdict:N",
         scale=alt.Scale(domain=list(WORDS.values()), range=list(SHAPES.values())),
+        # Without these the legend has the fill and the outline of a mark without data, which are transparent.
+        legend=alt.Legend(symbolFillColor="transparent", symbolStrokeColor=INK),
     )
     look = {"color": palette(evidence).colour, "opacity": lit(), "tooltip": hover(*HOVER)}
     finite_rows = [row for row in rows if row["x"] is not None and row["y"] is not None]
