@@ -65,7 +65,7 @@ def with_rounds(command: Sequence[str], rounds: int) -> list[str]:
 
 def option(command: Sequence[str], name: str) -> str:
     """An option of a command with its value, quoted, and a space before it; empty if it is not given."""
-    for word, following in zip(command, (*command[1:], ""), strict=True):
+    for word, following in zip(command, (*command[1:], ""), strict=False):
         given, equals, value = word.partition("=")
         if given == name:
             return f" {name} {shlex.quote(value if equals else following)}"

@@ -18,8 +18,8 @@ FORMED = 1.1
 NEAR_CEILING = 0.9
 # What a share of the ceiling above 1 means.
 ABOVE = (
-    "a server cannot be faster than onnxruntime alone, so the machine was busier while the ceiling was measured. Do not "
-    "use these shares; measure again on a quiet machine."
+    "a server cannot be faster than onnxruntime alone, so the machine was busier while the ceiling was measured. Do "
+    "not use these shares; measure again on a quiet machine."
 )
 
 
@@ -52,7 +52,8 @@ def advice(comparison: Comparison) -> str:
     faster = [row for row in rows if (each := found[row.config_name]) and each[1].word == FASTER]
     better = [row for row in faster if _adds(row, comparison)]
     if not better and all(row.once for row in (*rows, baseline)):
-        return f"measured once: {_ratios(rows, baseline, comparison)} the rows/s of the baseline at {concurrency} in flight"
+        ratios = _ratios(rows, baseline, comparison)
+        return f"measured once: {ratios} the rows/s of the baseline at {concurrency} in flight"
     if not better:
         unsure = any(each is None or each[1].word == CANNOT_TELL for each in found.values())
         return "cannot tell yet which configuration is faster" if unsure else "keep the baseline"
@@ -77,8 +78,8 @@ def once(comparisons: Iterable[Comparison]) -> str:
         return ""
     points = "Every point was" if single == len(rows) else f"{single} of {len(rows)} points were"
     return (
-        f"{points} measured once, the quick form: that gives ratios and no verdict. For a verdict: make demo (the demo's "
-        "models, five repeats), or triton-batching measure MODEL --repeats 5 (any model)."
+        f"{points} measured once, the quick form: that gives ratios and no verdict. For a verdict: make demo (the "
+        "demo's models, five repeats), or triton-batching measure MODEL --repeats 5 (any model)."
     )
 
 

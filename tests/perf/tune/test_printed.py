@@ -88,13 +88,12 @@ def test_a_better_configuration_is_printed_with_its_figures_after_the_choice(tmp
     assert re.search(rf"^p99 <= [\d.]+ ms: (met|not proved) \({latency}\): use max \d+, .*, with throughput x \d", text)
     place = "  in place of max 8, 0 ms, 1 instance, because it is faster, by throughput; load: closed:"
     assert text.splitlines()[1].startswith(place)
-    assert text.splitlines()[-1] == "serve it: triton-batching serve --model ranker --config-name tuned"
+    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented --config-name tuned"
     assert re.search(r"throughput x [\d.]+ \([\d.]+ to [\d.]+\), 98\.21 % interval of 6 rounds: faster", text)
     assert "(chosen)" in text
     assert "written: " in text
     assert re.search(r"the predictions are off by [\d.]+% in throughput and [\d.]+% in p99", text)
-    trials, now, points = map(int, re.findall(r"cost: (\d+) trials .*, (\d+) of them .* (\d+) points", text)[0])
-    assert trials > now == 0
+    assert re.search(r"^cost: \d+ trials with \d+ s of load, 0 of them measured now, ", text, re.MULTILINE)
 
 
 def test_what_the_server_used_is_printed(tmp_path: Path) -> None:
@@ -116,7 +115,8 @@ def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Pa
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
     )
     assert re.search(r"^p99 <= .*\): keep max 8, .* for now\n  the current .* not certain that max .* is better", text)
-    assert text.splitlines()[-1] == "serve it: triton-batching serve --model ranker"
+    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented"
+    assert "(chosen)" not in text
     interval = r"throughput x 1\.152 \(0\.\d+ to 1\.\d+\), 98\.21 % interval of 6 rounds"
     assert re.search(rf"{interval}: cannot tell, measure \d more rounds", text)
     assert "the same command with --rounds 12" in text
@@ -133,7 +133,8 @@ def test_six_rounds_alike_keep_the_current_configuration_and_offer_more_rounds(t
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
     )
     assert re.search(r"^p99 <= .*\): keep max 8, .* for now\n  the current .* not certain that max .* is better", text)
-    assert text.splitlines()[-1] == "serve it: triton-batching serve --model ranker"
+    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented"
+    assert "(chosen)" not in text
     assert "cannot tell, measure 13 more rounds" in text
     assert "the same command with --rounds 24" in text
 

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import vl_convert
 from charts import layers, rows
 from studies import CHOSEN, DEFAULT, milliseconds, study
 
 from perf.records.study import AGAINST, NOISE, Step, Study
+from perf.report.figure import INK, without_legends
 from perf.report.study.accuracy import checks
 from perf.report.study.evidence import Evidence
 from perf.report.study.heat import heat
@@ -230,3 +232,12 @@ def test_the_search_reports_its_cost_and_what_was_not_tested() -> None:
     sentences = " ".join(untested(evidence(tuning)))
     assert "8 of 12 simulated configurations were not measured (4 were)" in sentences
     assert "preferred sizes, queue policies" in sentences
+
+
+def test_the_legend_of_the_verdicts_has_its_marks() -> None:
+    """Their outline was transparent, so that only the words were seen."""
+    specification = without_legends(throughput(evidence(study("closed:16"))).specification)
+    (legend,) = vl_convert.vegalite_to_vega({**specification, "width": 900})["legends"]
+    symbols = legend["encode"]["symbols"]["update"]
+    assert "transparent" not in str(symbols.get("stroke", ""))
+    assert legend["symbolStrokeColor"] == INK
