@@ -12,7 +12,6 @@ from perf.report.figure import (
     COLOURS,
     GREY,
     INK,
-    PAPER,
     Chart,
     Palette,
     finite,
@@ -83,19 +82,16 @@ def ends(q: Quantile) -> str:
 
 def points(evidence: Evidence, rows: Sequence[Values], x: alt.X, y: alt.Y) -> Chart:
     """The trials at their places; those without a place on one axis are at its end, as triangles."""
-    fill = alt.condition(f"datum.verdict == '{WORDS[None]}'", alt.value(PAPER), palette(evidence).colour)
     shape = alt.Shape(
         "verdict:N",
         scale=alt.Scale(domain=list(WORDS.values()), range=list(SHAPES.values())),
-        # Without these the legend has the fill and the outline of a mark without data, which are transparent.
+        # A mark with a fill of its own would have a transparent outline in the legend, whatever is asked for here.
         legend=alt.Legend(symbolFillColor="transparent", symbolStrokeColor=INK),
     )
     look = {"color": palette(evidence).colour, "opacity": lit(), "tooltip": hover(*HOVER)}
     finite_rows = [row for row in rows if row["x"] is not None and row["y"] is not None]
     marks: Chart = (
-        alt.Chart(source(finite_rows))
-        .mark_point(size=90, strokeWidth=2)
-        .encode(x=x, y=y, fill=fill, shape=shape, **look)
+        alt.Chart(source(finite_rows)).mark_point(size=90, strokeWidth=2).encode(x=x, y=y, shape=shape, **look)
     )
     never = {axis: [row for row in rows if row[axis] is None] for axis in "xy"}
     if never["y"]:
