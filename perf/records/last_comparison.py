@@ -16,6 +16,7 @@ from perf.records.study import AGAINST, FINAL, NOISE, Study, Trial
 from perf.records.traffic import Traffic
 from perf.stats.interval import Interval
 from perf.stats.looks import Looks
+from perf.stats.percentile import percentile_ms
 from perf.stats.rounds import paired
 from perf.stats.verdict import Verdict, verdict
 
@@ -30,22 +31,32 @@ OF_DUE = (
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A value of each trial. `lacking` says what a trial without a usable value did."""
+    """A value of each trial, and one of several trials `together`, as if they were one.
+
+    `lacking` says what a trial without a usable value did.
+    """
 
     name: str
     unit: str
     more_is_better: bool
     lacking: str
     value: Callable[[Trial], float]
+    together: Callable[[Sequence[Trial]], float]
 
     def usable(self, trials: Sequence[Trial]) -> bool:
         """Whether every trial has a value of which a ratio can be made."""
         return all(0 < self.value(trial) < math.inf for trial in trials)
 
-    def mean(self, trials: Sequence[Trial]) -> float:
-        """The geometric mean over the trials; the median if a value is 0 or infinite."""
-        values = [self.value(trial) for trial in trials]
-        return float(np.exp(np.mean(np.log(values))) if self.usable(trials) else np.median(values))
+
+def rows_per_s(trials: Sequence[Trial]) -> float:
+    """All rows of several trials over their total time; 0 without trials."""
+    seconds = sum(trial.seconds for trial in trials)
+    return sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds if seconds else 0.0
+
+
+def p99_ms(trials: Sequence[Trial]) -> float:
+    """The 99th percentile of all requests of several trials."""
+    return percentile_ms(np.concatenate([trial.latencies for trial in trials]), 99)
 
 
 THROUGHPUT = Quantity(
@@ -54,6 +65,7 @@ THROUGHPUT = Quantity(
     more_is_better=True,
     lacking="answered no request",
     value=lambda trial: trial.throughput_rows_per_s,
+    together=rows_per_s,
 )
 P99 = Quantity(
     name="p99",
@@ -61,6 +73,7 @@ P99 = Quantity(
     more_is_better=False,
     lacking="left more than 1 % of the requests without an answer, so it has no p99,",
     value=lambda trial: trial.p99_ms,
+    together=p99_ms,
 )
 
 
@@ -68,8 +81,9 @@ P99 = Quantity(
 class Gain:
     """A quantity of the choice over that of the current configuration.
 
-    `choice` and `current` are the means of the rounds. `noise` is the ratio of the A/A pairs, None without one. If
-    there is no ratio, the value of `interval` is not a number, and its `method` says why.
+    `choice` and `current` are those of all rounds together, `interval` is of the ratios round by round. `noise` is the
+    ratio of the A/A pairs, None without one. If there is no ratio, the value of `interval` is not a number, and its
+    `method` says why.
     """
 
     quantity: Quantity
@@ -173,8 +187,8 @@ class LastComparison:
         choice, current = zip(*self.pairs, strict=True)
         return Gain(
             quantity=quantity,
-            choice=quantity.mean(choice),
-            current=quantity.mean(current),
+            choice=quantity.together(choice),
+            current=quantity.together(current),
             interval=self._ratio(quantity, choice, current),
             noise=self.noise(quantity),
         )

@@ -25,6 +25,13 @@ from triton_batching.machine import Machine
 TUNED = "tuned"
 # The stages of a study: why a trial was made. The trials of `NOISE` repeat the default (A/A noise).
 PROFILE, HALVING, FINAL, AGAINST, NOISE = "profile", "halving", "final", "against the default", "noise"
+# What readers are told of them.
+PHASES = {HALVING: "search"} | dict.fromkeys((FINAL, AGAINST, NOISE), "comparison")
+
+
+def phase(stage: str, round: int) -> str:
+    """Why a trial was made, in words: `comparison, round 2`."""
+    return f"{PHASES.get(stage, stage)}, round {round}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from perf.report.sweep.marks import LITTLE_LIMIT, percent
 from perf.report.sweep.summary import Comparison, Row, compare
 from perf.report.sweep.table import filled, markdown, table
 from perf.report.sweep.timeline import timeline
-from perf.report.sweep.verdict import advice, basis, sentences
+from perf.report.sweep.verdict import advice, basis, once, sentences
 from perf.stats.interval import Interval
 from triton_batching import whole_file
 from triton_batching.machine import Machine
@@ -88,6 +88,9 @@ def summarise(folder: Path) -> Summary:
 
 def print_tables(console: Console, summary: Summary) -> None:
     """Print a table per model and kind of load, its verdict in sentences, and the reasons of its marks."""
+    if quick := once(summary.comparisons):
+        console.print(quick, style="bold", markup=False)
+        console.print()
     for comparison in summary.comparisons:
         console.print(heading(comparison), style="bold", markup=False)
         console.print(table(comparison, console.width))
@@ -139,6 +142,7 @@ def page(summary: Summary) -> str:
         figures=[figure for section in sections for figure in section["figures"]],
         keys=Legend(palette=palette),
         timeline=shown,
+        quick=once(summary.comparisons),
         summary=summary,
         sections=sections,
         sources=[*map(_source, summary.entries), *map(_of_timeline, summary.timelines)],

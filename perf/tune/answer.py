@@ -1,4 +1,4 @@
-"""Prints the result of a tuning: the verdict first, then its evidence and its cost."""
+"""Prints the result of a tuning: whether the target is met, the evidence, the cost, and the command that serves it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,11 +7,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from export.repository import REPOSITORY
+from perf.records import decision
 from perf.records.candidate import Candidate
 from perf.records.last_comparison import P99, THROUGHPUT
-from perf.records.study import TUNED, Trial
+from perf.records.study import PROFILE, Trial
 from perf.records.traffic import Traffic
+from perf.report.study.evidence import Evidence
+from perf.report.study.headline import headline
+from perf.report.study.next_step import serve
+from perf.report.units import number
 from perf.stats import pareto as pareto_front
 from perf.tune.bottleneck import OTHERS
 from perf.tune.comparison import Comparison
@@ -39,15 +43,13 @@ def show(tuning: Tuning, console: Console) -> None:
 def verdict(tuning: Tuning) -> Iterator[str]:
     """Yield the configuration to use and why, or what would have to change."""
     comparison = tuning.result.comparison
-    limits = "".join(f", {option}" for option in tuning.question.limits.options.values())
-    target = f"p99 <= {tuning.question.target.latency_ms:g} ms under {_load(tuning)}{limits}"
+    yield headline(Evidence(study=tuning.study, name=tuning.question.record.stem))
     if comparison is None:
-        yield from _refusal(tuning, target)
+        yield from _refusal(tuning)
         return
     chosen, default = comparison.chosen, tuning.study.default
-    yield _headline(comparison, default, target)
-    if comparison.better:
-        yield f"  because {comparison.decision.reason}"
+    place = f"in place of {default}" if comparison.better else "the current configuration stays"
+    yield f"  {place}, because {comparison.decision.reason}; {_load(tuning)}"
     if comparison.before is not None:
         yield f"  current: {_figures(comparison.before)}, {_certainty(comparison.before)}"
     name = "measured" if comparison.better or chosen.candidate == default else str(chosen.candidate)
@@ -71,13 +73,6 @@ def _used(comparison: Comparison) -> Iterator[str]:
         yield f"  the server used {used}" + ("" if before is None else f" (current: {before.used})")
 
 
-def _headline(comparison: Comparison, default: Candidate, target: str) -> str:
-    """Return which configuration to use, in words."""
-    if comparison.better:
-        return f"use {comparison.chosen.candidate} in place of {default}: the best found with {target}"
-    return f"keep the current configuration, {default}: {comparison.decision.reason} ({target})"
-
-
 def _warnings(tuning: Tuning, comparison: Comparison) -> Iterator[str]:
     delay_us = comparison.chosen.candidate.delay_us
     if comparison.better and delay_us > tuning.study.default.delay_us:
@@ -94,9 +89,10 @@ def other_work(trials: Sequence[Trial]) -> float:
     return max((trial.cores_busy - trial.cores_ours for trial in trials if trial.cores_ours is not None), default=0.0)
 
 
-def _refusal(tuning: Tuning, target: str) -> Iterator[str]:
+def _refusal(tuning: Tuning) -> Iterator[str]:
     closest = tuning.result.closest
-    yield f"no configuration met {target} with a margin of {tuning.question.margin:.0%}; nothing was written"
+    margin = f"with a margin of {tuning.question.margin:.0%}"
+    yield f"  no configuration met the target {margin}; {_load(tuning)}; nothing was written"
     if closest is None:
         return
     yield f"  closest in the search: {closest.candidate}, {_figures(closest)}"
@@ -144,9 +140,9 @@ def _offered(pooled: PooledTrials) -> float:
 def _certainty(pooled: PooledTrials) -> str:
     sure = {True: "sure at 99 %", False: "surely too many", None: "too few requests to be sure at 99 %"}[pooled.passed]
     worth = (
-        f" (worth {pooled.requests / pooled.design_effect:.0f} independent ones)" if pooled.design_effect > 1 else ""
+        f" (worth {pooled.requests / pooled.design_effect:,.0f} independent ones)" if pooled.design_effect > 1 else ""
     )
-    return f"{pooled.late} of {pooled.requests} requests late{worth}, {sure}"
+    return f"{pooled.late:,} of {pooled.requests:,} requests late{worth}, {sure}"
 
 
 def front(tuning: Tuning) -> Table:
@@ -210,36 +206,35 @@ def _table(*columns: str, title: str) -> Table:
 
 
 def figure(value: float) -> str:
-    """Return four digits, or all digits of a large number; "none" for a latency of requests without an answer."""
-    if math.isinf(value):
-        return "none"
-    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+    """Return the digits that the page has; "none" for a latency of requests without an answer."""
+    return "none" if math.isinf(value) else number(value)
 
 
 def cost(tuning: Tuning) -> Iterator[str]:
-    """Yield points and seconds, where the record is, and the next commands."""
-    budget = tuning.budget
+    """Yield trials and seconds, where the record is, and last the command that serves the result."""
+    budget, trials = tuning.budget, [trial for trial in tuning.study.trials if trial.stage != PROFILE]
+    seconds = sum(trial.seconds for trial in trials)
     yield (
-        f"cost: {tuning.points} live points with {tuning.live_s:.0f} s of load, warm-ups included, "
-        f"{tuning.measured_now} of them now; "
-        f"profile: {budget.profile_points} ramps with {budget.profile_s:.0f} s of load; "
-        f"{tuning.wall_s:.0f} s in all now, server starts and simulation included"
+        f"cost: {len(trials)} trials with {seconds:.0f} s of load, {tuning.measured_now} of them measured now, and "
+        f"{budget.profile_points} ramps with {budget.profile_s:.0f} s; they count as "
+        f"{tuning.points + budget.profile_points} points, a round of two trials as one; {tuning.wall_s:.0f} s in all "
+        "now, server starts and simulation included"
     )
     question = tuning.question
-    error = tuning.result.corrections
-    yield f"error of the model, on configurations that it was not fitted to: {error}"
+    yield f"the predictions are off by {tuning.result.corrections}, on configurations without a trial"
     yield f"record: {question.record}"
     yield f"as a page: make report RESULTS={question.results}"
-    if tuning.path is not None and question.repository == REPOSITORY:
-        yield f"to serve it: make serve MODEL={question.model} CONFIG={TUNED}"
+    yield f"serve it: {serve(tuning.study, decision.of_study(tuning.study))}"
 
 
 def _marked(candidate: Candidate, tuning: Tuning) -> str:
-    chosen = tuning.result.chosen
-    name = "chosen" if tuning.study.chosen == (chosen.candidate if chosen else None) else "best found"
-    marked = (("current", tuning.study.default), (name, chosen.candidate if chosen else None))
-    marks = [mark for mark, each in marked if candidate == each]
-    return f"{candidate} ({', '.join(marks)})" if marks else str(candidate)
+    """Return the configuration with its role; one that was merely kept is current, not chosen."""
+    found = tuning.result.chosen
+    if candidate == tuning.study.default:
+        return f"{candidate} (current)"
+    if found is None or candidate != found.candidate:
+        return str(candidate)
+    return f"{candidate} ({'chosen' if tuning.study.chosen == candidate else 'best found'})"
 
 
 def _near(path: Path) -> Path:
@@ -258,4 +253,5 @@ def _figures(pooled: PooledTrials) -> str:
 def _load(tuning: Tuning) -> str:
     rows = tuning.question.traffic.rows
     load = str(tuning.question.traffic) if tuning.question.objective != "goodput" else "its highest Poisson rate"
-    return f"{load} ({rows} row{'s' if rows > 1 else ''} a request)"
+    limits = "".join(f", {option}" for option in tuning.question.limits.options.values())
+    return f"load: {load} ({rows} row{'s' if rows > 1 else ''} a request){limits}"

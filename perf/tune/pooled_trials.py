@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import p99_ms, rows_per_s
 from perf.records.resource_use import ResourceUse
 from perf.records.study import LatencyTarget, Trial
 from perf.records.target_verdict import of_trials
 from perf.records.traffic import Traffic
-from perf.stats.percentile import percentile_ms
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,16 +34,15 @@ class PooledTrials:
         """Pool trials whose requests have `rows` rows; raises `ValueError` unless all are of one configuration."""
         if len({trial.candidate for trial in trials}) != 1:
             raise ValueError("trials of one configuration are needed")
-        latencies = np.concatenate([trial.latencies for trial in trials])
         judged = of_trials(trials, target)
         seconds = sum(trial.seconds for trial in trials)
         traffic = Traffic.of_record(trials[0].load)
         return cls(
             candidate=trials[0].candidate,
             trials=tuple(trials),
-            throughput_rows_per_s=sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds,
+            throughput_rows_per_s=rows_per_s(trials),
             offered_rows_per_s=judged.requests * rows / seconds if traffic.open else None,
-            p99_ms=percentile_ms(latencies, 99),
+            p99_ms=p99_ms(trials),
             requests=judged.requests,
             late=judged.late,
             design_effect=judged.design_effect,

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from perf.records.candidate import Candidate
 from perf.records.study import HALVING, Prediction, Trial
 from perf.records.traffic import Traffic
+from perf.report.units import ms, rate
 from perf.tune.comparison import Comparison
 from perf.tune.entrants import entrants, key, untried
 from perf.tune.final_rounds import FinalRounds
@@ -94,7 +95,8 @@ class Search:
         self.log.change(predictions=predictions)
         self.log.add_step(
             f"simulated {len(self.candidates)} configurations: {len(predictions)} of them differ under this load, "
-            f"{sum(map(self.goal.met, self.screened))} are expected to meet {self.goal.limit_ms:.4g} ms"
+            f"{sum(map(self.goal.met, self.screened))} are expected to stay within {self.goal.limit_ms:.4g} ms (the "
+            "target less its margin)"
         )
         self._round(1, entrants(self.screened, self.goal, self.default), self.budget.short_s)
         comparison = self._choose()
@@ -139,8 +141,10 @@ class Search:
             number, best, contender = self._next_round(), self._best(), self._contender()
             reserve = LEAST_FINAL_POINTS if best is None else FINAL_POINTS + (0 if compared else SURVIVORS)
             if contender is not None and self._affords_short(reserve):
-                expected = "may do" if self.goal.met(contender) else "is the nearest miss expected:"
-                self.log.add_step(f"{contender.candidate} {expected} {_figures(contender)}; measured next")
+                why = (
+                    "may be better" if self.goal.met(contender) else "nothing met the target yet, this is nearest to it"
+                )
+                self.log.add_step(f"next: {contender.candidate} ({why}: {_figures(contender)} expected)")
                 self._round(number, [contender.candidate], self.budget.short_s)
                 continue
             survivors = self._survivors()
@@ -165,11 +169,11 @@ class Search:
     def _end_of_halving(self, best: PooledTrials | None, contender: Screened | None) -> str:
         if best is None:
             margin = " with its margin" if self._without_margin() else ""
-            return f"the points are spent, and no measured configuration met the target{margin}"
+            return f"the budget of the search is spent, and no measured configuration met the target{margin}"
         if contender is not None:
             return f"{contender.candidate} might be better, but the rest of the budget is for the last comparison"
         return (
-            f"no other is expected to beat {best.candidate} by more than the model's error, "
+            f"no other is expected to beat {best.candidate} by more than the predictions are off, "
             f"{self.corrections.error(of_p99=self.goal.by_p99):.1%}"
         )
 
@@ -194,8 +198,8 @@ class Search:
         pooled = self._pooled([trial])
         objection = self.goal.objection(pooled)
         self.log.add_step(
-            f"{candidate} at {trial.load}, {trial.seconds:g} s: {trial.throughput_rows_per_s:.4g} rows/s, "
-            f"p99 {trial.p99_ms:.4g} ms, {verdict[pooled.passed]}{objection and f', {objection}'}"
+            f"{candidate} at {trial.load}, {trial.seconds:g} s: {rate(trial.throughput_rows_per_s)}, "
+            f"p99 {ms(trial.p99_ms)}, {verdict[pooled.passed]}{objection and f', {objection}'}"
         )
         return trial
 
@@ -213,8 +217,8 @@ class Search:
         """Fit the corrections to all trials, and judge every candidate again."""
         fit = Fit(simulator=self.screen.simulator, rows=self.screen.traffic.rows, requests=self.screen.coarse)
         self.corrections = fit.corrections(self.log.study.trials)
-        terms = "; ".join(f"{of}: {correction}" for of, correction in self.corrections.by_parallelism.items())
-        self.log.add_step(f"fitted again ({terms}); error of the model: {self.corrections}")
+        trials = len(self.log.study.trials)
+        self.log.add_step(f"predictions corrected with {trials} trial{'s'[: trials > 1]}: off by {self.corrections}")
         self.screened = self.screen.again(self.screened, self.corrections, self.default, self.progress)
         self.traffic.clear()
 
@@ -297,4 +301,4 @@ class Search:
 
 
 def _figures(screened: Screened) -> str:
-    return f"{screened.throughput_rows_per_s:.4g} rows/s with p99 {screened.p99_ms:.4g} ms"
+    return f"{rate(screened.throughput_rows_per_s)} with p99 {ms(screened.p99_ms)}"

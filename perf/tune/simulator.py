@@ -36,12 +36,6 @@ class Correction:
     throughput: float = 1.0
     p99: float = 1.0
 
-    def __str__(self) -> str:
-        return (
-            f"contention {self.contention:.2f}, overhead {self.overhead_us:+.0f} us, "
-            f"throughput x {self.throughput:.3f}, p99 x {self.p99:.3f}"
-        )
-
 
 NO_CORRECTION = Correction()
 
@@ -135,4 +129,4 @@ class Corrections:
     def __str__(self) -> str:
         named = (("throughput", self.throughput_error), ("p99", self.p99_error))
         known = [f"{error:.1%} in {name}" for name, error in named if error is not None]
-        return " and ".join(known) or "unknown yet"
+        return " and ".join(known) or "an unknown share yet"

@@ -14,7 +14,7 @@ from typing import Protocol
 from perf.records.candidate import Candidate
 from perf.records.file import RecordError
 from perf.records.last_comparison import LOOKS
-from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Step, Study, Trial
+from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Step, Study, Trial, phase
 from perf.records.traffic import Traffic
 
 WARM_UP_S = 0.5
@@ -75,7 +75,7 @@ class StudyLog:
         if recorded is not None:
             self.change(trials=(*self.study.trials, recorded), write=False)
             return recorded
-        self._progress(f"{stage}, round {round}: {candidate}")
+        self._progress(f"measuring {candidate} ({phase(stage, round)})")
         trial = self.bench.measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
         self.measured_now += 1
         self.change(trials=(*self.study.trials, trial))

@@ -21,6 +21,7 @@ from perf.records.file import check_folder
 from perf.records.resource_use import Limits
 from perf.records.study import TUNED, LatencyTarget, Study
 from perf.records.traffic import Traffic
+from perf.report.units import ms, rate
 from perf.simulate.batcher.rules import Rules
 from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
@@ -99,7 +100,6 @@ class Tuning:
     budget: Budget
     measured_now: int
     points: int
-    live_s: float
     wall_s: float
     path: Path | None
     previous: PreviousFile | None
@@ -150,7 +150,6 @@ def tune(question: Question, progress: Progress) -> Tuning:
         budget=budget,
         measured_now=log.measured_now,
         points=log.points,
-        live_s=log.live_s,
         wall_s=time.monotonic() - began,
         path=path,
         previous=previous,
@@ -280,7 +279,7 @@ def _conclude(
         log.change(chosen=log.study.default, limit=limit, after_pbtxt=before.text)
         return None, None
     load = chosen.trials[0].load
-    figures = f"p99 {chosen.p99_ms:.4g} ms at {chosen.throughput_rows_per_s:.4g} rows/s under {load}"
+    figures = f"p99 {ms(chosen.p99_ms)} at {rate(chosen.throughput_rows_per_s)} under {load}"
     why = Why(
         headline=HEADLINE.format(figures=figures, bottleneck=limit.split(" (")[0]),
         reasons=reasons(screen, result.corrections, chosen.candidate, log.study.default),

@@ -25,8 +25,8 @@ from tests.perf.report.sweep.test_summary import NOTHING
 
 TARGET = LatencyTarget(latency_ms=55)
 ONE, TWO = Candidate(max_batch_size=16), Candidate(max_batch_size=8, instances=2)
-# The decision in the first word of a page.
-BEGIN = {USE: "Use ", KEEP: "Keep ", UNSURE: "Cannot tell"}
+# The decision in the title of a page.
+BEGIN = {USE: ": use ", KEEP: ": keep ", UNSURE: ": keep "}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,13 +198,15 @@ def test_the_tuner_decides_as_its_study_says(case: Case) -> None:
 
 def test_the_page_says_the_same(case: Case) -> None:
     section = verdict(Evidence(study=case.study, name="study"))
-    assert section.title.startswith(BEGIN[case.word])
+    assert BEGIN[case.word] in section.title
+    assert section.title.endswith(" for now") is (case.word == UNSURE)
     assert section.data["decision"] == {"word": case.word, "reason": case.reason}
     if case.comparison.decision.gain is None:
-        assert case.reason in section.title
+        assert section.sentences[0] == f"Because {case.reason}."
     offered = f"To be certain: triton-batching tune invented --p99-ms 55 --rounds {case.rounds}."
     assert (offered in section.sentences) is (case.rounds is not None)
-    assert any("triton-batching serve" in sentence for sentence in section.sentences) is (case.word == USE)
+    (serve,) = [sentence for sentence in section.sentences if "triton-batching serve --model " in sentence]
+    assert ("--config-name tuned" in serve) is (case.word == USE)
 
 
 def test_perf_compare_says_the_same(case: Case, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,7 +226,9 @@ def test_perf_compare_says_the_same(case: Case, tmp_path: Path, capsys: pytest.C
 def test_an_older_study_that_chose_what_is_slower_is_a_regression(tmp_path: Path) -> None:
     slower = replace(CASES["slower"].study, chosen=ONE)
     path = slower.write(tmp_path / "study.json")
-    assert verdict(Evidence.read(path)).title.startswith(f"Keep {TWO}: {ONE} is slower, its throughput is 50.0 % lower")
+    section = verdict(Evidence.read(path))
+    assert section.title.endswith(f": keep {TWO}")
+    assert section.sentences[0].startswith(f"Because {ONE} is slower: its throughput is 50.0 % lower")
     assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 1
 
 

@@ -94,8 +94,9 @@ def test_a_trial_without_all_its_latencies_counts_as_one_request() -> None:
     page = verdict(Evidence(study=replace(STUDY, trials=(none, none)), name="study"))
     assert (
         "0 of 10,000 requests late (0.0 %, allowed 1.0 %) in 2 windows, worth 2 independent requests; 2 windows "
-        "without the latency of every request on record, and so as good as one each: too few requests to tell."
-    ) in page.sentences[0]
+        "without the latency of every request on record, and so as good as one each: too few requests to be sure at "
+        "99 %."
+    ) in page.sentences[1]
 
 
 def test_trials_without_a_request_have_no_verdict() -> None:

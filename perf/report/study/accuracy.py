@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import altair as alt
 
 from perf.records.candidate import Candidate
+from perf.records.last_comparison import rows_per_s
 from perf.report.figure import INK, Figure, finite, hover, lit, log_scale, numbers, source
 from perf.report.section import Grid
-from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s
+from perf.report.study.evidence import Evidence, pooled, quantile_of
 from perf.report.study.points import ends, palette, series
 from perf.report.units import change, count, ms, number, whole_percent
 from perf.simulate.predict import LIMITS

@@ -20,10 +20,10 @@ def difference(evidence: Evidence) -> Section:
         return Section(name="difference", title=TITLE, missing=(missing,))
     rows = values(study.default, study.chosen)
     changed = [row for row in rows if row[1] != row[2]]
-    lines = difflib.unified_diff(
-        study.before_pbtxt.splitlines(), study.after_pbtxt.splitlines(), "current config.pbtxt", "tuned", lineterm=""
-    )
-    listings = [Listing(title="Changed lines", text="\n".join(lines), difference=True)] if study.before_pbtxt else []
+    texts = study.before_pbtxt.splitlines(), study.after_pbtxt.splitlines()
+    lines = list(difflib.unified_diff(*texts, "current config.pbtxt", "tuned", lineterm=""))
+    shown = bool(lines and study.before_pbtxt)
+    listings = [Listing(title="Changed lines", text="\n".join(lines), difference=True)] if shown else []
     if study.after_pbtxt:
         listings.append(Listing(title="The whole file, to copy", text=study.after_pbtxt))
     sentence = f"{len(changed)} of {len(VALUES)} values change." if changed else "The current configuration stays."

@@ -147,8 +147,8 @@ class Evidence:
         return self.study.limits.excess(self.used(candidate))
 
     def role(self, candidate: Candidate) -> str:
-        """The role of a candidate: chosen, closest, current, or empty."""
-        if candidate == self.shown:
+        """The role of a candidate: current (also if it was kept), chosen, closest, or empty."""
+        if candidate == self.shown and self.study.chosen != self.study.default:
             return "chosen" if self.study.chosen is not None else "closest"
         return "current" if candidate == self.study.default else ""
 
@@ -202,13 +202,6 @@ def quantile_of(trials: Iterable[Trial], percent: float) -> Quantile:
         high_ms=math.inf,
         design_effect=math.nan,
     )
-
-
-def rows_per_s(trials: Iterable[Trial]) -> float:
-    """All rows of several trials over their total time, as `perf.tune` prints it; 0 without trials."""
-    trials = tuple(trials)
-    seconds = sum(trial.seconds for trial in trials)
-    return sum(trial.throughput_rows_per_s * trial.seconds for trial in trials) / seconds if seconds else 0.0
 
 
 def word(passed: bool | None) -> str:

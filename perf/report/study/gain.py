@@ -31,8 +31,8 @@ def sentence(gain: Gain, evidence: Evidence) -> str:
         else f"the A/A noise is x {gain.noise} ({count(gain.noise.count, 'pair')})"
     )
     return (
-        f"{what.name} {number(gain.choice)} instead of {number(gain.current)} {what.unit} (means of the rounds): "
-        f"{change(interval.value)}, {_ends(interval)} "
+        f"{what.name} {number(gain.choice)} instead of {number(gain.current)} {what.unit} (all rounds together); "
+        f"round by round {change(interval.value)}, {_ends(interval)} "
         f"({interval.method}, n = {count(interval.count, 'interleaved round')}, {requests:,} requests); "
         f"{noise}: {gain.verdict}"
     )

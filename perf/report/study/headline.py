@@ -1,40 +1,68 @@
-"""The verdict of a study in one sentence: its decision, or why it chose nothing and what is closest to the target."""
+"""The verdict of a study in one sentence: whether the target is met, with the measured percentile, and what to do."""
 
 import math
 
 from perf.records.candidate import Candidate
-from perf.records.decision import KEEP, USE, Decision
+from perf.records.decision import UNSURE, USE, Decision
 from perf.report.study.evidence import Evidence, pooled, quantile_of
 from perf.report.study.gain import claim
-from perf.report.study.tail import short
-from perf.report.units import ms, plain_ms
+from perf.report.units import ms, number
 from perf.stats.percentile import percentile_ms
+from perf.stats.quantile import Quantile
+
+WORDS = {True: "met", False: "missed", None: "not proved"}
 
 
 def headline(evidence: Evidence) -> str:
-    """The sentence; it claims a gain only if the measurements show it."""
+    """The sentence, which `perf.tune` prints first and which is the title of the page."""
     if evidence.unfinished:
         return "No verdict: the study is unfinished; the same command continues it"
     if evidence.decision is None:
         limits = " and ".join(evidence.study.limits.options.values())
-        under = f"{evidence.study.load}{limits and f' with {limits}'}"
-        return f"No measured configuration meets {_goal(evidence)} under {under}{_closest(evidence)}"
-    return _decided(evidence, evidence.decision)
+        return f"{_refused(evidence)}, under {evidence.study.load}{limits and f' with {limits}'}"
+    return f"{answer(evidence, advised(evidence))}: {_action(evidence, evidence.decision)}"
 
 
-def _decided(evidence: Evidence, decision: Decision) -> str:
-    study, said = evidence.study, claim(decision.gain) if decision.gain else ""
+def advised(evidence: Evidence) -> Candidate:
+    """The configuration to serve: the choice if it is surely better, else the current one."""
+    use = evidence.decision is not None and evidence.decision.word == USE
+    return evidence.shown if use else evidence.study.default
+
+
+def answer(evidence: Evidence, candidate: Candidate) -> str:
+    """Whether a configuration meets the target: `p99 <= 50 ms: met (p99 41.8 ms, 95 % interval 39.2 to 44.5 ms)`."""
+    target, trials = evidence.study.target, evidence.of(candidate)
+    if not sum(trial.requests for trial in trials):
+        return f"{target}: not measured"
+    return f"{target}: {WORDS[evidence.passed(trials)]} ({_measured(quantile_of(trials, target.percent))})"
+
+
+def reason(evidence: Evidence) -> str:
+    """Why the decision is as it is, in a sentence; empty without one."""
+    decision = evidence.decision
+    if decision is None:
+        return ""
+    said = claim(decision.gain) if decision.gain else ""
+    return f"Because {decision.reason}{said and f': {said}'}."
+
+
+def _action(evidence: Evidence, decision: Decision) -> str:
+    """What to do: a gain is claimed only if the measurements show it."""
+    study, gain = evidence.study, decision.gain
     if decision.word == USE:
-        unsure = f", but the measurements cannot tell whether it meets {_goal(evidence)}"
-        met = evidence.passed(evidence.of(evidence.shown))
-        why = f"{said} within the same target" if said else decision.reason
-        return f"Use {study.chosen}, because {why}{'' if met else unsure}"
-    if decision.word == KEEP:
-        return f"Keep {study.default}: {decision.reason}{said and f', {said}'}"
-    if decision.gain is None:
-        return f"Cannot tell: {decision.reason}"
-    candidate = evidence.comparison.candidate
-    return f"Cannot tell whether {candidate} is better than the current configuration ({said}: {decision.gain.verdict})"
+        return f"use {study.chosen}" + (f", with {gain.name} x {gain.interval.value:.2f}" if gain else "")
+    return f"keep {study.default}" + (" for now" if decision.word == UNSURE else "")
+
+
+def _measured(q: Quantile) -> str:
+    """The percentile with its interval: of these requests, so not of how the windows differ from each other."""
+    name = f"p{q.percent:g}"
+    if not math.isfinite(q.value_ms):
+        return f"no {name}, since more than {100 - q.percent:g} % of the requests got no answer"
+    if not q.low_ms and not math.isfinite(q.high_ms):
+        return f"{name} {ms(q.value_ms)}, no interval"
+    high = f"to {ms(q.high_ms)}" if math.isfinite(q.high_ms) else "ms or more"
+    return f"{name} {ms(q.value_ms)}, 95 % interval {number(q.low_ms)} {high}"
 
 
 def targets(evidence: Evidence) -> str:
@@ -55,21 +83,12 @@ def targets(evidence: Evidence) -> str:
     return f"Targets that can be met: {' and '.join(texts)}{end}" if texts else ""
 
 
-def _closest(evidence: Evidence) -> str:
-    trials = evidence.of(evidence.shown)
-    if not trials:
-        return "; nothing was measured"
-    target = evidence.study.target
-    q = quantile_of(trials, target.percent)
-    latency = f"p{target.percent:g} {ms(q.value_ms)} ({short(q)})"
-    if over := evidence.excess(evidence.shown):
-        return f"; the closest, {evidence.shown}, used {over}, with {latency}"
-    times = f", {q.value_ms / target.latency_ms:.2f} x the target" if math.isfinite(q.value_ms) else ""
-    return f"; the closest is {evidence.shown} with {latency}{times}"
-
-
-def _goal(evidence: Evidence) -> str:
-    return f"{evidence.study.target.percent:g} % of requests within {plain_ms(evidence.study.target.latency_ms)}"
+def _refused(evidence: Evidence) -> str:
+    if not evidence.of(evidence.shown):
+        return f"{evidence.study.target}: not measured"
+    over = evidence.excess(evidence.shown)
+    of = f"by the closest configuration, {evidence.shown}"
+    return f"{answer(evidence, evidence.shown)} {of}{over and f', which used {over}'}"
 
 
 def _percentile_ms(evidence: Evidence, candidate: Candidate) -> float:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 import altair as alt
 
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.last_comparison import rows_per_s
+from perf.records.study import PHASES, Trial
 from perf.report.figure import HEIGHT, INK, Figure, finite, hover, lit, log_scale, numbers, source, zoomable
 from perf.report.figure import Row as Values
 from perf.report.section import Grid, Section
-from perf.report.study.evidence import Evidence, quantile_of, rows_per_s, word
+from perf.report.study.evidence import Evidence, quantile_of, word
 from perf.report.study.points import middle, palette, points, series, target, trial_row
 from perf.report.study.sustained import highest
 from perf.report.study.tail import short
@@ -94,7 +95,7 @@ def _row(evidence: Evidence, trial: Trial) -> tuple[str, ...]:
     p99 = quantile_of([trial], 99)
     return (
         evidence.label(trial.candidate),
-        trial.stage,
+        PHASES.get(trial.stage, trial.stage),
         trial.load,
         str(trial.round),
         f"{trial.requests:,}",

@@ -1,9 +1,9 @@
-"""The command to go on with: it serves the recommended configuration, or measures until the study is certain."""
+"""The commands to go on with: serve the recommended configuration, or measure until the study is certain."""
 
 import shlex
 from collections.abc import Sequence
 
-from perf.records.decision import UNSURE, USE
+from perf.records.decision import UNSURE, USE, Decision
 from perf.records.last_comparison import Gain
 from perf.records.study import TUNED, Study
 from perf.records.traffic import Traffic
@@ -13,17 +13,25 @@ from perf.report.study.evidence import Evidence
 FIRST_LOOK = 5
 
 
-def next_step(evidence: Evidence) -> str:
-    """The command in a sentence; empty if there is none."""
+def next_steps(evidence: Evidence) -> tuple[str, ...]:
+    """The commands, a sentence each; empty if there is none."""
     study, decision = evidence.study, evidence.decision
     if decision is None or not study.after_pbtxt:
-        return ""
-    if decision.word == USE:
-        repository = option(study.command, "--repository")
-        serve = f"triton-batching serve --model {shlex.quote(study.model)} --config-name {TUNED}{repository}"
-        return f"To serve it (until the next tuning replaces it): {serve}."
-    if decision.word != UNSURE:
-        return ""
+        return ()
+    until = " (until the next tuning replaces it)" if decision.word == USE else ""
+    more = _more_rounds(study, decision) if decision.word == UNSURE else ""
+    return (f"To serve it{until}: {serve(study, decision)}.", *filter(None, (more,)))
+
+
+def serve(study: Study, decision: Decision | None) -> str:
+    """The command that serves the tuned configuration if it is to be used, else the one that the study began with."""
+    current = "" if study.config_name == "default" else study.config_name
+    name = TUNED if decision is not None and decision.word == USE else current
+    named = f" --config-name {shlex.quote(name)}" if name else ""
+    return f"triton-batching serve --model {shlex.quote(study.model)}{named}{option(study.command, '--repository')}"
+
+
+def _more_rounds(study: Study, decision: Decision) -> str:
     if study.chosen != study.default:
         return _versus(study, decision.gain)
     if decision.wanted_rounds is None or not study.command:
@@ -60,7 +68,7 @@ def with_rounds(command: Sequence[str], rounds: int) -> list[str]:
 
 def option(command: Sequence[str], name: str) -> str:
     """An option of a command with its value, quoted, and a space before it; empty if it is not given."""
-    for word, following in zip(command, (*command[1:], ""), strict=True):
+    for word, following in zip(command, (*command[1:], ""), strict=False):
         given, equals, value = word.partition("=")
         if given == name:
             return f" {name} {shlex.quote(value if equals else following)}"

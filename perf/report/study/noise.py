@@ -6,7 +6,7 @@ import altair as alt
 import numpy as np
 
 from perf.records.last_comparison import P99, THROUGHPUT, Quantity
-from perf.records.study import Trial
+from perf.records.study import Trial, phase
 from perf.report.figure import (
     COLOURS,
     GREY,
@@ -90,7 +90,7 @@ def _again(evidence: Evidence) -> dict[str, Interval]:
 
 def _faults(trials: Sequence[Trial]) -> list[tuple[str, str]]:
     return [
-        (f"{trial.candidate} ({trial.stage}, round {trial.round})", fault) for trial in trials for fault in trial.faults
+        (f"{trial.candidate} ({phase(trial.stage, trial.round)})", fault) for trial in trials for fault in trial.faults
     ]
 
 

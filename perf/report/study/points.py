@@ -7,11 +7,11 @@ import altair as alt
 import numpy as np
 
 from perf.records.candidate import Candidate
-from perf.records.study import Trial
+from perf.records.study import Trial, phase
 from perf.report.figure import (
     COLOURS,
     GREY,
-    PAPER,
+    INK,
     Chart,
     Palette,
     finite,
@@ -61,7 +61,7 @@ def trial_row(evidence: Evidence, trial: Trial, x: float, y: float, **more: obje
         "y": finite(y),
         "verdict": WORDS[passed],
         "load": trial.load + (f", {trial.offered_per_s:,.1f} requests/s offered" if trial.offered_per_s else ""),
-        "measured for": f"{trial.stage}, round {trial.round}, {trial.seconds:.1f} s",
+        "measured for": f"{phase(trial.stage, trial.round)}, {trial.seconds:.1f} s",
         "requests": f"{trial.requests:,}",
         "rows/s": number(trial.throughput_rows_per_s),
         **{f"p{q}": ms(percentile_ms(trial.latencies_us, q)) for q in (50, 95)},
@@ -82,17 +82,16 @@ def ends(q: Quantile) -> str:
 
 def points(evidence: Evidence, rows: Sequence[Values], x: alt.X, y: alt.Y) -> Chart:
     """The trials at their places; those without a place on one axis are at its end, as triangles."""
-    fill = alt.condition(f"datum.verdict == '{WORDS[None]}'", alt.value(PAPER), palette(evidence).colour)
     shape = alt.Shape(
         "verdict:N",
         scale=alt.Scale(domain=list(WORDS.values()), range=list(SHAPES.values())),
+        # A mark with a fill of its own would have a transparent outline in the legend, whatever is asked for here.
+        legend=alt.Legend(symbolFillColor="transparent", symbolStrokeColor=INK),
     )
     look = {"color": palette(evidence).colour, "opacity": lit(), "tooltip": hover(*HOVER)}
     finite_rows = [row for row in rows if row["x"] is not None and row["y"] is not None]
     marks: Chart = (
-        alt.Chart(source(finite_rows))
-        .mark_point(size=90, strokeWidth=2)
-        .encode(x=x, y=y, fill=fill, shape=shape, **look)
+        alt.Chart(source(finite_rows)).mark_point(size=90, strokeWidth=2).encode(x=x, y=y, shape=shape, **look)
     )
     never = {axis: [row for row in rows if row[axis] is None] for axis in "xy"}
     if never["y"]:

@@ -3,7 +3,7 @@
 import hashlib
 import math
 
-from perf.records.study import PROFILE, Trial
+from perf.records.study import PROFILE, Trial, phase
 from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence, quantile_of, word
 from perf.report.study.tail import short
@@ -95,7 +95,7 @@ def _rows(evidence: Evidence) -> tuple[tuple[str, ...], ...]:
 
 
 def _measured(evidence: Evidence, trial: Trial) -> tuple[str, str, str]:
-    what = f"measured: {evidence.label(trial.candidate)}, {trial.load} ({trial.stage}, round {trial.round})"
+    what = f"measured: {evidence.label(trial.candidate)}, {trial.load} ({phase(trial.stage, trial.round)})"
     p99 = quantile_of([trial], 99)
     result = (
         f"{rate(trial.throughput_rows_per_s)}, p99 {ms(p99.value_ms)} ({short(p99)}), "

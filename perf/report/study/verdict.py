@@ -3,15 +3,15 @@
 from collections.abc import Iterator, Sequence
 
 from perf.records.candidate import Candidate
-from perf.records.last_comparison import OF_DUE, Gain
+from perf.records.last_comparison import OF_DUE, Gain, rows_per_s
 from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
 from perf.report.section import Grid, Section
 from perf.report.study import use
-from perf.report.study.evidence import Evidence, pooled, quantile_of, rows_per_s, word
+from perf.report.study.evidence import Evidence, pooled, quantile_of, word
 from perf.report.study.gain import gains, sentence
-from perf.report.study.headline import headline, targets
-from perf.report.study.next_step import next_step
+from perf.report.study.headline import headline, reason, targets
+from perf.report.study.next_step import next_steps
 from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
 from perf.report.units import count, number, percent, rate
@@ -31,6 +31,7 @@ def verdict(evidence: Evidence) -> Section:
     elif not all_gains and evidence.shown != evidence.study.default:
         missing.append("It was not interleaved with the current configuration, so no gain is claimed.")
     sentences = [
+        reason(evidence),
         _verified(evidence, trials) if trials else "",
         sustained(evidence) if evidence.open else throughput(trials),
         *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
@@ -38,7 +39,7 @@ def verdict(evidence: Evidence) -> Section:
         f"{evidence.name}.json: {OF_DUE}" if any(trial.planned_s is None for trial in trials) else "",
         use.sentence(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
-        next_step(evidence),
+        *next_steps(evidence),
         targets(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
     ]
     return Section(
@@ -79,7 +80,7 @@ def _verified(evidence: Evidence, trials: Sequence[Trial]) -> str:
     result = {
         True: "the target is met, at 99 % confidence",
         False: "the target is missed, at 99 % confidence",
-        None: "too few requests to tell",
+        None: "too few requests to be sure at 99 %",
     }[judged.passed]
     share, allowed = percent(judged.late / max(judged.requests, 1)), percent(judged.target.share)
     thinned = sum(trial.thinned for trial in trials)

@@ -117,6 +117,16 @@ class Row:
         return verdict(self.to_baseline, more_is_better=True)
 
     @property
+    def once(self) -> bool:
+        """Whether it was measured once, which gives ratios and no verdict."""
+        return self.repeats < 2
+
+    @property
+    def above_ceiling(self) -> bool:
+        """Whether its share of the ceiling is above 1, as printed: then the ceiling was measured too low."""
+        return self.to_ceiling is not None and round(self.to_ceiling.value, 2) > 1
+
+    @property
     def more_repeats(self) -> int | None:
         """About how many more repeats until the throughput is known within `WIDE`: 0 if it is, None for very many."""
         mean = self.throughput

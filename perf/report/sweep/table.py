@@ -39,6 +39,14 @@ def ends_of(ratio: Interval | None, between: str = "..") -> str:
     return f"{ratio.low:.2f}{between}{f'{ratio.high:.2f}' if ratio.high <= MOST else f'over {MOST}'}"
 
 
+def _to_ceiling(row: Row) -> str:
+    return _times(row.to_ceiling) + ("*" if row.above_ceiling else "")
+
+
+def _verdict(row: Row) -> str:
+    return row.verdict.word if row.verdict and not row.once else ""
+
+
 def _to_baseline(row: Row) -> str:
     return "" if row.verdict is None else ends_of(row.to_baseline)
 
@@ -72,8 +80,8 @@ COLUMNS = (
     Column(title="rows/\nexec.", value=lambda row: f"{row.rows_per_execution:.1f}", drop=1),
     Column(title="x base", value=lambda row: _times(row.to_baseline)),
     Column(title="interval", value=_to_baseline, drop=8),
-    Column(title="verdict", value=lambda row: row.verdict.word if row.verdict else "", drop=2, left=True),
-    Column(title="x ceil.", value=lambda row: _times(row.to_ceiling), drop=3),
+    Column(title="verdict", value=_verdict, drop=2, left=True),
+    Column(title="x ceil.", value=_to_ceiling, drop=3),
     Column(title="server\ncores", value=lambda row: _filled(row.used.server_cores, "{:.2f}"), drop=11),
     Column(title="server\nMiB", value=lambda row: _filled(row.used.server_memory_mib, "{:,.0f}"), drop=12),
     Column(title="GPU\nbusy", value=lambda row: _filled(row.used.gpu_busy, "{:.0%}"), drop=11),

@@ -1,5 +1,7 @@
 """The verdict of a comparison: each configuration against another, in sentences with figures."""
 
+from collections.abc import Iterable
+
 from perf.report.sweep.summary import BASELINE, STEPS, WIDE, Comparison, Row, ratio_of
 from perf.report.sweep.table import ends_of
 from perf.stats.interval import Interval
@@ -14,6 +16,11 @@ CHEAPER = 0.10
 FORMED = 1.1
 # Above this share of onnxruntime's throughput without a server, the cores are full.
 NEAR_CEILING = 0.9
+# What a share of the ceiling above 1 means.
+ABOVE = (
+    "a server cannot be faster than onnxruntime alone, so the machine was busier while the ceiling was measured. Do "
+    "not use these shares; measure again on a quiet machine."
+)
 
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
@@ -44,6 +51,9 @@ def advice(comparison: Comparison) -> str:
     found = {row.config_name: judged(row, baseline, comparison) for row in rows}
     faster = [row for row in rows if (each := found[row.config_name]) and each[1].word == FASTER]
     better = [row for row in faster if _adds(row, comparison)]
+    if not better and all(row.once for row in (*rows, baseline)):
+        ratios = _ratios(rows, baseline, comparison)
+        return f"measured once: {ratios} the rows/s of the baseline at {concurrency} in flight"
     if not better:
         unsure = any(each is None or each[1].word == CANNOT_TELL for each in found.values())
         return "cannot tell yet which configuration is faster" if unsure else "keep the baseline"
@@ -52,6 +62,25 @@ def advice(comparison: Comparison) -> str:
     ends = ends_of(ratio, " to ")
     times = f"{ratio.value:.2f} x ({ends}) the rows/s of the baseline" if ratio else "faster"
     return f"use {best.config_name}: {times} at concurrency {concurrency}"
+
+
+def _ratios(rows: Iterable[Row], baseline: Row, comparison: Comparison) -> str:
+    """How many times the baseline each is: `dynamic 4.36 x`."""
+    found = {row.config_name: judged(row, baseline, comparison) for row in rows}
+    return ", ".join(f"{name} {each[0].value:.2f} x" for name, each in found.items() if each)
+
+
+def once(comparisons: Iterable[Comparison]) -> str:
+    """What points that were measured once do not say, and how to learn it; empty if there are none."""
+    rows = [row for comparison in comparisons for row in comparison.rows]
+    single = sum(row.once for row in rows)
+    if not single:
+        return ""
+    points = "Every point was" if single == len(rows) else f"{single} of {len(rows)} points were"
+    return (
+        f"{points} measured once, the quick form: that gives ratios and no verdict. For a verdict: make demo (the "
+        "demo's models, five repeats), or triton-batching measure MODEL --repeats 5 (any model)."
+    )
 
 
 def _adds(row: Row, comparison: Comparison) -> bool:
@@ -64,7 +93,7 @@ def _adds(row: Row, comparison: Comparison) -> bool:
 def basis(comparison: Comparison) -> tuple[str, ...]:
     """Sentences on the intervals, on points that need more repeats, and on the range of the ceiling."""
     wide = _wide(comparison)
-    proposed = wide or any(row.verdict and row.verdict.more_rounds for row in comparison.rows)
+    proposed = wide or any(row.verdict and row.verdict.more_rounds for row in comparison.rows if not row.once)
     return tuple(filter(None, (_level(comparison), wide, anew("repeats") if proposed else "", _ceiling(comparison))))
 
 
@@ -76,6 +105,8 @@ def judged(row: Row, reference: Row, comparison: Comparison) -> tuple[Interval, 
 
 
 def _level(comparison: Comparison) -> str:
+    if all(row.once for row in comparison.rows):
+        return ""
     compared = max(comparison.compared_at(row.load.concurrency) for row in comparison.rows)
     if compared < 2:
         return "An interval is Student's t of the repeats in pairs, at 95 %." if compared else ""
@@ -87,7 +118,7 @@ def _level(comparison: Comparison) -> str:
 
 def _wide(comparison: Comparison) -> str:
     """How many more repeats the points need whose throughput is not known within `WIDE`."""
-    wide = [row for row in comparison.rows if row.more_repeats != 0]
+    wide = [row for row in comparison.rows if row.more_repeats != 0 and not row.once]
     if not wide:
         return ""
     needed = [row.repeats + row.more_repeats for row in wide if row.more_repeats is not None]
@@ -100,10 +131,11 @@ def _ceiling(comparison: Comparison) -> str:
     top = comparison.ceiling
     if top is None:
         return ""
+    above = sum(row.above_ceiling for row in comparison.rows)
     return (
         f"The ceiling is {top.throughput_rows_per_s:,.1f} rows/s, {top.low:,.1f} to {top.high:,.1f} over its rounds; a "
         "share of it holds for a machine of this speed."
-    )
+    ) + (f" * {above} of {len(comparison.rows)} points are above it: {ABOVE}" if above else "")
 
 
 def _sentence(label: str, row: Row, reference: Row | None, comparison: Comparison) -> str:
@@ -113,9 +145,11 @@ def _sentence(label: str, row: Row, reference: Row | None, comparison: Compariso
     ratio, outcome = found
     first = reference.config_name == BASELINE
     where = f"{'the baseline' if first else reference.config_name} at concurrency {row.load.concurrency}"
-    ends = ends_of(ratio, " to ") or f"{'one repeat has' if ratio.count < 2 else 'equal repeats have'} no interval"
+    ends = ends_of(ratio, " to ") or "equal repeats have no interval"
     alike = _why_not(row, reference, comparison) if fits(ratio) else ""
     caution = _caution(row, reference)
+    if ratio.count < 2:
+        return f"{label} against {where}: {ratio.value:.2f} x, measured once.{caution}"
     if outcome.word == CANNOT_TELL:
         more = outcome.more_rounds
         remedy = f": a new sweep with --repeats {ratio.count + more}" if more else ""

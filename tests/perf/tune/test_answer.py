@@ -75,7 +75,7 @@ def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
 
 
 def test_a_large_figure_is_written_in_full() -> None:
-    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.42", "129,600", "none"]
+    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.4", "129,600", "none"]
 
 
 def test_the_own_clients_are_no_other_work() -> None:

@@ -67,7 +67,6 @@ def printed(path: Path, change_final: Change | None = None, change_current: Chan
         budget=Budget(),
         measured_now=0,
         points=0,
-        live_s=0.0,
         wall_s=0.0,
         path=path / "tuned.pbtxt" if comparison.better else None,
         previous=None,
@@ -85,12 +84,16 @@ def _changed(trials: Sequence[Trial], change: Change | None) -> tuple[Trial, ...
 
 def test_a_better_configuration_is_printed_with_its_figures_after_the_choice(tmp_path: Path) -> None:
     text = printed(tmp_path)
-    assert re.search(r"^use max \d+, .* in place of max 8, 0 ms, 1 instance: the best found with p99 <= ", text)
-    assert text.splitlines()[1] == "  because it is faster, by throughput"
+    latency = r"p99 [\d.]+ ms, 95 % interval [\d.]+ to [\d.]+ ms"
+    assert re.search(rf"^p99 <= [\d.]+ ms: (met|not proved) \({latency}\): use max \d+, .*, with throughput x \d", text)
+    place = "  in place of max 8, 0 ms, 1 instance, because it is faster, by throughput; load: closed:"
+    assert text.splitlines()[1].startswith(place)
+    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented --config-name tuned"
     assert re.search(r"throughput x [\d.]+ \([\d.]+ to [\d.]+\), 98\.21 % interval of 6 rounds: faster", text)
     assert "(chosen)" in text
     assert "written: " in text
-    assert re.search(r"error of the model, .*: [\d.]+% in throughput and [\d.]+% in p99", text)
+    assert re.search(r"the predictions are off by [\d.]+% in throughput and [\d.]+% in p99", text)
+    assert re.search(r"^cost: \d+ trials with \d+ s of load, 0 of them measured now, ", text, re.MULTILINE)
 
 
 def test_what_the_server_used_is_printed(tmp_path: Path) -> None:
@@ -111,7 +114,9 @@ def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Pa
         lambda trial, number: replace(trial, throughput_rows_per_s=final[number]),
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
     )
-    assert re.search(r"^keep the current configuration, max 8, .*: it is not certain that max .* is better", text)
+    assert re.search(r"^p99 <= .*\): keep max 8, .* for now\n  the current .* not certain that max .* is better", text)
+    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented"
+    assert "(chosen)" not in text
     interval = r"throughput x 1\.152 \(0\.\d+ to 1\.\d+\), 98\.21 % interval of 6 rounds"
     assert re.search(rf"{interval}: cannot tell, measure \d more rounds", text)
     assert "the same command with --rounds 12" in text
@@ -127,7 +132,9 @@ def test_six_rounds_alike_keep_the_current_configuration_and_offer_more_rounds(t
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0 + 0.01 * number),
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
     )
-    assert re.search(r"^keep the current configuration, max 8, .*: it is not certain that max .* is better", text)
+    assert re.search(r"^p99 <= .*\): keep max 8, .* for now\n  the current .* not certain that max .* is better", text)
+    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented"
+    assert "(chosen)" not in text
     assert "cannot tell, measure 13 more rounds" in text
     assert "the same command with --rounds 24" in text
 
@@ -140,7 +147,7 @@ def test_an_overloaded_current_configuration_is_printed_in_words(tmp_path: Path)
         return replace(trial, throughput_rows_per_s=0.0, late=trial.requests, latencies_us=latencies)
 
     text = printed(tmp_path, change_current=lost)
-    assert text.startswith("use max")
+    assert re.search(r"^p99 <= [^\n]*: use max", text)
     assert "current: no request was answered" in text
     assert "throughput: no ratio, the current configuration answered no request in 6 of 6 rounds" in text
     assert "p99: no ratio, the current configuration left more than 1 %" in text

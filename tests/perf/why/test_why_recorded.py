@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from google.protobuf import text_format
+from hand_made import level, ramp
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.measure.ramp_plan import plan
 from perf.measure.service_line import Size
 from perf.measure.service_profile import ServiceTimes, write
 from perf.why.__main__ import main
-from tests.perf.simulate.test_simulate import level, ramp
 
 CONFIG = (
     'backend: "python" max_batch_size: 16 input [ { name: "X" data_type: TYPE_INT32 dims: [ 4 ] } ] '

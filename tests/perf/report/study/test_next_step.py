@@ -22,7 +22,7 @@ def test_the_command_that_measures_until_it_is_certain_is_offered() -> None:
     section = verdict(evidence(replace(tuning, trials=wild, command=command)))
     first = gains(evidence(replace(tuning, trials=wild)))[0]
     assert first.verdict.more_rounds is not None
-    assert str(first.verdict) in section.title
+    assert section.title.endswith(f": keep {DEFAULT} for now")
     rounds_in_all = 4 + first.verdict.more_rounds
     assert (
         f"To be certain: triton-batching versus ranker default tuned --load closed:16 --p99-ms 40 --rows 2 "
@@ -72,6 +72,9 @@ def test_a_study_that_kept_its_default_goes_on_with_the_planned_rounds() -> None
     command = ("python", "-m", "perf.tune", "ranker", "--rounds", "3", "--p99-ms", "40")
     kept = replace(tuning, chosen=DEFAULT, trials=wild, command=command)
     section = verdict(evidence(kept))
-    assert section.title.startswith(f"Cannot tell whether {CHOSEN} is better than the current configuration")
+    assert section.title.endswith(f": keep {DEFAULT} for now")
+    assert section.sentences[0].startswith(f"Because it is not certain that {CHOSEN} is better: ")
+    assert "To serve it: triton-batching serve --model ranker." in section.sentences
+    assert "cannot tell" not in section.title.lower()
     assert "To be certain: triton-batching tune ranker --p99-ms 40 --rounds 12." in section.sentences
     assert with_rounds(("x", "--rounds=3"), 6) == ["x", "--rounds", "6"]

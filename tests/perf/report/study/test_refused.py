@@ -16,7 +16,8 @@ from tests.perf.report.study.test_verdict import both_pass, evidence
 def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     tuning = replace(study(), chosen=None, after_pbtxt="")
     section = verdict(evidence(tuning))
-    assert section.title.startswith("No measured configuration meets 99 % of requests within 40 ms under poisson:380")
+    assert section.title.startswith("p99 <= 40 ms: ")
+    assert section.title.endswith(", under poisson:380")
     compared = {trial.candidate for trial in tuning.trials if trial.stage == AGAINST}
     pooled = {
         candidate: [
@@ -30,7 +31,8 @@ def test_an_infeasible_study_names_the_closest_and_recommends_nothing() -> None:
     }
     tails = {candidate: float(np.quantile(us, 0.99, method="inverted_cdf")) / 1e3 for candidate, us in pooled.items()}
     nearest = min(tails, key=lambda candidate: tails[candidate])
-    assert f"the closest is {nearest} with p99 {tails[nearest]:.1f} ms" in section.title
+    assert f"(p99 {tails[nearest]:.1f} ms, 95 % interval " in section.title
+    assert f" by the closest configuration, {nearest}, " in section.title
     assert section.sentences[-1].startswith(
         f"Targets that can be met: the lowest measured p99 is {tails[nearest]:.1f} ms"
     )
@@ -48,7 +50,8 @@ def test_where_every_request_is_late_the_closest_has_the_lowest_percentile() -> 
     assert nearest != tuning.trials[0].candidate
     shown = evidence(tuning)
     assert shown.shown == nearest
-    assert f"the closest is {nearest} with p99" in verdict(shown).title
+    assert verdict(shown).title.startswith("p99 <= 2 ms: missed (p99 ")
+    assert f"by the closest configuration, {nearest}," in verdict(shown).title
     assert f"({nearest})" in verdict(shown).sentences[-1]
 
 
@@ -76,12 +79,10 @@ def limited(limits: Limits, used_mib: dict[Candidate, float]) -> Study:
 def test_a_limit_that_refused_everything_is_the_reason() -> None:
     """The target is met, so no other target is proposed."""
     section = verdict(evidence(limited(Limits(server_memory_mib=50), {})))
-    assert section.title.startswith(
-        "No measured configuration meets 99 % of requests within 40 ms under closed:16 with --memory-mib 50; the "
-        "closest, "
+    assert section.title.startswith("p99 <= 40 ms: not proved (p99 25.0 ms, ")
+    assert section.title.endswith(
+        ", which used 420.0 MiB of memory (--memory-mib 50), under closed:16 with --memory-mib 50"
     )
-    assert " used 420.0 MiB of memory (--memory-mib 50), with p99 " in section.title
-    assert "x the target" not in section.title
     assert not any("Targets that can be met" in sentence for sentence in section.sentences)
 
 
@@ -96,7 +97,7 @@ def test_what_is_within_the_limits_is_closer_than_what_is_faster() -> None:
     shown = evidence(replace(tuning, trials=slow))
     assert shown.shown != CHOSEN
     section = verdict(shown)
-    assert f"; the closest is {shown.shown} with p99 " in section.title
+    assert f" by the closest configuration, {shown.shown}, " in section.title
     (targets,) = [sentence for sentence in section.sentences if sentence.startswith("Targets that can be met")]
     assert str(CHOSEN) not in targets
     assert "simulated" not in targets

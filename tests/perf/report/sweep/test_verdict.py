@@ -8,7 +8,8 @@ from perf.records import runs
 from perf.records.measurement import Ceiling, Measurement
 from perf.report.command import summarise
 from perf.report.sweep.summary import Comparison
-from perf.report.sweep.verdict import basis, judged, sentences
+from perf.report.sweep.table import filled
+from perf.report.sweep.verdict import advice, basis, judged, once, sentences
 from perf.stats.looks import anew
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME, SLOWER
 from perf.studies.archive import RESULTS, unpacked
@@ -108,8 +109,7 @@ def against(*rates: float) -> Comparison:
         (
             (300,),
             CANNOT_TELL,
-            "dynamic batching against the baseline at concurrency 4: 3.00 x (one repeat has no interval), cannot tell, "
-            "measure 2 more repeats: a new sweep with --repeats 3.",
+            "dynamic batching against the baseline at concurrency 4: 3.00 x, measured once.",
         ),
     ],
 )
@@ -140,6 +140,22 @@ def test_a_table_says_what_its_intervals_are_and_what_it_needs() -> None:
         "The throughput of 1 of 1 points is not known within 10% (95 %): a quieter machine would do.",
         anew("repeats"),
     )
+
+
+def test_what_was_measured_once_has_ratios_and_no_verdict() -> None:
+    quick = against(300)
+    assert advice(quick) == "measured once: dynamic 3.00 x the rows/s of the baseline at 4 in flight"
+    assert basis(quick) == ()
+    assert [column.title for column in filled(quick) if column.title in ("x base", "verdict")] == ["x base"]
+    assert "gives ratios and no verdict. For a verdict: make demo" in once([quick])
+    assert once([against(300, 301)]) == ""
+
+
+def test_a_share_of_the_ceiling_above_1_is_marked_and_explained() -> None:
+    shares = only(record(rate=150), record("dynamic", rate=340), ceiling(rates=(200.0,)))
+    (column,) = [each for each in filled(shares) if each.title == "x ceil."]
+    assert [column.value(row) for row in shares.rows] == ["0.75", "1.70*"]
+    assert "* 1 of 2 points are above it: a server cannot be faster than onnxruntime alone" in basis(shares)[-1]
 
 
 def test_every_interval_is_at_the_level_that_is_printed() -> None:
