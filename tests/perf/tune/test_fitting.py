@@ -75,4 +75,4 @@ def test_an_open_load_that_is_carried_shows_no_error_of_throughput() -> None:
 def test_one_configuration_tells_no_error() -> None:
     corrections = fitted({1: (33, 50)})
     assert (corrections.throughput_error, corrections.p99_error) == (None, None)
-    assert str(corrections) == "unknown yet"
+    assert str(corrections) == "an unknown share yet"
