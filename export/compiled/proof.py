@@ -105,17 +105,16 @@ def _runtime(platform: Platform, path: Path) -> Runtime:
 
 
 def _trial(runtime: Runtime, model: onnx.ModelProto, valid: dict[str, Range], settings: ProofSettings) -> _Trial:
-    """The fewest rows that run together; raises `NoValidRow` if none do."""
-    first: NoValidRow | None = None
+    """The fewest rows that run together; raises `Mistake` if none do."""
+    problems: list[NoValidRow] = []
     for count in _counts(runtime, model):
         try:
             rows, open_dim = _rows(runtime, model, valid, settings, count)
         except NoValidRow as error:
-            first = first or error
+            problems.append(error)
             continue
         return _Trial(rows=rows, count=count, open_dim=open_dim, problem=_problem(runtime, rows, count + 1))
-    assert first is not None
-    raise first
+    raise next((cause for problem in problems if isinstance(cause := problem.__cause__, Mistake)), problems[0])
 
 
 def _counts(runtime: Runtime, model: onnx.ModelProto) -> Sequence[int]:

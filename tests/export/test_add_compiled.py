@@ -24,6 +24,12 @@ from triton_batching.terminal import Mistake
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler, g++")
 
 
+@pytest.fixture(scope="module")
+def open_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of rows of 4, for any number of them."""
+    return flat_package(tmp_path_factory.mktemp("open") / "flat.pt2", open_axis=True)
+
+
 def added(source: Path, repository: Path, *options: str) -> ModelConfig:
     assert main([str(source), "--name", "m", "--repository", str(repository), *options]) == 0
     return read_config(repository / "m" / "config.pbtxt")
@@ -91,9 +97,11 @@ def test_a_trace_of_one_row_keeps_its_row(tmp_path: Path, capsys: pytest.Capture
 
 
 @NEEDS_COMPILER
-def test_a_package_holds_many_rows_and_shares_no_execution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package, models = flat_package(tmp_path / "flat.pt2", open_axis=True), tmp_path / "models"
-    config = added(package, models, "--input", "INPUT__0=FP32[4]", "--max-batch-size", "8")
+def test_a_package_holds_many_rows_and_shares_no_execution(
+    open_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "models"
+    config = added(open_package, models, "--input", "INPUT__0=FP32[4]", "--max-batch-size", "8")
     assert (config.backend, config.platform, config.max_batch_size) == ("pytorch", "torch_aoti", 0)
     assert not config.HasField("dynamic_batching")
     assert (tensors(config.input), tensors(config.output)) == (
@@ -109,6 +117,23 @@ def test_a_package_holds_many_rows_and_shares_no_execution(tmp_path: Path, capsy
     found = examine(Repository(path=models), all_rules())
     assert [finding.code for finding in found] == ["L006"]  # release 24.10 refuses the platform
     assert not examine(Repository(path=models, target=Target(release=(26, 3))), all_rules())
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ("[3]", "dimension 1 of input INPUT__0 was compiled for 4, and rows of 3 were given. Correct its --input."),
+        ("[-1]", "dimension 1 of input INPUT__0 was compiled for 4, and rows of 16 were given. Correct its --input."),
+        ("[4,1]", "expected ndim 2 but got 3"),
+    ],
+)
+def test_a_package_is_not_run_with_rows_of_another_shape(
+    dims: str, message: str, open_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--input", f"INPUT__0=FP32{dims}")
+    assert main([str(open_package), "--name", "m", "--repository", str(tmp_path / "models"), *given]) == 2
+    assert message in capsys.readouterr().err
 
 
 @NEEDS_COMPILER
@@ -146,6 +171,41 @@ def test_inputs_that_triton_cannot_give_are_refused(tmp_path: Path, capsys: pyte
     archive = scripted(Switched(), tmp_path / "switched.pt")
     assert main([str(archive), "--repository", str(tmp_path / "models")]) == 2
     assert "the input flag of forward is bool" in capsys.readouterr().err
+
+
+def test_an_archive_without_forward_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Scores(torch.nn.Module):
+        @torch.jit.export  # type: ignore[untyped-decorator]
+        def score(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    archive = scripted(Scores(), tmp_path / "scores.pt")
+    assert main([str(archive), "--repository", str(tmp_path / "models")]) == 2
+    assert "scores.pt: has no method forward, which is what Triton calls." in capsys.readouterr().err
+
+
+def test_a_model_that_refuses_its_rows_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Checked(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool(x.sum() < 100):
+                raise ValueError("rows must be\nlarge")
+            return x
+
+    archive = scripted(Checked(), tmp_path / "checked.pt")
+    assert main([str(archive), "--repository", str(tmp_path / "models"), "--input", "x=FP32[2]"]) == 2
+    assert "no row of random values runs (ValueError: rows must be large)" in capsys.readouterr().err
+
+
+def test_an_output_of_another_type_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Halved(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, x.to(torch.bfloat16)
+
+    archive = scripted(Halved(), tmp_path / "halved.pt")
+    assert main([str(archive), "--repository", str(tmp_path / "models"), "--input", "x=FP32[2]"]) == 2
+    message = capsys.readouterr().err
+    assert "output OUTPUT__1 is bfloat16 [1, 2]" in message
+    assert "--range" not in message
 
 
 @pytest.mark.parametrize(
