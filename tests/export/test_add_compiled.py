@@ -74,6 +74,45 @@ def test_an_open_output_is_found_by_running_two_sizes(tmp_path: Path) -> None:
     assert tensors(config.output) == {"OUTPUT__0": (11, [-1, 2]), "OUTPUT__1": (11, [1, 2])}
 
 
+def test_an_output_of_an_input_that_runs_in_one_size_stays_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Patches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] % 14:
+                raise ValueError("not whole patches")
+            return x[:, ::14]
+
+    class One(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] != 224:
+                raise ValueError("not 224")
+            return x[:, ::14]
+
+    open_input, models = ("--input", "x=FP32[-1]"), tmp_path / "models"
+    found = added(scripted(Patches(), tmp_path / "patches.pt"), models, *open_input)
+    assert tensors(found.output) == {"OUTPUT__0": (11, [-1])}
+    assert "one size" not in capsys.readouterr().out
+    found = added(scripted(One(), tmp_path / "one.pt"), models, *open_input, "--force")
+    assert tensors(found.output) == {"OUTPUT__0": (11, [-1])}
+    assert "open dimensions ran with one size only" in " ".join(capsys.readouterr().out.split())
+
+
+def test_samples_of_just_the_compiled_rows_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 4) * 2
+
+    archive, models = traced(Two(), (torch.randn(2, 4),), tmp_path / "two.pt"), tmp_path / "models"
+    np.savez(tmp_path / "two.npz", x=np.ones((2, 4), np.float32))
+    np.savez(tmp_path / "three.npz", x=np.ones((3, 4), np.float32))
+    options = ("--name", "m", "--repository", str(models), "--batching", "none", "--samples")
+    assert main([str(archive), *options, str(tmp_path / "two.npz")]) == 2
+    assert "two.npz: has 2 rows, and 2 run together. Give 3 or more" in capsys.readouterr().err
+    found = added(archive, models, "--batching", "none", "--samples", str(tmp_path / "three.npz"))
+    assert tensors(found.input) == {"x": (11, [2, 4])}
+
+
 def test_rows_that_change_each_other_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive, models = traced(TrainingMode(), (torch.randn(3, 4),), tmp_path / "mixed.pt"), tmp_path / "models"
     assert main([str(archive), "--repository", str(models)]) == 1
