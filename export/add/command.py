@@ -34,6 +34,21 @@ from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
+# The options that describe one model and have no value if they are not given.
+OF_ONE_MODEL = (
+    "name",
+    "batch-timeout-us",
+    "kind",
+    "input",
+    "range",
+    "samples",
+    "opset",
+    "tolerance",
+    "variable-length",
+    "ragged",
+    "mask",
+    "pad-value",
+)
 
 
 def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
@@ -194,6 +209,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Add the models that the command line or the YAML file names, and print what was proved."""
     if bool(arguments.model) == bool(arguments.yaml):
         raise Mistake("Name one model, or a list of models with --yaml FILE; see --help.")
+    for option in OF_ONE_MODEL if arguments.yaml else ():
+        if getattr(arguments, option.replace("-", "_")):
+            raise Mistake(f"--{option}: is of one model, and --yaml describes each in its file. Leave it out.")
     plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
     console = terminal()
     with console.status("adding") as status:

@@ -212,6 +212,49 @@ def test_inputs_that_triton_cannot_give_are_refused(tmp_path: Path, capsys: pyte
     assert "the input flag of forward is bool" in capsys.readouterr().err
 
 
+LIST = "models:\n  - {name: m, version: 1, inferer_type: KIND, inferer_path: FILE}\n"
+
+
+def refusal(source: Path, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Why a list of models does not take the file."""
+    (folder / "inference.yml").write_text(LIST.replace("KIND", kind).replace("FILE", str(source)))
+    assert main(["--yaml", str(folder / "inference.yml"), "--repository", str(folder / "models")]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_list_of_models_refuses_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = scripted(Pooled(), tmp_path / "pooled.pt")
+    wanted = (
+        f"models[0].inferer_path: {archive} is a TorchScript archive, which a list cannot describe. Add it by its own"
+    )
+    assert wanted in refusal(archive, "torch", tmp_path, capsys)
+    assert wanted in refusal(archive, "customized", tmp_path, capsys)
+    torch.save({}, tmp_path / "weights.pt")
+    message = refusal(tmp_path / "weights.pt", "torch", tmp_path, capsys)
+    assert "weights.pt is not what torch takes: FILE.pt2" in message
+    assert "TorchScript" not in message
+
+
+@NEEDS_COMPILER
+def test_a_list_of_models_refuses_a_package(
+    open_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(open_package, "torch", tmp_path, capsys)
+    assert f"{open_package} is an AOTInductor package" in message
+    assert f"python -m export.add {open_package}" in message
+
+
+@pytest.mark.parametrize(
+    "option", [("--input", "x=FP32[2]"), ("--name", "m"), ("--pad-value", "x=1"), ("--variable-length",)]
+)
+def test_a_list_of_models_takes_no_option_of_one_model(
+    option: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "inference.yml").write_text(LIST)
+    assert main(["--yaml", str(tmp_path / "inference.yml"), *option]) == 2
+    assert f"{option[0]}: is of one model, and --yaml describes each in its file." in capsys.readouterr().err
+
+
 def test_an_archive_without_forward_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Scores(torch.nn.Module):
         @torch.jit.export  # type: ignore[untyped-decorator]
