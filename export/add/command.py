@@ -222,11 +222,11 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(f"{model.deployment.name}: {note}", markup=False)
     names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
     where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
-    release = max([MEASURED, *(model.compiled.platform.since for model in added if model.compiled)])
+    release = max([MEASURED, *(model.compiled.platform.since or MEASURED for model in added if model.compiled)])
     for line in _findings([arguments.repository / name for name in names], release):
         console.print(f"doctor: {line}", markup=False)
     for model in added:
-        console.print(notes.how_to_serve(model, where), markup=False)
+        console.print(model.how_to_serve(where), markup=False)
     if plan.pipeline:
         console.print(f"serve it: make serve MODEL={plan.pipeline.name}{where}", markup=False)
     return 0

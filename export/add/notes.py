@@ -55,10 +55,3 @@ def notes(model: Added) -> Iterator[str]:
             yield f"clients send {flat.input} only: the graph makes the {flat.made}"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"
-
-
-def how_to_serve(model: Added, options: str) -> str:
-    """The command that serves the model, or the server that can."""
-    if compiled := model.compiled:
-        return f"serve it in {compiled.platform.server}: the server from pip has no {compiled.platform.backend} backend"
-    return f"serve it: make serve MODEL={model.deployment.name}{options}"

@@ -257,7 +257,7 @@ def test_a_list_of_models_takes_no_option_of_one_model(
 
 def test_an_archive_without_forward_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     class Scores(torch.nn.Module):
-        @torch.jit.export  # type: ignore[untyped-decorator]
+        @torch.jit.export
         def score(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
