@@ -182,7 +182,7 @@ def test_a_missing_file_is_said_before_what_else_is_wrong(
     wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "taken").mkdir()
-    for name, message in (("two words.onnx", "no such file"), ("m.h5", "no such file"), ("w.pth", "holds weights")):
+    for name, message in (("two words.onnx", "no such file"), ("m.h5", "no such file"), ("w.pth", "holds no module")):
         (tmp_path / "w.pth").touch()
         assert main([str(tmp_path / name), "--repository", str(tmp_path), *wrong]) == 2
         assert capsys.readouterr().err.startswith(f"{tmp_path / name}: {message}")
