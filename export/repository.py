@@ -139,9 +139,16 @@ def model_file(folder: Path, config: ModelConfig) -> Path:
 
 def default_file(config: ModelConfig) -> str:
     """The file that the backend of the configuration reads if none is named; "" if only the backend knows."""
-    backend = config.backend or PLATFORMS.get(config.platform, "")
-    is_package = backend == "pytorch" and config.platform == AOTI
-    return AOTI_FILE if is_package else DEFAULT_FILES.get(backend, "")
+    return AOTI_FILE if is_package(config) else DEFAULT_FILES.get(_backend(config), "")
+
+
+def is_package(config: ModelConfig) -> bool:
+    """Whether the configuration names an AOTInductor package (platform torch_aoti)."""
+    return config.platform == AOTI and _backend(config) == "pytorch"
+
+
+def _backend(config: ModelConfig) -> str:
+    return config.backend or PLATFORMS.get(config.platform, "")
 
 
 def remedy(model: str, path: Path) -> str:

@@ -12,6 +12,11 @@ from export.graph.shared import Shared
 from export.graph.signature import Signature, Tensor
 
 
+def sentence(text: str) -> str:
+    """The text as a sentence; "" for none."""
+    return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Added:
     """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
@@ -60,6 +65,13 @@ class Added:
         if self.compiled and self.compiled.rows:
             return f"a request may hold many rows: {', '.join(map(str, self.compiled.rows))} rows answered as alone"
         return self.shared.rows if self.shared.batches else ""
+
+    def how_to_serve(self, options: str = "") -> str:
+        """The command that serves the model, with `options`, or the server that can."""
+        if self.compiled:
+            platform = self.compiled.platform
+            return f"serve it in {platform.server}: the server from pip has no {platform.backend} backend"
+        return f"serve it: make serve MODEL={self.deployment.name}{options}"
 
     @property
     def max_batch_size(self) -> int:

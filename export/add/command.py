@@ -37,6 +37,21 @@ from triton_batching.terminal import Failure, Mistake, terminal
 Say = Callable[[str], None]
 # Without a terminal, progress is a line after so many seconds.
 SILENT_S = 5.0
+# The options that describe one model and have no value if they are not given.
+OF_ONE_MODEL = (
+    "name",
+    "batch-timeout-us",
+    "kind",
+    "input",
+    "range",
+    "samples",
+    "opset",
+    "tolerance",
+    "variable-length",
+    "ragged",
+    "mask",
+    "pad-value",
+)
 
 
 def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
@@ -198,6 +213,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Add the models that the command line or the YAML file names, and print what was proved."""
     if bool(arguments.model) == bool(arguments.yaml):
         raise Mistake("Name one model, or a list of models with --yaml FILE; see --help.")
+    for option in OF_ONE_MODEL if arguments.yaml else ():
+        if getattr(arguments, option.replace("-", "_")):
+            raise Mistake(f"--{option}: is of one model, and --yaml describes each in its file. Leave it out.")
     plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
     console = terminal()
     with console.status("adding") as status:
@@ -211,11 +229,11 @@ def run(arguments: argparse.Namespace) -> int:
     for hint in (hint for model in added for hint in hints.of(model.deployment, model.signature, arguments.repository)):
         console.print(hint, markup=False)
     where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
-    release = max([MEASURED, *(model.compiled.platform.since for model in added if model.compiled)])
+    release = max([MEASURED, *(model.compiled.platform.since or MEASURED for model in added if model.compiled)])
     for line in _findings([arguments.repository / name for name in names], release):
         console.print(f"doctor: {line}", markup=False)
     for model in added:
-        console.print(notes.how_to_serve(model, where), markup=False)
+        console.print(model.how_to_serve(where), markup=False)
     if plan.pipeline:
         console.print(f"serve it: make serve MODEL={plan.pipeline.name}{where}", markup=False)
     return 0

@@ -21,6 +21,7 @@ import yaml
 
 from export.add.deployment import Deployment
 from export.add.pipeline import Pipeline
+from export.compiled.platform import platform_of
 from export.graph.input_values import Range, read_bounds
 from triton_batching.terminal import Mistake
 
@@ -44,6 +45,7 @@ DEVICE = re.compile(r"(cpu|original)|(cuda|gpu)(?::(\d+))?")
 VERSION = re.compile(r"(\d+)(\.0)*")
 SUFFIXES = {"onnx": (".onnx",), "torch": (".pt2",), "customized": (".onnx", ".pt2", ":")}
 
+ALONE = "python -m export.add"
 NO_CODE = (
     "Triton takes and returns tensors, so code before and after a model is a Python model in an ensemble. Write "
     "converter_type: none."
@@ -147,16 +149,20 @@ def _source(path: Path, entry: _Entry) -> str:
     if kind in ("tensorflow", "tensorrt"):
         advice = {
             "tensorflow": "Convert it: python -m tf2onnx.convert --saved-model DIR --output FILE.onnx",
-            "tensorrt": "Use the ONNX file that the engine was built from",
+            "tensorrt": f"Add the plan by its own command ({ALONE} FILE.plan), or use the ONNX file it was built from",
         }
         raise entry.refuse("inferer_type", f"onnxruntime cannot serve {kind}. {advice[kind]}, and write onnx.")
     if kind not in SUFFIXES:
         raise entry.refuse("inferer_type", f"{kind!r} is unknown. Write one of {', '.join(SUFFIXES)}.")
+    file = path.parent / source
+    if platform := platform_of(file):
+        reason = f"is {platform.title}, which a list cannot describe. Add it by its own command: {ALONE} {file}"
+        raise entry.refuse("inferer_path", f"{source} {reason}")
     if not any(ending in source if ending == ":" else source.endswith(ending) for ending in SUFFIXES[kind]):
         wanted = ", ".join("package.module:function" if ending == ":" else f"FILE{ending}" for ending in SUFFIXES[kind])
-        why = " (TorchScript has no input shapes: save the module with torch.export.save)" if kind == "torch" else ""
+        why = " (save the module with torch.export.save)" if kind == "torch" else ""
         raise entry.refuse("inferer_path", f"{source} is not what {kind} takes: {wanted}{why}.")
-    return source if ":" in source else str(path.parent / source)
+    return source if ":" in source else str(file)
 
 
 def _device(entry: _Entry) -> tuple[Any, tuple[int, ...]]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from google.protobuf.text_encoding import CEscape
 
-from export.add.added import Added
+from export.add.added import Added, sentence
 from export.add.readme import readme
 from export.graph.flat import COUNTS, Flat
 from export.graph.padding_proof import Padding
@@ -63,7 +63,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
 
 def _backend(added: Added) -> Iterator[str]:
     if compiled := added.compiled:
-        yield f"# {compiled.platform.title.replace('a', 'A', 1)}, for {compiled.platform.server}."
+        yield f"# {sentence(f'{compiled.platform.title}, for {compiled.platform.server}')}"
         yield f'backend: "{compiled.platform.backend}"'
         yield f'platform: "{compiled.platform.name}"'
     elif added.padding:
@@ -119,15 +119,10 @@ def _batch_size(added: Added) -> Iterator[str]:
         yield f"# 0: all rows of an execution share {names}, so each request runs alone."
         yield "# A first -1 below is the number of its rows."
     elif added.compiled:
-        yield f"# 0: each request runs alone, for the reason below. {_sentence(added.request)}".rstrip()
+        yield f"# 0: each request runs alone, for the reason below. {sentence(added.request)}".rstrip()
     else:
         yield "# 0: the shapes below have no batch axis, so each request runs alone."
     yield f"max_batch_size: {added.max_batch_size}"
-
-
-def _sentence(text: str) -> str:
-    """The text as a sentence; "" for none."""
-    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:

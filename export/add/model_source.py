@@ -7,13 +7,11 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from export.compiled.platform import platform_of
+from export.compiled.platform import TORCH_ENDINGS, platform_of
 from export.graph.onnx_graph import load
 from export.graph.source import Source, check
 from triton_batching.terminal import Mistake
 
-# Files of torch.export.save; with the last two endings others keep weights or TorchScript.
-PROGRAMS = (".pt2", ".pt", ".pth")
 # One of these is in every archive of torch.export.save, under the archive's own name in newer ones.
 MARKS = ("archive_format", "serialized_exported_program.json")
 INSTALL_TORCH = "Install it: make export ARGS=ranker (outside of a clone: pip install 'triton-batching[export]')."
@@ -58,21 +56,21 @@ def _from_torch(text: str, open_axes: bool) -> Source:
         from export.graph import torch_source
     except ModuleNotFoundError as error:
         raise Mistake(f"{text}: reading it needs {error.name}. {INSTALL_TORCH}") from error
-    if text.endswith(PROGRAMS):
+    if text.endswith(TORCH_ENDINGS):
         return torch_source.from_program(Path(text))
     return torch_source.from_factory(text, open_axes=open_axes)
 
 
 def _is_program(path: Path) -> bool:
     """Whether torch.export.save wrote the file, whatever its ending."""
-    if path.suffix not in PROGRAMS or not path.is_file() or not zipfile.is_zipfile(path):
+    if path.suffix not in TORCH_ENDINGS or not path.is_file() or not zipfile.is_zipfile(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name.rpartition("/")[2] in MARKS for name in archive.namelist())
 
 
 def _unreadable(path: Path) -> str:
-    if path.suffix in (".pt", ".pth", ".torchscript"):
+    if path.suffix in TORCH_ENDINGS:
         return (
             "holds no module: weights alone, or something that is not known. Save the module with torch.export.save or "
             "torch.jit.save (under any of these endings), or build it in a factory."

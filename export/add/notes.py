@@ -27,6 +27,8 @@ def table(added: Sequence[Added]) -> Table:
 
 def notes(model: Added) -> Iterator[str]:
     """The changes to the graph, the ranges of the random inputs, and limits of the proof."""
+    if model.compiled and model.compiled.note:
+        yield model.compiled.note
     if model.batched is None:
         yield f"{'no batches' if model.compiled else 'no batch axis'}, so max_batch_size is 0. {model.why_not}"
         if model.request:
@@ -53,10 +55,3 @@ def notes(model: Added) -> Iterator[str]:
             yield f"clients send {flat.input} only: the graph makes the {flat.made}"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"
-
-
-def how_to_serve(model: Added, options: str) -> str:
-    """The command that serves the model, or the server that can."""
-    if compiled := model.compiled:
-        return f"serve it in {compiled.platform.server}: the server from pip has no {compiled.platform.backend} backend"
-    return f"serve it: make serve MODEL={model.deployment.name}{options}"

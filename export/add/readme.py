@@ -1,6 +1,6 @@
 """Writes the README of an added model: its tensors, its proof, and how to serve it."""
 
-from export.add.added import Added
+from export.add.added import Added, sentence
 
 
 def readme(added: Added) -> str:
@@ -21,10 +21,8 @@ def readme(added: Added) -> str:
 
 
 def _how_to_serve(added: Added) -> str:
-    name = added.deployment.name
-    if added.compiled:
-        return f"Serve it in {added.compiled.platform.server}: the server from pip cannot load it."
-    return f"Serve it: `make serve MODEL={name}`. Measure it: `make measure MODEL={name}`."
+    measure = "" if added.compiled else f" Measure it: make measure MODEL={added.deployment.name}."
+    return f"{sentence(added.how_to_serve())}{measure}"
 
 
 def _valid(added: Added, side: str, name: str) -> str:

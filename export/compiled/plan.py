@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from export.compiled.runtime import ELEMENTS, Runtime, tensor_of
 from export.graph.input_values import Array, Rows
 from export.graph.signature import Tensor
@@ -47,7 +49,7 @@ def plan(path: Path) -> Runtime:
     return Runtime(
         inputs=takes,
         outputs=gives,
-        call=lambda rows: _run(context, rows, gives, torch),
+        call=lambda rows: _run(context, rows, gives, tensorrt, torch),
         tensors={name: _tensor(tensorrt, engine, name, path) for name in takes},
         most_rows=min(engine.get_tensor_profile_shape(name, 0)[2][0] for name in takes),
         kind="gpu",
@@ -73,7 +75,7 @@ def _tensor(tensorrt: Any, engine: Any, name: str, path: Path) -> Tensor:
     except TypeError:
         dtype = None
     shape = tuple(engine.get_tensor_shape(name))
-    found = "" if dtype is None else tensor_of(_empty(dtype)).type
+    found = "" if dtype is None else tensor_of(np.zeros(1, dtype)).type
     if found not in ELEMENTS or not shape:
         raise Mistake(
             f"{path}: input {name} is {engine.get_tensor_dtype(name)} {list(shape)}, and rows of that cannot be made "
@@ -82,13 +84,7 @@ def _tensor(tensorrt: Any, engine: Any, name: str, path: Path) -> Tensor:
     return Tensor(type=found, shape=shape)
 
 
-def _empty(dtype: Any) -> Array:
-    import numpy as np
-
-    return np.zeros(1, dtype)
-
-
-def _run(context: Any, rows: Rows, outputs: Sequence[str], torch: Any) -> Sequence[Array]:
+def _run(context: Any, rows: Rows, outputs: Sequence[str], tensorrt: Any, torch: Any) -> Sequence[Array]:
     """All outputs for one batch, copied to the GPU and back."""
     stream, device = torch.cuda.Stream(), torch.device("cuda")
     given = {name: torch.from_numpy(array.copy()).to(device) for name, array in rows.items()}
@@ -98,17 +94,12 @@ def _run(context: Any, rows: Rows, outputs: Sequence[str], torch: Any) -> Sequen
         context.set_tensor_address(name, tensor.data_ptr())
     answers = []
     for name in outputs:
-        answers.append(torch.empty(tuple(context.get_tensor_shape(name)), dtype=_torch_type(context, name, torch)))
-        answers[-1] = answers[-1].to(device)
+        dtype = tensorrt.nptype(context.engine.get_tensor_dtype(name))
+        empty = np.empty(tuple(context.get_tensor_shape(name)), dtype)
+        answers.append(torch.from_numpy(empty).to(device))
         context.set_tensor_address(name, answers[-1].data_ptr())
     torch.cuda.synchronize()
     if not context.execute_async_v3(stream.cuda_stream):
         raise ValueError("TensorRT could not run it; its reason is above")
     stream.synchronize()
     return [answer.cpu().numpy() for answer in answers]
-
-
-def _torch_type(context: Any, name: str, torch: Any) -> Any:
-    import tensorrt
-
-    return torch.from_numpy(_empty(tensorrt.nptype(context.engine.get_tensor_dtype(name)))).dtype

@@ -5,50 +5,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from export.repository import AOTI, AOTI_FILE, DEFAULT_FILES
+from export.repository import AOTI, AOTI_FILE, DEFAULT_FILES, PLATFORMS
 from triton_batching.releases import FACTS, MEASURED, Release, written
 
 if TYPE_CHECKING:
     from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 PLAN_ENDINGS = (".plan", ".engine", ".trt")
+# Files of torch.export.save, torch.jit.save and AOTInductor; others keep weights under the same endings.
 TORCH_ENDINGS = (".pt", ".pth", ".torchscript", ".pt2")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """A kind of compiled model: Triton's `name` for it, its `backend`, and the `file` that the backend reads.
+    """A kind of compiled model: Triton's `name` for it, and its `title`, what people call it.
 
-    `title` is what people call it. `batches` says whether the backend splits a batch between its requests; `since` is
-    the first release that serves it.
+    `batches` says whether the backend splits a batch between its requests; `since` is the first release that serves it,
+    None if all do.
     """
 
     name: str
     title: str
-    backend: str
-    file: str
     batches: bool = True
-    since: Release = MEASURED
+    since: Release | None = None
+
+    @property
+    def backend(self) -> str:
+        """Which backend serves it."""
+        return PLATFORMS[self.name]
+
+    @property
+    def file(self) -> str:
+        """The file that the backend reads."""
+        return AOTI_FILE if self.name == AOTI else DEFAULT_FILES[self.backend]
 
     @property
     def server(self) -> str:
         """Which server has the backend."""
-        newer = " or newer" if self.since != MEASURED else ""
-        return f"NVIDIA's image (tritonserver:{written(self.since)}-py3{newer})"
+        newer = " or newer" if self.since else ""
+        return f"NVIDIA's image (tritonserver:{written(self.since or MEASURED)}-py3{newer})"
 
 
-TORCHSCRIPT = Platform(
-    name="pytorch_libtorch", title="a TorchScript archive", backend="pytorch", file=DEFAULT_FILES["pytorch"]
-)
-PACKAGE = Platform(
-    name=AOTI,
-    title="an AOTInductor package",
-    backend="pytorch",
-    file=AOTI_FILE,
-    batches=False,
-    since=FACTS["torch_aoti"].since,
-)
-PLAN = Platform(name="tensorrt_plan", title="a TensorRT plan", backend="tensorrt", file=DEFAULT_FILES["tensorrt"])
+TORCHSCRIPT = Platform(name="pytorch_libtorch", title="a TorchScript archive")
+PACKAGE = Platform(name=AOTI, title="an AOTInductor package", batches=False, since=FACTS["torch_aoti"].since)
+PLAN = Platform(name="tensorrt_plan", title="a TensorRT plan")
 KINDS = (TORCHSCRIPT, PACKAGE, PLAN)
 
 

@@ -1,5 +1,6 @@
 """Runs a compiled model in its own runtime: what it returns, and whether its first axis is a batch axis."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,10 @@ from triton_batching.terminal import Mistake
 
 # Row counts to try, for a model that was compiled for one of them.
 COUNTS = (1, 2, 3, 4, 8, 16, 32)
+ONE_SIZE = (
+    "its open dimensions ran with one size only, so every dimension of an output after the first is written as open "
+    "(-1). Write the fixed ones into config.pbtxt, or give fixed inputs with --input."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,8 @@ class Compiled:
     """A compiled model to write into the repository.
 
     `kind` is the only device that it runs on, None if it may be any. `batched` is None if its requests cannot share an
-    execution, and `why_not` says why; `rows` are the row counts of one request that were proved then.
+    execution, and `why_not` says why; `rows` are the row counts of one request that were proved then. `note` is a limit
+    of what was tried, "" for none.
     """
 
     platform: Platform
@@ -46,6 +52,7 @@ class Compiled:
     kind: Literal["cpu", "gpu"] | None = None
     why_not: str = ""
     rows: tuple[int, ...] = ()
+    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +83,28 @@ def compiled(
     valid = ranges(model, settings.ranges, {})
     settings.say("comparing batches with their rows")
     trial = _trial(runtime, model, valid, settings)
-    signature = _signature(path, runtime, model, trial, valid)
+    resized = _resized(runtime, model, trial, valid)
+    note = ONE_SIZE if open_dims(model) and resized is None else ""
+    signature = _signature(path, runtime, model, trial, resized)
     proof = _proved(runtime, signature, trial, settings)
     if isinstance(proof, Proof) and platform.batches:
         graph = graph_of(signature.inputs, signature.outputs)
         known = {} if settings.samples else valid
         batched = Batched(model=graph, proof=proof, changes=(), valid=known, reference_error=None)
-        return Compiled(platform=platform, signature=signature, batched=batched, kind=runtime.kind)
+        return Compiled(platform=platform, signature=signature, batched=batched, kind=runtime.kind, note=note)
     why_not = " ".join(_reasons(path, platform, proof))
     if platform.batches and batching != "none":
         raise BatchAxisError(why_not, advice=UNBATCHED)
     rows = proof.batches if isinstance(proof, Proof) else ()
-    return Compiled(platform=platform, signature=signature, batched=None, kind=runtime.kind, why_not=why_not, rows=rows)
+    return Compiled(
+        platform=platform,
+        signature=signature,
+        batched=None,
+        kind=runtime.kind,
+        why_not=why_not,
+        rows=rows,
+        note=note,
+    )
 
 
 def _runtime(platform: Platform, path: Path) -> Runtime:
@@ -105,17 +122,16 @@ def _runtime(platform: Platform, path: Path) -> Runtime:
 
 
 def _trial(runtime: Runtime, model: onnx.ModelProto, valid: dict[str, Range], settings: ProofSettings) -> _Trial:
-    """The fewest rows that run together; raises `NoValidRow` if none do."""
-    first: NoValidRow | None = None
+    """The fewest rows that run together; raises `Mistake` if none do."""
+    problems: list[NoValidRow] = []
     for count in _counts(runtime, model):
         try:
             rows, open_dim = _rows(runtime, model, valid, settings, count)
         except NoValidRow as error:
-            first = first or error
+            problems.append(error)
             continue
         return _Trial(rows=rows, count=count, open_dim=open_dim, problem=_problem(runtime, rows, count + 1))
-    assert first is not None
-    raise first
+    raise next((cause for problem in problems if isinstance(cause := problem.__cause__, Mistake)), problems[0])
 
 
 def _counts(runtime: Runtime, model: onnx.ModelProto) -> Sequence[int]:
@@ -135,6 +151,11 @@ def _rows(
     rows = {name: array[:most] for name, array in read_samples(settings.samples, model).items()}
     if problem := _problem(runtime, rows, count):
         raise NoValidRow(f"{settings.samples}: its first rows do not run ({problem}). Give rows that do.", rows)
+    if (given := len(next(iter(rows.values())))) <= count:
+        raise Mistake(
+            f"{settings.samples}: has {given} rows, and {count} run together. Give {count + 1} or more, which show "
+            "whether the number of rows is open."
+        )
     return rows, None
 
 
@@ -175,33 +196,42 @@ def _reasons(path: Path, platform: Platform, proof: Proof | NotRowwise) -> Itera
 
 
 def _signature(
-    path: Path, runtime: Runtime, model: onnx.ModelProto, trial: _Trial, valid: Mapping[str, Range]
+    path: Path, runtime: Runtime, model: onnx.ModelProto, trial: _Trial, resized: list[Array] | None
 ) -> Signature:
-    """The declared inputs and what runs of several sizes return, -1 for each dimension that differs."""
+    """The declared inputs and what runs of several sizes return, -1 for each dimension that differs or may."""
     rows = trial.count if trial.problem else -1
     inputs = {name: Tensor(type=tensor.type, shape=(rows, *tensor.shape[1:])) for name, tensor in _tensors(model)}
-    answers = list(_answers(runtime, model, trial, valid))
+    counts = (trial.count,) if trial.problem else (trial.count, trial.count + 1)
+    answers = [run(runtime, take(trial.rows, 0, count)) for count in counts] + ([resized] if resized else [])
     outputs = {
         name: _output(path, name, [answer[index] for answer in answers]) for index, name in enumerate(runtime.outputs)
     }
+    if open_dims(model) and resized is None:
+        outputs = {name: _opened(tensor) for name, tensor in outputs.items()}
     return Signature(inputs=inputs, outputs=outputs)
+
+
+def _opened(tensor: Tensor) -> Tensor:
+    return Tensor(type=tensor.type, shape=(tensor.shape[0], *(-1 for _ in tensor.shape[1:])))
 
 
 def _tensors(model: onnx.ModelProto) -> Iterator[tuple[str, Tensor]]:
     return ((value.name, Tensor.of(value)) for value in graph_inputs(model))
 
 
-def _answers(
-    runtime: Runtime, model: onnx.ModelProto, trial: _Trial, valid: Mapping[str, Range]
-) -> Iterator[list[Array]]:
-    """What the model returns for the rows of the trial, for one row more, and for open dimensions of another size."""
-    for count in (trial.count,) if trial.problem else (trial.count, trial.count + 1):
-        yield run(runtime, take(trial.rows, 0, count))
-    for size in OPEN_SIZES if open_dims(model) else ():
-        rows = random_rows(model, valid, rows=trial.count, open_dim=size)
-        if size != trial.open_dim and not _problem(runtime, rows, trial.count):
-            yield run(runtime, rows)
-            return
+def _resized(runtime: Runtime, model: onnx.ModelProto, trial: _Trial, valid: Mapping[str, Range]) -> list[Array] | None:
+    """What the model returns for open dimensions of other sizes than in the trial; None if no other size runs."""
+    used = {
+        size
+        for value in graph_inputs(model)
+        for dim, size in zip(dims(value)[1:], trial.rows[value.name].shape[1:], strict=True)
+        if not isinstance(dim, int)
+    }
+    for size in dict.fromkeys([*OPEN_SIZES, *(2 * size for size in sorted(used))]) if used else ():
+        if size not in used:
+            with contextlib.suppress(Exception):  # the runtimes' own, and `Mistake` for rows that no memory holds
+                return run(runtime, random_rows(model, valid, rows=trial.count, open_dim=size))
+    return None
 
 
 def _output(path: Path, name: str, answers: Sequence[Array]) -> Tensor:

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import sys
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +27,9 @@ JIT: Any = torch.jit  # it has no types
 # Without it a package reads and writes beyond the rows that it was compiled for.
 CHECKED = "AOTI_RUNTIME_CHECK_INPUTS"
 ONE_ROW = "dim value is too small at 0, expected it to be >= 2, but got: 1"
+OTHER_SHAPE = re.compile(r"input_handles\[(\d+)\]: unmatched dim value at ([1-9]\d*), expected: (\d+), but got: (\d+)")
+# TorchScript writes a traceback before its reason.
+REASON = re.compile(r"^(?:builtins\.)?(\w[\w.]*(?:Error|Exception): .*)", re.MULTILINE | re.DOTALL)
 
 
 def script(path: Path) -> Runtime:
@@ -38,6 +42,10 @@ def script(path: Path) -> Runtime:
             f"{path}: torch {torch.__version__} cannot load it ({first_line(error)}). Save it again with "
             "torch.jit.save, by this torch or an older one."
         ) from error
+    if not hasattr(module, "forward"):
+        raise Mistake(
+            f"{path}: has no method forward, which is what Triton calls. Save a module whose forward does the work."
+        )
     schema = module.forward.schema
     arguments = schema.arguments[1:]
     for argument in arguments:
@@ -53,7 +61,7 @@ def script(path: Path) -> Runtime:
     return Runtime(
         inputs=names,
         outputs=_outputs(path, schema.returns[0].type),
-        call=_caller(module, names),
+        call=_caller(path, module, names),
         tensors={name: tensor for name, tensor in traced.items() if tensor.type in ELEMENTS},
     )
 
@@ -76,24 +84,39 @@ def package(path: Path) -> Runtime:
     return Runtime(
         inputs=names,
         outputs=[f"OUTPUT__{number}" for number in range(gives)],
-        call=_caller(lambda *tensors: _run_package(checking, trusting, list(tensors)), names, device),
+        call=_caller(path, lambda *tensors: _run_package(path, checking, trusting, list(tensors)), names, device),
         kind="gpu" if device == "cuda" else "cpu",
     )
 
 
-def _run_package(checking: Any, trusting: Any, tensors: list[torch.Tensor]) -> Any:
-    """The outputs, of rows that the package was compiled for.
+def _run_package(path: Path, checking: Any, trusting: Any, tensors: list[torch.Tensor]) -> Any:
+    """The outputs, of rows that the package was compiled for; raises `Mistake` for rows of another shape.
 
     torch compiles an open axis for two rows or more, and its check refuses one; Triton does not check, and runs it.
+    The check ends at the number of rows, so one row is checked twice beside itself.
     """
+    try:
+        return _checked(path, checking, tensors)
+    except RuntimeError as error:
+        if ONE_ROW not in str(error):
+            raise
+    _checked(path, checking, [torch.cat([tensor, tensor]) for tensor in tensors])
+    os.environ[CHECKED] = "0"
+    return trusting.run(tensors)
+
+
+def _checked(path: Path, checking: Any, tensors: list[torch.Tensor]) -> Any:
     os.environ[CHECKED] = "1"
     try:
         return checking.run(tensors)
     except RuntimeError as error:
-        if ONE_ROW not in str(error):
+        if (found := OTHER_SHAPE.search(str(error))) is None:
             raise
-    os.environ[CHECKED] = "0"
-    return trusting.run(tensors)
+        number, axis, expected, got = found.groups()
+        raise Mistake(
+            f"{path}: dimension {axis} of input INPUT__{number} was compiled for {expected}, and rows of {got} were "
+            "given. Correct its --input."
+        ) from error
 
 
 def _traced(path: Path) -> Sequence[Tensor]:
@@ -136,19 +159,36 @@ def _outputs(path: Path, returned: Any) -> list[str]:
 
 
 def _caller(
-    function: Callable[..., Any], names: Sequence[str], device: str = "cpu"
+    path: Path, function: Callable[..., Any], names: Sequence[str], device: str = "cpu"
 ) -> Callable[[Rows], Sequence[Array]]:
     def call(rows: Rows) -> Sequence[Array]:
         try:
             with torch.inference_mode(), _silent():
                 answer = function(*(torch.from_numpy(rows[name].copy()).to(device) for name in names))
-        except RuntimeError as error:
-            # TorchScript writes a traceback before its reason.
-            raise ValueError(str(error).strip().split("\n")[-1]) from error
+        except (RuntimeError, JIT.Error) as error:
+            raise ValueError(_reason(error)) from error
         tensors = answer if isinstance(answer, (tuple, list)) else [answer]
-        return [tensor.detach().cpu().numpy() for tensor in tensors]
+        return [_array(path, f"OUTPUT__{number}", tensor) for number, tensor in enumerate(tensors)]
 
     return call
+
+
+def _reason(error: Exception) -> str:
+    """What the model itself says, without a traceback."""
+    found = REASON.search(str(error))
+    return found[1] if found else first_line(error)
+
+
+def _array(path: Path, name: str, tensor: torch.Tensor) -> Array:
+    """The values of an output; raises `Mistake` for a type that numpy does not have."""
+    try:
+        return tensor.detach().cpu().numpy()
+    except TypeError as error:
+        found = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+        raise Mistake(
+            f"{path}: output {name} is {found}, and its numbers cannot be compared here. Compile a model that returns "
+            "another type, such as float32."
+        ) from error
 
 
 @contextlib.contextmanager

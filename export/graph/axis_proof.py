@@ -121,7 +121,7 @@ def choose_rows(
         f"no row of random values runs ({one_line(problem)}). Tried: {tried}. Name valid values with --range "
         "NAME=lo:hi, or give real ones with --samples FILE.npz.",
         drawn,
-    )
+    ) from problem
 
 
 def prove(session: Session, rows: Rows, *, largest: int, tolerance: float, open_dim: int | None = None) -> Proof:

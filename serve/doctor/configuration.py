@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-from export.repository import AOTI, AOTI_FILE, BACKEND_FILES, DEFAULT_FILES, ONNXRUNTIME, PLATFORMS, default_file
+from export.repository import (
+    AOTI_FILE,
+    BACKEND_FILES,
+    DEFAULT_FILES,
+    ONNXRUNTIME,
+    PLATFORMS,
+    default_file,
+    is_package,
+)
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.flow.walk import Events, walked
@@ -89,9 +97,8 @@ class Configuration:
     @property
     def is_package(self) -> bool:
         """Whether the model is an AOTInductor package (platform torch_aoti)."""
-        if self.proto.backend or self.proto.platform:
-            return self.backend == "pytorch" and self.proto.platform == AOTI
-        return self._inferred_file == AOTI_FILE
+        is_named = self.proto.backend or self.proto.platform
+        return is_package(self.proto) if is_named else self._inferred_file == AOTI_FILE
 
     @cached_property
     def _inferred_file(self) -> str:

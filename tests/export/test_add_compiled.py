@@ -24,6 +24,12 @@ from triton_batching.terminal import Mistake
 NEEDS_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTInductor needs a C++ compiler, g++")
 
 
+@pytest.fixture(scope="module")
+def open_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of rows of 4, for any number of them."""
+    return flat_package(tmp_path_factory.mktemp("open") / "flat.pt2", open_axis=True)
+
+
 def added(source: Path, repository: Path, *options: str) -> ModelConfig:
     assert main([str(source), "--name", "m", "--repository", str(repository), *options]) == 0
     return read_config(repository / "m" / "config.pbtxt")
@@ -68,6 +74,45 @@ def test_an_open_output_is_found_by_running_two_sizes(tmp_path: Path) -> None:
     assert tensors(config.output) == {"OUTPUT__0": (11, [-1, 2]), "OUTPUT__1": (11, [1, 2])}
 
 
+def test_an_output_of_an_input_that_runs_in_one_size_stays_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Patches(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] % 14:
+                raise ValueError("not whole patches")
+            return x[:, ::14]
+
+    class One(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if x.shape[1] != 224:
+                raise ValueError("not 224")
+            return x[:, ::14]
+
+    open_input, models = ("--input", "x=FP32[-1]"), tmp_path / "models"
+    found = added(scripted(Patches(), tmp_path / "patches.pt"), models, *open_input)
+    assert tensors(found.output) == {"OUTPUT__0": (11, [-1])}
+    assert "one size" not in capsys.readouterr().out
+    found = added(scripted(One(), tmp_path / "one.pt"), models, *open_input, "--force")
+    assert tensors(found.output) == {"OUTPUT__0": (11, [-1])}
+    assert "open dimensions ran with one size only" in " ".join(capsys.readouterr().out.split())
+
+
+def test_samples_of_just_the_compiled_rows_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Two(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.reshape(2, 4) * 2
+
+    archive, models = traced(Two(), (torch.randn(2, 4),), tmp_path / "two.pt"), tmp_path / "models"
+    np.savez(tmp_path / "two.npz", x=np.ones((2, 4), np.float32))
+    np.savez(tmp_path / "three.npz", x=np.ones((3, 4), np.float32))
+    options = ("--name", "m", "--repository", str(models), "--batching", "none", "--samples")
+    assert main([str(archive), *options, str(tmp_path / "two.npz")]) == 2
+    assert "two.npz: has 2 rows, and 2 run together. Give 3 or more" in capsys.readouterr().err
+    found = added(archive, models, "--batching", "none", "--samples", str(tmp_path / "three.npz"))
+    assert tensors(found.input) == {"x": (11, [2, 4])}
+
+
 def test_rows_that_change_each_other_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     archive, models = traced(TrainingMode(), (torch.randn(3, 4),), tmp_path / "mixed.pt"), tmp_path / "models"
     assert main([str(archive), "--repository", str(models)]) == 1
@@ -91,9 +136,11 @@ def test_a_trace_of_one_row_keeps_its_row(tmp_path: Path, capsys: pytest.Capture
 
 
 @NEEDS_COMPILER
-def test_a_package_holds_many_rows_and_shares_no_execution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    package, models = flat_package(tmp_path / "flat.pt2", open_axis=True), tmp_path / "models"
-    config = added(package, models, "--input", "INPUT__0=FP32[4]", "--max-batch-size", "8")
+def test_a_package_holds_many_rows_and_shares_no_execution(
+    open_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "models"
+    config = added(open_package, models, "--input", "INPUT__0=FP32[4]", "--max-batch-size", "8")
     assert (config.backend, config.platform, config.max_batch_size) == ("pytorch", "torch_aoti", 0)
     assert not config.HasField("dynamic_batching")
     assert (tensors(config.input), tensors(config.output)) == (
@@ -109,6 +156,23 @@ def test_a_package_holds_many_rows_and_shares_no_execution(tmp_path: Path, capsy
     found = examine(Repository(path=models), all_rules())
     assert [finding.code for finding in found] == ["L006"]  # release 24.10 refuses the platform
     assert not examine(Repository(path=models, target=Target(release=(26, 3))), all_rules())
+
+
+@NEEDS_COMPILER
+@pytest.mark.parametrize(
+    ("dims", "message"),
+    [
+        ("[3]", "dimension 1 of input INPUT__0 was compiled for 4, and rows of 3 were given. Correct its --input."),
+        ("[-1]", "dimension 1 of input INPUT__0 was compiled for 4, and rows of 16 were given. Correct its --input."),
+        ("[4,1]", "expected ndim 2 but got 3"),
+    ],
+)
+def test_a_package_is_not_run_with_rows_of_another_shape(
+    dims: str, message: str, open_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--input", f"INPUT__0=FP32{dims}")
+    assert main([str(open_package), "--name", "m", "--repository", str(tmp_path / "models"), *given]) == 2
+    assert message in capsys.readouterr().err
 
 
 @NEEDS_COMPILER
@@ -146,6 +210,84 @@ def test_inputs_that_triton_cannot_give_are_refused(tmp_path: Path, capsys: pyte
     archive = scripted(Switched(), tmp_path / "switched.pt")
     assert main([str(archive), "--repository", str(tmp_path / "models")]) == 2
     assert "the input flag of forward is bool" in capsys.readouterr().err
+
+
+LIST = "models:\n  - {name: m, version: 1, inferer_type: KIND, inferer_path: FILE}\n"
+
+
+def refusal(source: Path, kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Why a list of models does not take the file."""
+    (folder / "inference.yml").write_text(LIST.replace("KIND", kind).replace("FILE", str(source)))
+    assert main(["--yaml", str(folder / "inference.yml"), "--repository", str(folder / "models")]) == 2
+    return capsys.readouterr().err
+
+
+def test_a_list_of_models_refuses_an_archive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    archive = scripted(Pooled(), tmp_path / "pooled.pt")
+    wanted = (
+        f"models[0].inferer_path: {archive} is a TorchScript archive, which a list cannot describe. Add it by its own"
+    )
+    assert wanted in refusal(archive, "torch", tmp_path, capsys)
+    assert wanted in refusal(archive, "customized", tmp_path, capsys)
+    torch.save({}, tmp_path / "weights.pt")
+    message = refusal(tmp_path / "weights.pt", "torch", tmp_path, capsys)
+    assert "weights.pt is not what torch takes: FILE.pt2" in message
+    assert "TorchScript" not in message
+
+
+@NEEDS_COMPILER
+def test_a_list_of_models_refuses_a_package(
+    open_package: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refusal(open_package, "torch", tmp_path, capsys)
+    assert f"{open_package} is an AOTInductor package" in message
+    assert f"python -m export.add {open_package}" in message
+
+
+@pytest.mark.parametrize(
+    "option", [("--input", "x=FP32[2]"), ("--name", "m"), ("--pad-value", "x=1"), ("--variable-length",)]
+)
+def test_a_list_of_models_takes_no_option_of_one_model(
+    option: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "inference.yml").write_text(LIST)
+    assert main(["--yaml", str(tmp_path / "inference.yml"), *option]) == 2
+    assert f"{option[0]}: is of one model, and --yaml describes each in its file." in capsys.readouterr().err
+
+
+def test_an_archive_without_forward_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Scores(torch.nn.Module):
+        @torch.jit.export
+        def score(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    archive = scripted(Scores(), tmp_path / "scores.pt")
+    assert main([str(archive), "--repository", str(tmp_path / "models")]) == 2
+    assert "scores.pt: has no method forward, which is what Triton calls." in capsys.readouterr().err
+
+
+def test_a_model_that_refuses_its_rows_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Checked(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if bool(x.sum() < 100):
+                raise ValueError("rows must be\nlarge")
+            return x
+
+    archive = scripted(Checked(), tmp_path / "checked.pt")
+    assert main([str(archive), "--repository", str(tmp_path / "models"), "--input", "x=FP32[2]"]) == 2
+    assert "no row of random values runs (ValueError: rows must be large)" in capsys.readouterr().err
+
+
+def test_an_output_of_another_type_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    class Halved(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x, x.to(torch.bfloat16)
+
+    archive = scripted(Halved(), tmp_path / "halved.pt")
+    assert main([str(archive), "--repository", str(tmp_path / "models"), "--input", "x=FP32[2]"]) == 2
+    message = capsys.readouterr().err
+    assert "output OUTPUT__1 is bfloat16 [1, 2]" in message
+    assert "--range" not in message
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
 
     The backend refuses the model. Worse, if the `default_model_filename` of a Python model is missing, the call that
     loads it never returns on 24.10 (measured: 30 s and more). Without `default_model_filename` the name is model.onnx,
-    model.plan, model.pt (platform torch_aoti: model.pt2) or model.py; other backends have files of their own and are
-    not checked.
+    model.plan, model.pt (platform torch_aoti: model.pt2) or model.py; without backend and platform it is the file from
+    which tritonserver infers them. Backends that have no name for their file are not checked.
 
     Source: the backends' own loading. A comment that ignores this rule is never reported as unused: the rule depends on
     the checkout.
