@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from . import wire
 from .addresses import Addresses
@@ -24,7 +24,7 @@ from .retries import Retries
 from .sequences import AsyncSequence, Id
 from .steps import Step, deadline_after, run_async, seconds_until
 from .terms import Terms
-from .transport import AsyncCustom, AsyncTransport, Transport, connect_async, streaming
+from .transport import AsyncCustom, AsyncStreaming, AsyncTransport, Transport, connect_async
 from .wire import Parameter
 
 MAX_IN_FLIGHT = 1024
@@ -208,7 +208,7 @@ class AsyncModel:
     async def _stream(self, step: Step) -> AsyncGenerator[Any, None]:
         if self._connection is None or self._closing:
             raise ClosedError(closed_message(self._name))
-        connection = streaming(self._connection)
+        connection = cast("AsyncStreaming", self._connection)
         with self._hooks.around(step):
             async with contextlib.aclosing(connection.stream(step, self._name)) as responses:
                 async for response in responses:

@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Generator
-from typing import Any
+from typing import Any, cast
 
 from .errors import ClientError, ClosedError
 from .in_flight import InFlight
 from .replica import CLOSE
 from .replicas import Replicas
 from .steps import Step, Steps, run, run_async
-from .transport import AsyncTransport, BlockingTransport, connect, connect_async, streaming
+from .transport import AsyncStreaming, AsyncTransport, BlockingStreaming, BlockingTransport, connect, connect_async
 
 
 class BlockingConnections:
@@ -32,7 +32,8 @@ class BlockingConnections:
     def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
         """The answers to one request, from the server that the step names."""
         with self._replicas.streaming(step.url):
-            yield from streaming(self._made.get(step.url) or self._make(step.url)).stream(step, model)
+            connection = self._made.get(step.url) or self._make(step.url)
+            yield from cast("BlockingStreaming", connection).stream(step, model)
 
     def _make(self, url: str) -> BlockingTransport:
         with self._making:
@@ -83,7 +84,7 @@ class Connections:
 
     async def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
         """The answers to one request, from the server that the step names."""
-        connection = streaming(self._made.get(step.url) or self._make(step.url))
+        connection = cast("AsyncStreaming", self._made.get(step.url) or self._make(step.url))
         with self._replicas.streaming(step.url):
             async with contextlib.aclosing(connection.stream(step, model)) as answers:
                 async for answer in answers:

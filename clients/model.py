@@ -3,7 +3,7 @@
 import os
 from collections.abc import Generator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from . import wire
 from .addresses import Addresses
@@ -18,7 +18,7 @@ from .retries import Retries
 from .sequences import Id, Sequence
 from .steps import Step, Steps, T, run
 from .terms import Terms
-from .transport import BlockingTransport, Custom, Transport, connect, streaming
+from .transport import BlockingStreaming, BlockingTransport, Custom, Transport, connect
 from .wire import Parameter
 
 
@@ -184,7 +184,7 @@ class Model:
     def _stream(self, step: Step) -> Generator[Any, None, None]:
         try:
             with self._hooks.around(step):
-                yield from streaming(self._connection).stream(step, self._name)
+                yield from cast("BlockingStreaming", self._connection).stream(step, self._name)
         except (ServerFailureError, ServerUnreachableError, ValueError) as error:
             if self._process != os.getpid():
                 raise ClosedError(closed_message(self._name)) from error

@@ -19,6 +19,7 @@ always travel in the message.
 """
 
 import inspect
+from collections.abc import AsyncGenerator, Generator
 from typing import Any, Literal, Protocol
 
 from . import protocol as pb
@@ -55,9 +56,18 @@ class AsyncTransport(Protocol):
         """End the connection; the client calls this when it is closed."""
 
 
-def streaming(connection: BlockingTransport | AsyncTransport) -> Any:
-    """The connection, which has `stream` beside `call`: `Exchange.stream` refuses those that are not over gRPC."""
-    return connection
+class BlockingStreaming(BlockingTransport, Protocol):
+    """A connection over gRPC: `Exchange.stream` refuses all others before they are asked."""
+
+    def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
+        """The answers to one request, as they come; raises a `ClientError`."""
+
+
+class AsyncStreaming(AsyncTransport, Protocol):
+    """`BlockingStreaming` for asyncio."""
+
+    def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
+        """The answers to one request, as they come; raises a `ClientError`."""
 
 
 def checked(transport: object, endpoint: Endpoint, model: str) -> str:

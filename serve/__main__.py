@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         "--open-admin",
         action="store_true",
         help="let everybody who reaches the ports, web pages included, load models (which runs their code as you), "
-        "register shared memory and set traces and logs; by default only programs of yours on this machine may",
+        "register shared memory (which lets them read and write any of yours), and set traces and logs; by default "
+        "only programs of yours on this machine may",
     )
     parser.add_argument(
         "--restart",

@@ -15,8 +15,9 @@ BEGINNING = f"""
     `python -m serve.doctor --target YY.MM` checks a repository for a release; with `--live` it asks the server.
 """
 OTHERS = """
-    No newer server was run for this page. Tests run the clients, the doctor, the launcher and `perf.watch` against
-    answers written down from their source (tests/helpers/newer_answers.py, each with its source). `dynamo.triton`,
+    No newer server was run for this page. Tests run the clients, the doctor, `perf.watch` and the choice of the
+    launcher's flags against answers written down from their source (tests/helpers/newer_answers.py, each with its
+    source). `dynamo.triton`,
     which speaks the same protocol over gRPC, once dropped the batch axis from a model's metadata (ai-dynamo/dynamo
     issue 14969): perf_analyzer reads that, the clients read the configuration.
 """
@@ -36,7 +37,7 @@ def page() -> str:
 
 def _lines() -> Iterator[str]:
     yield from ("# What depends on the server's release", "", *wrap(dedent(BEGINNING).strip(), WIDTH), "")
-    yield "| since | what changed | source | used by |"
+    yield "| since | what changed | source | where it matters here |"
     yield "|---|---|---|---|"
     for fact in FACTS.values():
         yield f"| {written(fact.since)} | {fact.text} | {fact.source} | {fact.used} |"

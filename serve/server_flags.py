@@ -21,7 +21,7 @@ TRACE_RATE = 1000
 # 6,170 traced requests.
 SAFE_TRACES = releases.CONTENTS[releases.FACTS["safe_traces"].since].version
 # Servers that know this flag refuse their clients' shared memory without it (release 26.04); older ones do not start
-# with it. The secret of the admin APIs guards that memory.
+# with it. The secret of the admin APIs guards that memory; with --open-admin nothing does.
 CLIENT_MEMORY = "--allow-client-shm"
 # Percentiles and the distribution of latencies in the metrics. 24.10 has no histogram, and takes the setting.
 LATENCIES = (

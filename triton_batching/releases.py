@@ -24,7 +24,7 @@ class Contents:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """A change that came with release `since`. `used` says where this project asks for it."""
+    """A change that came with release `since`. `used` says where it matters here."""
 
     since: Release
     text: str

@@ -4,6 +4,7 @@ import argparse
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -66,6 +67,14 @@ class VersusPlan:
 
     def slot(self, name: str, stage: str, number: int) -> TrialKey:
         """Return the key of one trial, which names its record."""
+        return self._key(name, stage, number, self._machine)
+
+    @cached_property
+    def _machine(self) -> Machine:
+        """This machine, as the rounds on record have it."""
+        return round_record.machine(self._key(next(iter(self.configs)), AGAINST, 1, Machine.this()), self.folder)
+
+    def _key(self, name: str, stage: str, number: int, machine: Machine) -> TrialKey:
         return TrialKey(
             model=self.model,
             name=name,
@@ -78,7 +87,7 @@ class VersusPlan:
             seconds=self.seconds,
             stage=stage,
             round=number,
-            machine=Machine.this(),
+            machine=machine,
             versions=versions(),
             compared=self.digest,
         )

@@ -152,15 +152,17 @@ def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, rep
         )
     estimate = MemoryModel.as_served(file)
     sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
-    memories = [estimate.at(size, {}) for size in sizes]
-    most = [memory.held_most for memory in memories]
+    # A session that grows from size to size may hold more than one that runs a single size, or less.
+    grown = [estimate.most_after(sizes[: at + 1], {}) for at in range(len(sizes))]
+    most = [*grown, *(estimate.at(size, {}).held_most for size in sizes)]
     if None in most:
         raise Mistake(
             f"has no weights_mib, and the memory of {file} has no upper bound. triton-batching memory {name} says why. "
             "Measure it and give weights_mib and activation_mib."
         )
-    held_bytes = (float(held) for held in most if held is not None)
-    return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(held_bytes, max)))
+    known = [float(held) for held in most if held is not None]
+    each = map(max, known[: len(sizes)], known[len(sizes) :])
+    return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(each, max)))
 
 
 def _by_size(content: Mapping[str, Any], key: str, most: int) -> Curve:

@@ -1,6 +1,8 @@
 """The record of one trial in one round of perf.compare.versus."""
 
-from dataclasses import dataclass
+import glob
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -76,3 +78,18 @@ def read(path: Path) -> tuple[TrialKey, Trial]:
     """Key and trial of a record; raises `RecordError`."""
     record = file.read(path, KeyedTrial)
     return record.slot, record.trial
+
+
+def machine(slot: TrialKey, folder: Path) -> Machine:
+    """The machine of `slot` as its rounds in the folder have it, or as it is if there are none.
+
+    Every byte of the memory is in a record's name, and a machine has some more or less after each start.
+    """
+    if slot.path(folder).exists():
+        return slot.machine
+    known = []
+    for path in sorted(folder.glob(f"{glob.escape(f'{slot.model}.{slot.side}')}.*.r*.json")):
+        with suppress(file.RecordError):
+            key, _ = read(path)
+            known += [key.machine] if replace(key, round=slot.round) == slot else []
+    return min(known, key=lambda each: abs(each.memory_bytes - slot.machine.memory_bytes), default=slot.machine)

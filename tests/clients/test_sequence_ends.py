@@ -1,11 +1,11 @@
 """What leaving a sequence sends and raises, at a server on the h2 library that refuses its end or never answers it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
-from h2_server import CONFIG, H2Server, Peer, double, h2_server
+from h2_server import CONFIG, H2Server, Peer, double
 
 from clients import AsyncModel, ClientError, Model, ServerFailureError, TimedOutError
 from clients import protocol as pb
@@ -37,12 +37,12 @@ def ignore(peer: Peer, stream: int, _: bytes) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        running.config = pb.ModelConfig(sequence_batching={})
-        running.config.MergeFrom(CONFIG)
-        running.version = "2.59.0"
-        yield running
+def server(h2: H2Server) -> H2Server:
+    """It has a sequence batcher, and survives cancellations."""
+    h2.config = pb.ModelConfig(sequence_batching={})
+    h2.config.MergeFrom(CONFIG)
+    h2.version = "2.59.0"
+    return h2
 
 
 def blocking(url: str, ends: bool) -> ClientError | None:

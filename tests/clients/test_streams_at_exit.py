@@ -3,11 +3,10 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from h2_server import HEAD, H2Server, Peer, h2_server, message
+from h2_server import HEAD, H2Server, Peer, message
 
 ROOT = Path(__file__).parents[2]
 LIMIT_S = 60
@@ -42,17 +41,11 @@ loop.close()
 }
 
 
-@pytest.fixture
-def server() -> Iterator[H2Server]:
-    with h2_server() as running:
-        yield running
-
-
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("version", ["2.51.0", "2.59.0"])
-def test_a_program_ends_with_a_stream(server: H2Server, program: str, version: str) -> None:
+def test_a_program_ends_with_a_stream(h2: H2Server, program: str, version: str) -> None:
     """The server sends the second answer half a second after the first, and no other."""
-    server.version = version
+    h2.version = version
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
         with peer.lock:
@@ -68,10 +61,10 @@ def test_a_program_ends_with_a_stream(server: H2Server, program: str, version: s
                 peer.h2.send_headers(stream, [("grpc-status", "0")], end_stream=True)
                 peer.flush()
 
-    server.on_infer = answer
+    h2.on_infer = answer
     text = BEGIN.format(kind="AsyncModel" if "loop" in program else "Model") + PROGRAMS[program]
     done = subprocess.run(
-        [sys.executable, "-c", text, server.url],
+        [sys.executable, "-c", text, h2.url],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -79,5 +72,5 @@ def test_a_program_ends_with_a_stream(server: H2Server, program: str, version: s
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "1.0\n", "")
-    resets = [stream for peer in server.peers for stream in peer.resets]
+    resets = [stream for peer in h2.peers for stream in peer.resets]
     assert version == "2.59.0" or not resets

@@ -48,10 +48,5 @@ DYNAMO_CONFIG = pb.ModelConfig(
     input=[{"name": "query", "data_type": "TYPE_STRING", "dims": [-1]}],
     output=[{"name": "text_embeddings", "data_type": "TYPE_FP32", "dims": [-1]}],
 )
-DYNAMO_METADATA = pb.ModelMetadataResponse(
-    name="clip",
-    inputs=[{"name": "query", "datatype": "BYTES", "shape": [-1]}],
-    outputs=[{"name": "text_embeddings", "datatype": "FP32", "shape": [-1]}],
-)
-"""ModelConfig and ModelMetadata of `dynamo.triton` before ai-dynamo/dynamo pull request 14996: the shapes have no batch
-axis. Source: ai-dynamo/dynamo issue 14969 (lib/llm/src/grpc/service/kserve.rs, model_metadata)."""
+"""ModelConfig of `dynamo.triton`, whose ModelMetadata, before ai-dynamo/dynamo pull request 14996, has shapes without
+the batch axis. Source: ai-dynamo/dynamo issue 14969 (lib/llm/src/grpc/service/kserve.rs, model_metadata)."""

@@ -122,4 +122,7 @@ def build(repository: Path) -> tuple[str, ...]:
     plain(repository, "history", history, ["b", "n"], "max_batch_size: 4")
     plain(repository, "unbatched", helper.make_node("Add", ["STATE", "x"], ["y"]), [1], "max_batch_size: 0")
     previous(repository)
-    return (*STRATEGIES, "history", "unbatched", "previous")
+    sums(repository, "limited", "oldest { max_candidate_sequences: 64 }")
+    with (repository / "limited" / "config.pbtxt").open("a") as config:
+        config.write('\nparameters { key: "queue_limit_ms" value { string_value: "1" } }\n')
+    return (*STRATEGIES, "history", "unbatched", "previous", "limited")

@@ -41,7 +41,7 @@ class Entry:
         """The name of the page; places, machines, groups and comparisons never share one."""
         first = self.sources[0]
         name = first.stem if len(self.sources) == 1 else first.parent.name
-        unique = file.digest(str(first.parent.resolve()), name, str(self.machine), self.group, self.apart)
+        unique = file.digest(str(first.parent.resolve()), name, self.machine, self.group, self.apart)
         return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', name)[:LONGEST]}.{unique}.html"
 
     @property

@@ -159,7 +159,7 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
             _link(each, folder),
             "; ".join(filter(None, (each.verdict, each.problem))),
             "; ".join(each.stale) or "no",
-            *([_differences(each.machine)] if machines else []),
+            *([_differences(each.machine)] if machines and each.machine else []),
             each.date or "unknown",
         )
         for each in order
@@ -167,11 +167,11 @@ def _grid(entries: Sequence[Entry], folder: Path, *, machines: bool = False) -> 
     return Grid(titles=titles, rows=rows, left=len(titles), cards=True)
 
 
-def _differences(machine: Machine | None) -> str:
+def _differences(machine: Machine) -> str:
     """A machine, and what of it is not as on this one."""
-    here, other = Machine.this(), machine or Machine.this()
-    names = [name for name, value in vars(other).items() if replace(here, **{name: value}) != here]
-    return f"{other}; here are other: {', '.join(name.replace('_', ' ') for name in names)}"
+    here = Machine.this()
+    names = [name for name, value in vars(machine).items() if replace(here, **{name: value}) != here]
+    return f"{machine}; here are other: {', '.join(name.replace('_', ' ') for name in names)}"
 
 
 def _link(entry: Entry, folder: Path) -> str:

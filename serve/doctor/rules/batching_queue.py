@@ -36,7 +36,7 @@ def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
     merged=("B210",),
 )
 def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Problem]:
-    """A queue size, a short timeout or priorities make the batcher pause for up to 500 ms.
+    """A queue size, short timeout or priorities pause the batcher for up to 500 ms; with a queue delay it can starve.
 
     Any queue policy or priority level switches prefetching off: batches are no longer formed ahead. An instance that
     becomes free then waits until the next request enters the queue, or for a poll every 500 ms. A refused request never
@@ -54,7 +54,8 @@ def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Probl
     Source: core, scheduler_utils.cc, SupportPrefetching; core, instance_queue.cc, Dequeue (core pull request 509);
     server/issues/8870, 7512; serve/README.md, Overload.
     Fix: to refuse late requests use `queue_limit_ms`, which leaves the batcher alone, where it is read (see B215).
-    Elsewhere use default_timeout_microseconds of a second or more with REJECT and without max_queue_size.
+    Elsewhere use default_timeout_microseconds of a second or more with REJECT, without max_queue_size, and no queue
+    delay.
     """
     queue = config.proto.dynamic_batching
     reasons = [f"priority_levels: {queue.priority_levels}"] if queue.priority_levels > 0 else []
@@ -63,27 +64,34 @@ def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Probl
     starving = list(_starving(config))
     found = []
     if reasons:
-        limit = "queue_limit_ms" if can_be_limited(config) else f"{TIMEOUT} of a second or more alone"
         found.append(
             f"{', '.join(dict.fromkeys(reasons))}: prefetching is off, so an instance can be idle for 500 ms while "
-            f"requests wait, and an overload lowers the capacity. To bound the queue use {limit}, or limit the load in "
-            "front of the server."
+            f"requests wait, and an overload lowers the capacity. {_bound(config, starving=bool(starving))}"
         )
     if found or starving:
         first = ("default_queue_policy",) if queue.HasField("default_queue_policy") else ("priority_levels",)
         yield Problem(config.at("dynamic_batching", *first), " ".join([*found, *starving]))
 
 
+def _bound(config: Configuration, *, starving: bool) -> str:
+    """How to bound the queue. Where the batcher starves it does so with a long timeout too."""
+    if can_be_limited(config):
+        ways = "use queue_limit_ms, or "
+    else:
+        ways = "" if starving else f"use {TIMEOUT} of a second or more alone, or "
+    return f"To bound the queue, {ways}limit the load in front of the server."
+
+
 def _starving(config: Configuration) -> Iterator[str]:
     """The sentence for a policy with which the batcher of the target release loses count of its idle instances."""
     queue, policy = config.proto.dynamic_batching, config.proto.dynamic_batching.default_queue_policy
-    is_limited = policy.max_queue_size or policy.default_timeout_microseconds or policy.allow_timeout_override
+    has_policy = policy.max_queue_size or policy.default_timeout_microseconds or policy.allow_timeout_override
     merges = queue.max_queue_delay_microseconds and config.proto.max_batch_size > 1
     gpus = 1 if config.target.gpus is None else config.target.gpus
     instances = instance_count(config.proto, gpus=gpus)
     if has("batcher_starvation", config.target.release) or not merges or instances < 2:
         return
-    if queue.priority_levels or is_limited:
+    if queue.priority_levels or has_policy:
         yield (
             f"A queue policy with max_queue_delay_microseconds and {instances} instances: before release 26.08 the "
             "batcher loses count of the idle ones and can answer less and less until the model is loaded again. Remove "

@@ -20,6 +20,7 @@ from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.stats.looks import Looks
 from tests.perf.measure.test_trial import MODEL, ONE, TWO, fast, synthetic
+from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake, terminal
 
 
@@ -149,6 +150,26 @@ def test_another_comparison_in_the_same_folder_replaces_no_trial(
     assert len(list(tmp_path.glob("*.r*.json"))) == 2 * 3 * 3
     versus(plan, terminal())
     assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize("bytes_more", [4096, -4096])
+def test_rounds_are_found_after_a_start_of_the_machine(
+    bytes_more: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel leaves some pages more or less; that is the same machine, and other memory is not."""
+    plan = of_versus(monkeypatch, tmp_path, 0.3)
+    versus(plan, terminal())
+    first, before = capsys.readouterr().out, Machine.this()
+    records = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    after = replace(before, memory_bytes=before.memory_bytes + bytes_more)
+    monkeypatch.setattr(Machine, "this", lambda: after)
+    assert replace(plan, rounds=4).missing == [4]
+    versus(replace(plan), terminal())
+    assert capsys.readouterr().out == first
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == records
+    other = replace(before, memory_bytes=2 * before.memory_bytes)
+    monkeypatch.setattr(Machine, "this", lambda: other)
+    assert replace(plan).missing == [1, 2, 3]
 
 
 def test_trials_that_do_not_say_what_they_were_compared_with_are_not_taken_for_rounds(

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ from serve.launcher import Server, Settings, launch
 from serve.policies.queue_limit import QueueLimit
 
 START, END = 1, 2
+ROUNDS = 200
+"""The first few are answered whole, since the limit learns from them how fast the model is."""
 BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
@@ -134,6 +137,31 @@ def test_a_state_of_texts(client: Any) -> None:
         flags = START * (count == 1) | END * (count == 3)
         answer = infer(client, "previous", np.array([[texts[count].encode()]], np.object_), 71, flags)
         assert answer.as_numpy("y")[0, 0].decode() == texts[count - 1]
+
+
+def outcome(client: Any, sequence: int, flags: int) -> float | str:
+    """The sum after another 2, or why there is none."""
+    try:
+        return summed(client, "limited", 2, sequence, flags)[0]
+    except InferenceServerException as error:
+        return "refused" if "queue_limit_ms: refused" in str(error) else str(error)
+
+
+@pytest.mark.server
+def test_a_start_that_a_queue_limit_refuses_ends_what_was_there(client: Any) -> None:
+    """32 sequences are begun again together, until some are refused: those have no state, and the others go on."""
+    sequences = range(81, 113)
+    for sequence in sequences:
+        assert outcome(client, sequence, START) == 2
+    with ThreadPoolExecutor(len(sequences)) as threads:
+        for _ in range(ROUNDS):
+            begun = dict(zip(sequences, threads.map(lambda each: outcome(client, each, START), sequences), strict=True))
+            if "refused" in begun.values():
+                break
+    assert set(begun.values()) == {2, "refused"}
+    for sequence, answer in begun.items():
+        after = outcome(client, sequence, 0)
+        assert after == 4 if answer == 2 else f"the state of sequence {sequence} is not in this" in str(after)
 
 
 class Adder:

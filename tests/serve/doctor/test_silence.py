@@ -32,9 +32,15 @@ def queue(policy: str, more: str = "") -> Example:
     return Example(f"dynamic_batching {{ {more} default_queue_policy {{ {policy} }} }}")
 
 
-def delayed(*, count: int = 2, max_batch_size: int = 8, release: Release = (24, 10)) -> Example:
-    """A long timeout with a queue delay, which starves on several instances before release 26.08."""
-    batching = queue("default_timeout_microseconds: 1500000", "max_queue_delay_microseconds: 500").config
+def delayed(
+    *,
+    policy: str = "default_timeout_microseconds: 1500000",
+    count: int = 2,
+    max_batch_size: int = 8,
+    release: Release = (24, 10),
+) -> Example:
+    """A queue policy with a queue delay, which starves on several instances before release 26.08."""
+    batching = queue(policy, "max_queue_delay_microseconds: 500").config
     head = f"{PYTHON}max_batch_size: {max_batch_size}\ninstance_group [ {{ kind: KIND_CPU count: {count} }} ]\n"
     return Example(f"{head}{batching}", target=Target(release=release))
 
@@ -159,6 +165,13 @@ def test_a_rule_leaves_what_is_right_alone(code: str, example: Example, tmp_path
 def test_a_rule_reports_more_than_its_example(code: str, example: Example, words: str, tmp_path: Path) -> None:
     (message,) = messages(code, example, tmp_path / "repository")
     assert words in message
+
+
+@pytest.mark.parametrize(("count", "is_advised"), [(1, True), (2, False)])
+def test_a_long_timeout_is_not_advised_where_it_starves(count: int, is_advised: bool, tmp_path: Path) -> None:
+    (message,) = messages("B208", delayed(policy="max_queue_size: 100", count=count), tmp_path / "repository")
+    assert ("default_timeout_microseconds of a second or more" in message) is is_advised
+    assert ("Remove the delay or the policy" in message) is not is_advised
 
 
 def test_the_padding_backend_makes_one_instance_without_a_count(tmp_path: Path) -> None:

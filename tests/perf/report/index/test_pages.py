@@ -114,6 +114,16 @@ def test_each_comparison_of_a_folder_has_its_page(tmp_path: Path, repository: Pa
     assert len({each.page_name for each in found.entries}) == 3
 
 
+def test_each_machine_of_a_folder_has_its_page(tmp_path: Path, repository: Path) -> None:
+    """Both have 8 GiB when rounded."""
+    folder, made = tmp_path / "records", measured(repository)
+    for repeat, gib in enumerate((7.6, 7.6, 8.4, 8.4), 1):
+        machine = replace(Machine.this(), memory_bytes=int(gib * 2**30))
+        write(replace(made, point=replace(made.point, repeat=repeat, machine=machine)), folder)
+    found = index.find([folder], Present(repository))
+    assert len(found.entries) == len({each.page_name for each in found.entries}) == 2
+
+
 def test_a_page_is_drawn_once_and_again_when_a_record_changes(tmp_path: Path, repository: Path) -> None:
     folder = tmp_path / "records"
     path, _ = points(folder, repository)
