@@ -5,7 +5,6 @@ import contextlib
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +34,6 @@ from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
-# Without a terminal, progress is a line after so many seconds.
-SILENT_S = 5.0
 # The options that describe one model and have no value if they are not given.
 OF_ONE_MODEL = (
     "name",
@@ -219,7 +216,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
     console = terminal()
     with console.status("adding") as status:
-        say = status.update if console.is_terminal else _in_lines()
+        say = status.update if console.is_terminal else notes.in_lines()
         added = add(plan, repository=arguments.repository, force=arguments.force, say=say)
     console.print(notes.table(added))
     for model in added:
@@ -271,20 +268,6 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
     return deployment
-
-
-def _in_lines() -> Say:
-    """Prints what is said, but for the first seconds and no oftener than that, as a pipe or a file shows no status."""
-    last = time.monotonic()
-
-    def say(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SILENT_S:
-            last = time.monotonic()
-            with contextlib.suppress(OSError):
-                print(text, file=sys.stderr, flush=True)
-
-    return say
 
 
 def _pad_value(text: str) -> tuple[str, float]:

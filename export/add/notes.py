@@ -1,10 +1,16 @@
 """What `python -m export.add` prints of the models that it added."""
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 
 from rich.table import Table
 
 from export.add.added import Added
+
+# Without a terminal, progress is a line after so many seconds.
+SILENT_S = 5.0
 
 
 def table(added: Sequence[Added]) -> Table:
@@ -55,3 +61,17 @@ def notes(model: Added) -> Iterator[str]:
             yield f"clients send {flat.input} only: the graph makes the {flat.made}"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"
+
+
+def in_lines() -> Callable[[str], None]:
+    """Prints what is said, but for the first seconds and no oftener than that, as a pipe or a file shows no status."""
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SILENT_S:
+            last = time.monotonic()
+            with contextlib.suppress(OSError):
+                print(text, file=sys.stderr, flush=True)
+
+    return say

@@ -14,7 +14,7 @@ from sleepers import PLAIN
 from streams import Stream, counted
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.add import command
+from export.add import notes
 from export.add.__main__ import main
 from export.graph.onnx_graph import load
 from export.repository import read_config
@@ -47,7 +47,7 @@ def test_an_output_that_is_declared_with_one_length_is_open(tmp_path: Path) -> N
 def test_a_reader_without_a_terminal_gets_progress(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "SILENT_S", 0.0)
+    monkeypatch.setattr(notes, "SILENT_S", 0.0)
     path = graph(
         tmp_path / "neg.onnx",
         [helper.make_node("Neg", ["x"], ["y"])],
