@@ -71,7 +71,7 @@ class Added:
         if self.compiled:
             platform = self.compiled.platform
             return f"serve it in {platform.server}: the server from pip has no {platform.backend} backend"
-        return f"serve it: make serve MODEL={self.deployment.name}{options}"
+        return f"serve it: triton-batching serve --model {self.deployment.name}{options}"
 
     @property
     def max_batch_size(self) -> int:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import shlex
 import shutil
 import subprocess
 import sys
@@ -225,14 +226,15 @@ def run(arguments: argparse.Namespace) -> int:
     names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
     for hint in (hint for model in added for hint in hints.of(model.deployment, model.signature, arguments.repository)):
         console.print(hint, markup=False)
-    where = "" if arguments.repository.resolve() == REPOSITORY else f' ARGS="--repository {arguments.repository}"'
+    folder = shlex.quote(str(arguments.repository))
+    where = "" if arguments.repository.resolve() == REPOSITORY else f" --repository {folder}"
     release = max([MEASURED, *(model.compiled.platform.since or MEASURED for model in added if model.compiled)])
     for line in _findings([arguments.repository / name for name in names], release):
         console.print(f"doctor: {line}", markup=False)
     for model in added:
         console.print(model.how_to_serve(where), markup=False)
     if plan.pipeline:
-        console.print(f"serve it: make serve MODEL={plan.pipeline.name}{where}", markup=False)
+        console.print(f"serve it: triton-batching serve --model {plan.pipeline.name}{where}", markup=False)
     return 0
 
 

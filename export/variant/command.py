@@ -1,6 +1,7 @@
 """Makes a variant of a model and prints how it differs: what `python -m export.variant` does."""
 
 import argparse
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -134,8 +135,8 @@ def _after(wanted: Wanted, arguments: argparse.Namespace) -> None:
         with console.status(f"measuring {' and '.join(names)} in turn"):
             speed = _ran("perf.compare.ceilings", *names, "--repository", str(repository), *threads)
         console.print(speed.rstrip(), markup=False)
-    where = "" if repository.resolve() == REPOSITORY else f' ARGS="--repository {repository}"'
-    console.print(f"serve it: make serve MODEL={wanted.name}{where}", markup=False)
+    where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
+    console.print(f"serve it: triton-batching serve --model {wanted.name}{where}", markup=False)
 
 
 def _ran(module: str, *arguments: str) -> str:

@@ -125,7 +125,7 @@ def notes(history: History) -> list[str]:
         texts.append(f"{history.silence}: no CPU, memory, percentiles and reasons of failures. Name it with --metrics.")
     elif history.tracks and not any(quantiles(track) for track in history.tracks.values()):
         texts.append(
-            "No percentiles: the server has them if it was started by make serve, or with "
+            "No percentiles: the server has them if it was started by triton-batching serve, or with "
             "--metrics-config=summary_latencies=true, and has answered a request in the last minute."
         )
     return texts

@@ -127,7 +127,7 @@ def test_a_bad_picture_is_one_error_among_answers(
 
 def test_the_program_says_how_to_start_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert recognize.main([str(next(PICTURES.glob("*.png"), "x.png")), "--url", nobody]) == 2
-    assert "make serve" in capsys.readouterr().err
+    assert "triton-batching serve --model text_recognition" in capsys.readouterr().err
 
 
 @pytest.mark.server

@@ -52,7 +52,7 @@ def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "I411" in printed
     assert "doctor: 0 errors, 1 warning, 0 infos" in printed
-    assert "serve it: make serve MODEL=m" in printed
+    assert f"serve it: triton-batching serve --model m --repository {tmp_path / 'models'}" in printed
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
