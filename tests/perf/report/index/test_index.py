@@ -107,7 +107,7 @@ def test_a_study_is_stale_once_its_configuration_changes(tmp_path: Path, reposit
     replace(made, model_sha256="", versions={}).write(folder / "study.json")
     ((row,),) = (grid.rows for grid in shown([folder], repository)["Studies of perf.tune"].grids)
     assert row[0] == "m"
-    assert row[2].startswith("Use ")
+    assert ": met (p99 " in row[2]
     assert (row[3], row[4]) == ("no", made.started_at[:16].replace("T", " "))
     (repository / "m/config.pbtxt").write_text(CONFIG + "dynamic_batching { }\n")
     ((row,),) = (grid.rows for grid in shown([folder], repository)["Studies of perf.tune"].grids)
