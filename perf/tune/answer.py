@@ -1,6 +1,7 @@
 """Prints the result of a tuning: whether the target is met, the evidence, the cost, and the command that serves it."""
 
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -223,7 +224,7 @@ def cost(tuning: Tuning) -> Iterator[str]:
     question = tuning.question
     yield f"the predictions are off by {tuning.result.corrections}, on configurations without a trial"
     yield f"record: {question.record}"
-    yield f"as a page: make report RESULTS={question.results}"
+    yield f"as a page: triton-batching report {shlex.quote(str(question.results))}"
     yield f"serve it: {serve(tuning.study, decision.of_study(tuning.study))}"
 
 

@@ -85,7 +85,7 @@ def test_a_model_is_tuned_from_the_command_line(
     monkeypatch.setattr(tuning, "Screen", partial(Screen, coarse=400, fine=800))
     command, output = tuned_once(repository, tmp_path, capsys)
     results = Path(command[command.index("--results") + 1])
-    assert f"as a page: make report RESULTS={results}" in " ".join(output.split())
+    assert f"as a page: triton-batching report {results}" in " ".join(output.split())
 
     path = config_file(repository / MODEL, "tuned")
     tuned = Candidate.of(read_config(path))
@@ -128,7 +128,7 @@ def test_a_model_is_tuned_from_the_command_line(
     path.write_text(other)
     assert main(command) == 0
     again = " ".join(capsys.readouterr().out.split())
-    assert ", 0 of them now" in again
+    assert ", 0 of them measured now" in again
     assert "in place of: max 3, 0 ms, 1 instance, by another command; kept as " in again
     assert [path.read_text() for path in results.glob(f"{MODEL}.tuned.*.pbtxt")] == [other]
     assert path.read_text() == study.after_pbtxt
@@ -147,7 +147,7 @@ def test_no_configuration_is_chosen_over_a_limit(
     options = ["--repository", str(repository), "--results", str(tmp_path), "--seconds", "25", "--points", "9"]
     assert main([*command, *options]) == 1
     output = " ".join(capsys.readouterr().out.split())
-    assert "no configuration met p99 <= 5000 ms under closed:4 (1 row a request), --memory-mib 1 with a" in output
+    assert "met the target with a margin of 5%; load: closed:4 (1 row a request), --memory-mib 1; nothing was" in output
     assert re.search(r"have to change: the limits: max \d+, .* used [\d.,]+ MiB of memory \(--memory-mib 1\)", output)
     study = Study.read(next(tmp_path.glob(f"{MODEL}.closed-4.*.json")))
     assert study.steps[0].text == "the memory is only measured, not estimated before: model.py is no ONNX file"
