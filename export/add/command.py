@@ -14,7 +14,7 @@ from export.add import grps, hints, model_config, model_folder, notes, pipeline
 from export.add.added import Added
 from export.add.deployment import NAME, Deployment
 from export.add.grps import Plan
-from export.add.model_source import INSTALL_TORCH, check_name, read
+from export.add.model_source import check_name, read
 from export.compiled.platform import PLAN_ENDINGS, TORCH_ENDINGS, Platform, platform_of
 from export.compiled.proof import compiled
 from export.compiled.runtime import parse_input
@@ -29,7 +29,7 @@ from export.graph.padding_axes import Variation
 from export.graph.padding_proof import Padding, prove
 from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
-from export.graph.source import Source
+from export.graph.source import INSTALL_TORCH, Source
 from export.repository import REPOSITORY, read_config
 from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal

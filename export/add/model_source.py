@@ -9,12 +9,11 @@ from pathlib import Path
 
 from export.compiled.platform import TORCH_ENDINGS, platform_of
 from export.graph.onnx_graph import load
-from export.graph.source import Source, check
+from export.graph.source import INSTALL_TORCH, Source, check
 from triton_batching.terminal import Mistake
 
 # One of these is in every archive of torch.export.save, under the archive's own name in newer ones.
 MARKS = ("archive_format", "serialized_exported_program.json")
-INSTALL_TORCH = "Install it: make export ARGS=ranker (outside of a clone: pip install 'triton-batching[export]')."
 FORMS = (
     "an ONNX file (.onnx), a torch.export file or an AOTInductor package (.pt2), a TorchScript archive (.pt), a "
     "TensorRT plan (.plan) or a torch module factory (package.module:function)"

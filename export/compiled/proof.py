@@ -26,7 +26,7 @@ from export.graph.batched import UNBATCHED, BatchAxisError, Batched, ProofSettin
 from export.graph.input_values import OPEN_SIZES, Array, Range, Rows, open_dims, random_rows, ranges, read_samples
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.signature import Signature, Tensor
-from export.graph.source import Source
+from export.graph.source import INSTALL_TORCH, Source
 from triton_batching.terminal import Mistake
 
 # Row counts to try, for a model that was compiled for one of them.
@@ -115,9 +115,7 @@ def _runtime(platform: Platform, path: Path) -> Runtime:
     try:
         from export.compiled import torch_runtime
     except ModuleNotFoundError as error:
-        raise Mistake(
-            f"{path}: is {platform.title}, and reading it needs {error.name}. Install it with the command: make export."
-        ) from error
+        raise Mistake(f"{path}: is {platform.title}, and reading it needs {error.name}. {INSTALL_TORCH}") from error
     return torch_runtime.script(path) if platform == TORCHSCRIPT else torch_runtime.package(path)
 
 

@@ -13,6 +13,7 @@ from triton_batching.terminal import Mistake
 
 # gRPC and Triton's HTTP front end count bytes in 32 bits.
 LARGEST_TENSOR = 2**31
+INSTALL_TORCH = "Install it: make export ARGS=ranker (outside of a clone: pip install 'triton-batching[export]')."
 
 
 @dataclass(frozen=True, kw_only=True)

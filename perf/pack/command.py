@@ -68,8 +68,7 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
         *("replayed p99 ms", "longest wait ms", "target", "late %"),
     )
     results = {(result.device, result.model): result for result in replayed}
-    target = {model.name: model.target_ms for model in workload.models}
-    overhead = {model.name: model.overhead_ms for model in workload.models}
+    models = {model.name: model for model in workload.models}
     for number, node in enumerate(placement.nodes):
         for first, share in zip((True, *(False,) * len(node.shares)), node.shares, strict=False):
             result = results[number, share.model]
@@ -86,8 +85,8 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
                 str(share.batch),
                 f"{share.exec_ms:.4g}",
                 f"{result.p99_ms:.4g}",
-                f"{node.duty_ms + share.exec_ms + overhead[share.model]:.4g}",
-                f"{target[share.model]:g}",
+                f"{models[share.model].longest_wait_ms(node.duty_ms, share.exec_ms):.4g}",
+                f"{models[share.model].target_ms:g}",
                 _percent(result.share),
             )
     console.print(table)

@@ -102,7 +102,7 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
             f"{share.exec_ms:.4g}",
             f"{node.duty_ms:.4g}",
             f"{p99[number, share.model]:.4g}",
-            f"{node.duty_ms + share.exec_ms + models[share.model].overhead_ms:.4g}",
+            f"{models[share.model].longest_wait_ms(node.duty_ms, share.exec_ms):.4g}",
             f"{models[share.model].target_ms:.4g}",
             f"{share.memory_bytes / MIB:,.0f}",
         )

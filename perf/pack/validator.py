@@ -59,7 +59,7 @@ def _device(workload: Workload, node: Node, headroom: float) -> Iterator[str]:
         if arriving > share.batch * (1 + ROUNDING):
             yield f"{share.model}: {arriving:.3f} requests arrive in a cycle and {share.batch} are executed"
         if node.duty_ms + exec_ms > (model.target_ms - model.overhead_ms) * (1 + ROUNDING):
-            longest_ms = node.duty_ms + exec_ms + model.overhead_ms
+            longest_ms = model.longest_wait_ms(node.duty_ms, exec_ms)
             yield f"{share.model}: up to {longest_ms:g} ms, target {model.target_ms:g} ms"
         if node.together and exec_ms > node.duty_ms * (1 + ROUNDING):
             yield f"{share.model}: an execution of {exec_ms:g} ms is longer than its cycle of {node.duty_ms:g} ms"
