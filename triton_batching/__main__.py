@@ -13,17 +13,12 @@ from triton_batching.terminal import guarded, name_programs
 # Verb, module and what it does, in the order in which a user meets them.
 STAGES: dict[str, dict[str, tuple[str, str]]] = {
     "export: a model becomes an ONNX file with a proven batch axis": {
-        "export": ("export", "export this project's models to ONNX and prove each file"),
         "add": ("export.add", "add your own model to a repository, its batch axis proved"),
         "variant": ("export.variant", "make an FP16, INT8 or TensorRT variant of a model, and compare it"),
-        "check-repo": ("export.repository", "check every configuration against its ONNX graph"),
-        "vendor": ("serve.vendor", "copy the shared modules that a model.py imports beside it"),
     },
     "serve: a real tritonserver, started right": {
         "serve": ("serve", "serve models until Ctrl-C"),
         "cluster": ("serve.cluster", "run replicas behind a front door"),
-        "exporter": ("serve.exporter", "serve metrics of every model's batches beside Triton's own"),
-        "observe": ("serve.observe", "start Prometheus with rules and alerts for running servers"),
         "doctor": ("serve.doctor", "find batching mistakes in a model repository"),
     },
     "perf: measure, understand and tune": {
@@ -31,16 +26,13 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "load": ("perf.load", "load a model from many processes and check every reply"),
         "measure": ("perf.measure.sweep", "measure one model over its configurations with perf_analyzer"),
         "profile": ("perf.measure.service_time", "measure the service time of each batch size"),
-        "ceiling": ("perf.measure.ceiling", "measure onnxruntime alone, without a server"),
         "report": ("perf.report", "one page of all records and what is stale; tables and pages of a folder"),
         "compare": ("perf.compare", "say whether two sets of records differ"),
-        "ceilings": ("perf.compare.ceilings", "compare onnxruntime's speed on two models, without a server"),
         "versus": ("perf.compare.versus", "measure two configurations in turn and compare them"),
         "why": ("perf.why", "say which rule closes each batch, and what would help most"),
         "simulate": ("perf.simulate", "predict what a configuration would do under a load"),
         "tune": ("perf.tune", "find the configuration that meets a latency target"),
         "watch": ("perf.watch", "watch a running server"),
-        "deploy": ("perf.deploy", "deploy a configuration to a running cluster, to a canary first"),
         "scale": ("perf.scale", "say how many replicas and replica hours a day needs"),
         "pack": ("perf.pack", "pack models onto devices under their latency targets"),
         "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
