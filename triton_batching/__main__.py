@@ -40,7 +40,6 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "simulate": ("perf.simulate", "predict what a configuration would do under a load"),
         "tune": ("perf.tune", "find the configuration that meets a latency target"),
         "watch": ("perf.watch", "watch a running server"),
-        "deploy": ("perf.deploy", "deploy a configuration to a running cluster, to a canary first"),
         "scale": ("perf.scale", "say how many replicas and replica hours a day needs"),
         "pack": ("perf.pack", "pack models onto devices under their latency targets"),
         "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
