@@ -110,18 +110,17 @@ def guarded(
     action: Callable[[], int | None],
     *,
     on_interrupt: str = "stopped.",
-    interrupts: Sequence[signal.Signals] = (signal.SIGINT,),
     service: bool = False,
 ) -> int:
     """Run a program's `action`: its exit code (None is 0), 2 for a mistake, 1 for a failure, 130 after Ctrl-C.
 
     It is 141 if the reader of standard output left, and 2 if the output cannot be written, as on a full disk.
-    The first signal of `interrupts` raises `KeyboardInterrupt` in the action. A `service` also ends by SIGTERM, with 0:
-    a service manager that stops it so takes any other code for a failure.
+    The first Ctrl-C raises `KeyboardInterrupt` in the action. A `service` also ends by SIGTERM, with 0: a service
+    manager that stops it so takes any other code for a failure.
     """
     if sys.stdout is None:  # the caller closed it
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - it stays open until the program ends
-    with _interrupted_once((signal.SIGINT, signal.SIGTERM) if service else interrupts) as received:
+    with _interrupted_once((signal.SIGINT, signal.SIGTERM) if service else (signal.SIGINT,)) as received:
         try:
             code = _exit_code(action, on_interrupt)
             sys.stdout.flush()

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "canary", "replication count"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "replication count"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -64,7 +64,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "python -m perf.studies.prediction --only-compare --results {folder}",
     ),
     "later rounds": ("later rounds of a grid", "python -m perf.studies.grid MODEL --results {folder}"),
-    "canary": ("a canary beside its control", "triton-batching deploy DEPLOYMENT --config-name NAME"),
     "cluster fault": ("a fault of a cluster under load", "python -m perf.studies.cluster faults --results {folder}"),
     "cluster balance": ("the balance of a cluster", "python -m perf.studies.cluster balance --results {folder}"),
     "cluster under attack": ("a hostile load", "python -m perf.studies.cluster hostile --results {folder}"),

@@ -6,8 +6,11 @@ A replica that dies is replaced. `up` runs in the foreground; the other commands
 import argparse
 import sys
 
-from triton_batching.options import MOST_REPLICAS, path, whole_number
+from triton_batching.options import MOST_REPLICAS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
+
+# Canary and control get this much each at most, and the other replicas the rest.
+MOST_PERCENT = 45
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,15 +46,27 @@ def _parser() -> argparse.ArgumentParser:
     update.add_argument(
         "--config-name", metavar="NAME", help="variant configs/NAME.pbtxt; without it the same one, for new files"
     )
-    abandon = verbs.add_parser("abandon", help="end a canary (see perf.deploy); the other replicas stay")
+    canary = verbs.add_parser("canary", help="try a configuration on one new replica, beside a new one with the old")
+    canary.add_argument("deployment", metavar="DEPLOYMENT", help="a deployment, or one of its models")
+    canary.add_argument("--config-name", metavar="NAME", help="variant configs/NAME.pbtxt (default: config.pbtxt)")
+    canary.add_argument(
+        "--percent",
+        type=number(above=0, most=MOST_PERCENT),
+        default=10.0,
+        metavar="N",
+        help="of the requests, for each of the two (default: 10)",
+    )
+    promote = verbs.add_parser("promote", help="update the replicas to the configuration of the canary")
+    promote.add_argument("deployment", metavar="DEPLOYMENT", help="a deployment, or one of its models")
+    abandon = verbs.add_parser("abandon", help="end a canary; the other replicas stay as they are")
     abandon.add_argument("deployment", metavar="DEPLOYMENT", help="a deployment, or one of its models")
     down = verbs.add_parser("down", help="end a running cluster and forget its state")
     down.add_argument(
         "there", type=path, nargs="?", metavar="PLAN.toml", help="the same as --plan; one of both is needed"
     )
-    for verb in (scale, drain, update):
+    for verb in (scale, drain, update, canary, promote, abandon):
         verb.add_argument("--no-wait", action="store_true", help="return at once, not when it is done")
-    for verb in (status, scale, drain, update, abandon, down):
+    for verb in (status, scale, drain, update, canary, promote, abandon, down):
         verb.add_argument(
             "--plan",
             type=path,

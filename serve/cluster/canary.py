@@ -16,13 +16,12 @@ class Canary:
     """A canary that runs.
 
     share: of the deployment's requests, for each of the two. generation: of its replicas, also after its promotion.
-    ends_at: when the cluster abandons it. failed: starts that failed, by role.
+    failed: starts that failed, by role.
     """
 
     config_name: str | None
     share: float
     generation: int
-    ends_at: float
     failed: collections.Counter[str] = field(default_factory=collections.Counter)
 
     @property
@@ -37,11 +36,14 @@ class Canary:
         """
         return min(max(1, round(self.share / (1 - 2 * self.share) * ordinary * ORDINARY)), ORDINARY)
 
-    def announcement(self, ordinary: int) -> str:
-        """What begins, with the share of the requests that the weight gives to each of the two."""
+    def gets(self, ordinary: int) -> float:
+        """The share of the requests that the weight gives to each of the two."""
         weight = self.weight(ordinary)
-        share = weight / (2 * weight + ordinary * ORDINARY)
-        return f"a canary with {self.file} and a control begin, for {share:.1%} of the requests each"
+        return weight / (2 * weight + ordinary * ORDINARY)
+
+    def announcement(self, ordinary: int) -> str:
+        """What begins."""
+        return f"a canary with {self.file} and a control begin, for {self.gets(ordinary):.1%} of the requests each"
 
     def is_over(self, role: str) -> bool:
         """Count a start of this role that failed; whether it was the last try."""

@@ -6,10 +6,11 @@ import time
 import msgspec
 
 from serve.cluster import place, plan_file
-from serve.cluster.control import Abandon, Command, Down, Drain, Look, Scale, Update, ask
+from serve.cluster.canary import CANARY, CONTROL, ROLES
+from serve.cluster.control import Abandon, Canary, Command, Down, Drain, Look, Promote, Scale, Update, ask
 from serve.cluster.place import Place
 from serve.cluster.status import NOBODY, DeploymentStatus, Status
-from serve.cluster.status_table import print_status
+from serve.cluster.status_table import print_status, with_served
 from triton_batching.terminal import Failure, Mistake, terminal
 
 POLL_S = 0.3
@@ -31,8 +32,6 @@ def run(arguments: argparse.Namespace) -> int:
     where = _place(arguments)
     if arguments.verb == "down":
         _down(where)
-    elif arguments.verb == "abandon":
-        terminal().print(f"{ask(where, Abandon(deployment=arguments.deployment)).text}.", markup=False)
     elif arguments.verb == "status":
         _status(where, as_json=arguments.json)
     else:
@@ -54,7 +53,7 @@ def _place(arguments: argparse.Namespace) -> Place:
 
 
 def _status(where: Place, *, as_json: bool) -> None:
-    status = _look(where)
+    status = with_served(_look(where))
     if as_json:
         print(msgspec.json.format(msgspec.json.encode(status)).decode())
     else:
@@ -82,15 +81,8 @@ def _down(where: Place) -> None:
 
 
 def _change(where: Place, arguments: argparse.Namespace) -> None:
-    """Scale, drain or update, and wait until it is done."""
-    command: Command
-    if arguments.verb == "scale":
-        command = Scale(deployment=arguments.deployment, replicas=arguments.replicas)
-    elif arguments.verb == "drain":
-        command = Drain(replica=arguments.replica)
-    else:
-        keeps = arguments.config_name is None
-        command = Update(deployment=arguments.deployment, config_name=arguments.config_name, keeps_config=keeps)
+    """Scale, drain, update, or begin or end a canary, and wait until it is done."""
+    command = _command(arguments)
     answer = ask(where, command)
     if arguments.no_wait:
         terminal().print(f"{answer.text}.", markup=False)
@@ -98,6 +90,26 @@ def _change(where: Place, arguments: argparse.Namespace) -> None:
     started = time.monotonic()
     ended = _wait(where, command, answer.text)
     terminal().print(f"{ended} ({time.monotonic() - started:.1f} s)", markup=False)
+    if isinstance(command, Canary):
+        terminal().print("Compare both with `status`, and then `promote` or `abandon` the canary.")
+
+
+def _command(arguments: argparse.Namespace) -> Command:
+    match arguments.verb:
+        case "scale":
+            return Scale(deployment=arguments.deployment, replicas=arguments.replicas)
+        case "drain":
+            return Drain(replica=arguments.replica)
+        case "update":
+            keeps = arguments.config_name is None
+            return Update(deployment=arguments.deployment, config_name=arguments.config_name, keeps_config=keeps)
+        case "canary":
+            share = arguments.percent / 100
+            return Canary(deployment=arguments.deployment, config_name=arguments.config_name, share=share)
+        case "promote":
+            return Promote(deployment=arguments.deployment)
+        case _:
+            return Abandon(deployment=arguments.deployment)
 
 
 def _wait(where: Place, command: Command, begun: str) -> str:
@@ -117,10 +129,12 @@ def _ended(command: Command, status: Status) -> str:
         there = any(replica.name == command.replica for replica in status.replicas)
         return "" if there else f"{command.replica} has answered its requests and stopped."
     deployment = _deployment(command, status)
+    if isinstance(command, Canary | Abandon):
+        return _canary_ended(command, deployment, status)
     if deployment.gave_up:
         raise Failure(f"{deployment.name}: {deployment.gave_up}")
     living = [each for each in status.replicas if each.deployment == deployment.name and not each.role]
-    if isinstance(command, Update):
+    if isinstance(command, Update | Promote):
         if deployment.updating:
             return ""
         if any(replica.phase in LEAVING for replica in living):  # an old one answers its last requests
@@ -133,6 +147,21 @@ def _ended(command: Command, status: Status) -> str:
     return ""
 
 
+def _canary_ended(command: Canary | Abandon, deployment: DeploymentStatus, status: Status) -> str:
+    name = deployment.name
+    pair = {each.role: each for each in status.replicas if each.deployment == name and each.role}
+    if isinstance(command, Abandon):
+        return "" if pair else f"{name}: the canary and its control have stopped."
+    if deployment.canary is None:
+        raise Failure(f"{name}: {deployment.canary_failed or 'the canary was abandoned'}")
+    if [each.phase for each in pair.values()] != ["ready"] * len(ROLES):
+        return ""
+    return (
+        f"{name}: the canary {pair[CANARY].name} and its control {pair[CONTROL].name} get "
+        f"{deployment.canary_share:.1%} of the requests each."
+    )
+
+
 def _phases(command: Command, status: Status) -> str:
     """The replicas that the command is about, and their phases."""
     if isinstance(command, Drain):
@@ -143,7 +172,7 @@ def _phases(command: Command, status: Status) -> str:
 
 
 def _deployment(command: Command, status: Status) -> DeploymentStatus:
-    assert isinstance(command, Scale | Update)
+    assert isinstance(command, Scale | Update | Canary | Promote | Abandon)
     return next(
         deployment for deployment in status.deployments if command.deployment in (deployment.name, *deployment.models)
     )

@@ -108,29 +108,29 @@ class Commands:
 
     def _begin_canary(self, group: Group, command: Canary) -> str:
         _check_idle(group)
-        name = group.entry.name
+        name, file = group.entry.name, command.config_name or "config.pbtxt"
+        if command.config_name == group.config_name:
+            raise Mistake(f"{name}: has {file} already. For new files of its models: `update {name}`.")
         for config_name in (group.config_name, command.config_name):
             self._pool(group, group.desired + len(ROLES), config_name)
         if not group.ready():
             raise Mistake(f"{name}: no replica is ready, so a canary would get all requests. Wait for one.")
         self._engine.check([group.replica(number) for number in range(len(ROLES))])
-        group.begin_canary(command.config_name, command.share, command.most_s)
-        return f"{name}: the canary with {command.config_name or 'config.pbtxt'} starts"
+        group.begin_canary(command.config_name, command.share)
+        return f"{name}: the canary with {file} and its control start"
 
     def _promote(self, group: Group) -> str:
         name = group.entry.name
-        if group.canary is None:
-            raise Mistake(f"{name}: {group.status().canary_failed or 'has no canary'}.")
-        if len(group.pair()) < 2:
-            raise Mistake(f"{name}: the canary and its control are not both ready yet.")
+        _check_canary(group)
+        if len(group.pair()) < len(ROLES):
+            raise Mistake(f"{name}: the canary and its control are not both ready yet. Wait for them.")
         group.promote()
         return f"{name}: the update to {group.config_name or 'config.pbtxt'} begins"
 
     def _abandon(self, group: Group) -> str:
-        if group.canary is None:
-            raise Mistake(f"{group.entry.name}: has no canary.")
+        _check_canary(group)
         group.abandon()
-        return f"{group.entry.name}: the canary leaves"
+        return f"{group.entry.name}: the canary and its control leave"
 
 
 def _check_idle(group: Group) -> None:
@@ -138,7 +138,10 @@ def _check_idle(group: Group) -> None:
     if group.is_updating:
         raise Mistake(f"{group.entry.name}: an update is under way. Wait for its end.")
     if group.canary:
-        raise Mistake(
-            f"{group.entry.name}: a canary with {group.canary.file} runs. Wait for its end, or end it: python -m "
-            f"serve.cluster abandon {group.entry.name}"
-        )
+        raise Mistake(f"{group.entry.name}: a canary with {group.canary.file} runs. `promote` or `abandon` it first.")
+
+
+def _check_canary(group: Group) -> None:
+    """Raise `Mistake` if the deployment has no canary; says why, if the cluster itself ended the last one."""
+    if group.canary is None:
+        raise Mistake(f"{group.entry.name}: {group.status().canary_failed or 'no canary runs'}.")

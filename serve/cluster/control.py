@@ -62,14 +62,12 @@ class Update(Request, frozen=True, kw_only=True, tag="update"):
 class Canary(Request, frozen=True, kw_only=True, tag="canary"):
     """Start a canary with this configuration, and a control: a new replica with the configuration that there is.
 
-    Each gets `share` of the deployment's requests, and never more than an ordinary replica. Without `Promote` or
-    `Abandon` within `most_s` seconds both go: the program that asked may have been killed.
+    Each gets `share` of the deployment's requests, and never more than an ordinary replica.
     """
 
     deployment: str
     config_name: str | None = None
     share: Annotated[float, Meta(gt=0.0, lt=0.5)]
-    most_s: Annotated[float, Meta(gt=0.0, le=1e6)]
 
 
 class Promote(Request, frozen=True, kw_only=True, tag="promote"):

@@ -99,12 +99,10 @@ class Group:
         self._latest_generation += 1
         self._begin_update(self._latest_generation, config_name)
 
-    def begin_canary(self, config_name: str | None, share: float, most_s: float) -> None:
-        """Start a canary and its control; they go after `most_s` without `promote` or `abandon`."""
+    def begin_canary(self, config_name: str | None, share: float) -> None:
+        """Start a canary and its control."""
         self._latest_generation += 1
-        self.canary = Canary(
-            config_name=config_name, share=share, generation=self._latest_generation, ends_at=time.monotonic() + most_s
-        )
+        self.canary = Canary(config_name=config_name, share=share, generation=self._latest_generation)
         self._canary_failed = ""
         self._events.add(self.entry.name, self.canary.announcement(len(self.ready())))
 
@@ -169,6 +167,7 @@ class Group:
             update=self._update,
             scales=self.entry.scaling is not None,
             canary=self.canary.file if self.canary else None,
+            canary_share=self.canary.gets(len(self.ready())) if self.canary else 0.0,
             canary_failed=self._canary_failed,
         )
 
@@ -183,11 +182,8 @@ class Group:
             self._leave(self.occupants[name], "not needed any more" if is_current else "replaced by the update")
 
     def _keep_canary(self) -> None:
-        """Start the canary and its control, again after a start that failed, and abandon them in the end."""
+        """Start the canary and its control, again after a start that failed."""
         if not self.canary:
-            return
-        if time.monotonic() > self.canary.ends_at:
-            self._fail_canary("nobody promoted or abandoned it in time")
             return
         there = {each.role for each in self.occupants.values() if not each.leaving}
         if CANARY not in there:

@@ -13,6 +13,20 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True):
     """A part of the status."""
 
 
+class Served(Frozen, frozen=True, kw_only=True):
+    """What the server of a replica has counted for a model since it loaded it.
+
+    requests: those that it answered. queue_ms, compute_ms: the mean time of such a request.
+    """
+
+    model: str
+    requests: int
+    failures: int
+    rows_per_execution: float
+    queue_ms: float
+    compute_ms: float
+
+
 class ReplicaStatus(Frozen, frozen=True, kw_only=True):
     """A replica.
 
@@ -20,6 +34,7 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
     pid: the process of the server's guard. server_pid: that of the tritonserver.
     in_flight, requests, failures: what the door counts for it.
     role: canary or control, "" of an ordinary replica.
+    served: what its server counts, a value for each model; the command `status` asks it, and it is empty else.
     """
 
     name: str
@@ -39,6 +54,7 @@ class ReplicaStatus(Frozen, frozen=True, kw_only=True):
     requests: int
     failures: int
     role: str = ""
+    served: tuple[Served, ...] = ()
 
 
 class DeploymentStatus(Frozen, frozen=True, kw_only=True):
@@ -48,8 +64,9 @@ class DeploymentStatus(Frozen, frozen=True, kw_only=True):
     left as they were told.
     gave_up: why no more replicas are started, "" if they are. updating: whether replicas are being replaced by those of
     another configuration. update: how the last update ended, "" without one.
-    canary: the file of the canary's configuration, None without a canary. canary_failed: why the cluster itself ended
-    the last canary, "" if it did not. The canary and its control are in none of the counts but `deaths`.
+    canary: the configuration of the canary, None without a canary. canary_share: of the requests, that each of the
+    canary and its control gets. canary_failed: why the cluster itself ended the last canary, "" if it did not. The two
+    are in none of the counts but `deaths`.
     """
 
     name: str
@@ -64,6 +81,7 @@ class DeploymentStatus(Frozen, frozen=True, kw_only=True):
     update: str
     scales: bool
     canary: str | None = None
+    canary_share: float = 0.0
     canary_failed: str = ""
 
 

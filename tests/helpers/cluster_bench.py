@@ -88,8 +88,8 @@ class Bench:
                     self.engine.ready(each.name)
             self.tick()
 
-    def begin(self, share: float = 0.1, most_s: float = 60.0) -> None:
-        self.group.begin_canary(NEW, share, most_s)
+    def begin(self) -> None:
+        self.group.begin_canary(NEW, 0.1)
         self.tick()
 
     def of(self, role: str) -> Occupant:

@@ -1,11 +1,13 @@
 """Three real replicas behind the real front door, under a steady load of which every answer is checked."""
 
 import os
+import re
 import signal
 import time
 import urllib.request
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 from cluster_load import Load
 from cluster_program import PLAN, Cluster, server
@@ -95,6 +97,36 @@ def test_update_replaces_every_replica_and_loses_nothing(cluster: Cluster, load:
     replicas = cluster.ready()
     assert {replica.config_name for replica in replicas} == {"baseline"}
     assert not before & {replica.name for replica in replicas}
+
+
+def test_canary_stands_beside_its_control_and_is_abandoned_or_promoted(cluster: Cluster, load: Load) -> None:
+    before = {replica.name for replica in cluster.ready()}
+    begin = ("canary", "simulated_accelerator", "--config-name", "dynamic", "--percent", "20")
+    assert "get 20.0% of the requests each." in cluster.do(*begin)
+    first = {replica.name: replica.requests for replica in cluster.ready()}
+    load.wait_for(2 * REQUESTS)
+    status = msgspec.json.decode(cluster.do("status", "--json"), type=Status)
+    sent = {replica.name: replica.requests - first[replica.name] for replica in status.replicas}
+    pair = {replica.role: replica for replica in status.replicas if replica.role}
+    for role, config_name in (("canary", "dynamic"), ("control", "baseline")):
+        assert pair[role].config_name == config_name
+        assert sent[pair[role].name] / sum(sent.values()) == pytest.approx(0.2, abs=0.04), sent
+        [served] = pair[role].served
+        assert (served.requests > 0, served.failures, served.rows_per_execution >= 1) == (True, 0, True)
+        assert 0 < served.queue_ms < served.queue_ms + served.compute_ms
+    shown = cluster.do("status")
+    assert re.search(rf"canary {pair['canary'].name}\W+control {pair['control'].name}\W", shown), shown
+    assert re.search(r"compute, ms per request\W+\d+\.\d\d\W+\d+\.\d\d\W", shown), shown
+    assert "the canary and its control have stopped" in cluster.do("abandon", "accelerator")
+    assert {replica.name for replica in cluster.ready()} == before
+    cluster.do(*begin)
+    canary = cluster.ready()[-2]
+    assert "update done: 3 replicas with dynamic" in cluster.do("promote", "accelerator")
+    load.wait_for(REQUESTS)
+    load.assert_clean()
+    replicas = cluster.ready()
+    assert {replica.config_name for replica in replicas} == {"dynamic"}
+    assert canary.name in {replica.name for replica in replicas}
 
 
 def test_stopped_replica_is_left_out_until_it_goes_on(cluster: Cluster, load: Load) -> None:

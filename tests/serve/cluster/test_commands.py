@@ -9,11 +9,10 @@ import pytest
 from cluster_bench import ENTRY, NEW, Bench, benched
 
 from export.repository import REPOSITORY
-from perf.deploy.__main__ import main as deploy
 from serve.cluster import occupant, pace, place, plan_check, state
 from serve.cluster.__main__ import main
 from serve.cluster.commands import Commands
-from serve.cluster.control import Command, Drain, Scale, Update
+from serve.cluster.control import Abandon, Canary, Command, Drain, Promote, Scale, Update
 from serve.cluster.plan import Deployment, Limits, Plan, ScalingTable
 from serve.cluster.state import Remembered
 from serve.cluster.up import up
@@ -127,6 +126,55 @@ def test_drain_of_the_only_ready_replica_is_refused() -> None:
         assert running.do(Drain(replica="a-2")) == "a-2 drains"
 
 
+@pytest.mark.parametrize(
+    ("deployment", "config_name", "words"),
+    [
+        ("b", NEW, r"^b: no such deployment or model\. There are: a\.$"),
+        ("a", "dynamic", r"^a: has dynamic already\. For new files of its models: `update a`\.$"),
+        ("a", "fast", r"^a: .*/configs/fast\.pbtxt: no such file.* has: baseline, dynamic, dynamic_2_instances\.$"),
+    ],
+)
+def test_canary_that_cannot_begin(deployment: str, config_name: str, words: str) -> None:
+    with told() as running:
+        with pytest.raises(Mistake, match=words):
+            running.do(Canary(deployment=deployment, config_name=config_name, share=0.1))
+        assert running.bench.group.canary is None
+
+
+def test_canary_needs_room_for_two_replicas_and_one_that_is_ready() -> None:
+    begin = Canary(deployment="a", config_name=NEW, share=0.1)
+    with told() as running:
+        running.bench.engine.room = 3
+        with pytest.raises(Mistake, match="there is no room"):
+            running.do(begin)
+        running.do(Scale(deployment="a", replicas=0))
+        running.bench.tick()
+        with pytest.raises(Mistake, match="a: no replica is ready, so a canary would get all requests"):
+            running.do(begin)
+
+
+def test_commands_to_a_canary_and_beside_one() -> None:
+    begin = Canary(deployment="a", config_name=NEW, share=0.1)
+    with told() as running:
+        for command in (Promote(deployment="a"), Abandon(deployment="a")):
+            with pytest.raises(Mistake, match=r"^a: no canary runs\.$"):
+                running.do(command)
+        assert running.do(begin) == f"a: the canary with {NEW} and its control start"
+        running.bench.tick()
+        with pytest.raises(Mistake, match="a: the canary and its control are not both ready yet"):
+            running.do(Promote(deployment="a"))
+        running.bench.settle()
+        for other in (begin, Update(deployment="a", config_name="baseline")):
+            with pytest.raises(Mistake, match=f"a: a canary with {NEW} runs. `promote` or `abandon` it first"):
+                running.do(other)
+        with pytest.raises(Mistake, match=r"a-4: is the control of a\. It leaves when the canary ends"):
+            running.do(Drain(replica="a-4"))
+        running.bench.engine.end("a-3", "it ended")
+        running.bench.tick()
+        with pytest.raises(Mistake, match=f"a: the canary with {NEW} is abandoned: .* died: it ended"):
+            running.do(Promote(deployment="a"))
+
+
 def test_each_replica_counts_as_dead_or_as_drained() -> None:
     with benched() as bench:
 
@@ -166,8 +214,6 @@ def test_command_without_a_plan_says_which_cluster_it_is_for(
     for arguments, says in ((["scale", "a", "1"], True), (["scale", "a", "1", "--plan", here.name], False)):
         assert main(arguments) == 2  # it does not run
         assert capsys.readouterr().out.startswith(f"{here.name}: the only cluster that runs") == says
-    assert deploy(["a", f"--results={tmp_path}"]) == 2
-    assert capsys.readouterr().out.startswith(f"{here.name}: the only cluster that runs")
 
 
 def test_replica_that_hangs_is_told_once_and_when_it_is_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
