@@ -1,11 +1,17 @@
 """What the tests share: one real server, and the model that it needs exported."""
 
+import os
 import signal
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import client_models
+import golden as golden_files
 import pytest
+import starts
+from bench import Bench
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
@@ -18,13 +24,35 @@ hypothesis_settings.register_profile("shared", suppress_health_check=[HealthChec
 hypothesis_settings.load_profile("shared")
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the files in tests/golden anew")
+    parser.addoption("--most-servers", type=int, default=0, help="fail if the tests start more servers than this")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Let Ctrl-C reach the programs that tests start, even if a shell started pytest in the background.
 
     Such a shell has SIGINT ignored, which programs inherit, and guards and many tests end programs by it.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Workers inherit the file from the first process.
+    os.environ.setdefault(starts.FILE, str(Path(tempfile.mkdtemp()) / "starts"))
+    os.environ["PYTHONPATH"] = str(starts.COUNTED)
+    starts.count()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    most = session.config.getoption("most_servers")
+    if most and starts.total() > most and exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say how many servers were started, and which more than may be."""
+    most = config.getoption("most_servers")
+    over = f"; more than {most}: load the models into `bench`, or say why a server of its own" if most else ""
+    terminalreporter.write_line(f"{starts.total()} servers started{over if starts.total() > most else ''}")
 
 
 @pytest.fixture(autouse=True)
@@ -55,3 +83,22 @@ def client_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     arguments = ("--disable-auto-complete-config",)  # each Python model starts faster
     with launch(Settings(models=client_models.NAMES, repository=repository, arguments=arguments)) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The server that tests load their models into."""
+    shared = Bench(folder=tmp_path_factory.mktemp("bench"))
+    yield shared
+    shared.close()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """`golden(name, text, masks={pattern: replacement})` compares a printed text with `tests/golden/NAME.txt`."""
+    update = bool(request.config.getoption("update"))
+
+    def compare(name: str, text: str, *, masks: Mapping[str, str] | None = None) -> None:
+        golden_files.compare(name, text, update=update, masks=masks or {})
+
+    return compare

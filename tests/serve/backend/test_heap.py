@@ -8,14 +8,13 @@ from typing import Any
 import heap
 import numpy as np
 import pytest
+from bench import Bench
 from onnx import helper
-from sleepers import PLAIN
 from streams import counted
 from tiny_models import onnx_model
 
 from clients.async_connection import connect
 from serve import stubs
-from serve.launcher import Settings, launch
 
 REQUESTS, VALUES, EXECUTIONS = 8, 150_000, 10
 PAGE_BYTES = 4096
@@ -27,7 +26,7 @@ def faults(pid: int) -> int:
 
 
 @pytest.mark.server
-def test_later_batches_touch_no_new_pages(tmp_path: Path) -> None:
+def test_later_batches_touch_no_new_pages(bench: Bench, tmp_path: Path) -> None:
     batching = "dynamic_batching { max_queue_delay_microseconds: 60000000 }"
     nodes = [helper.make_node("ReduceMax", ["x"], ["y"], axes=[1])]
     onnx_model(tmp_path, "largest", nodes, dims=(VALUES, 1), config=batching, max_batch_size=REQUESTS)
@@ -42,7 +41,7 @@ def test_later_batches_touch_no_new_pages(tmp_path: Path) -> None:
             for _ in range(times):
                 await asyncio.gather(*map(one, rows))
 
-    with launch(Settings(models=("largest",), repository=tmp_path, arguments=PLAIN)) as server:
+    with bench.serving(("largest",), tmp_path) as server:
         (pid,) = stubs.instances(server.shared_memory_prefix)
         asyncio.run(execute(server.grpc_url, 3))
         before = faults(pid)

@@ -5,18 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import Bench
 from padded_models import CUT, MASK, PAD, TABLE, encoder, expected
-from sleepers import PLAIN
 from streams import Stream, counted
 
-from serve.launcher import LaunchError, Server, Settings, launch
+from serve.launcher import Server
+from serve.management.api import RefusedError
 from serve.management.statistics import Counters
 
 ROWS = 16
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("padded")
     encoder(repository)
     lengths = 'parameters { key: "pad_lengths" value { string_value: "16 48" } }\n'
@@ -24,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     split = 'parameters { key: "padding_budget" value { string_value: "latency" } }\n'
     encoder(repository, "split", parameters=PAD + MASK + CUT + split)
     models = ("encoder", "dropped_in", "split")
-    with launch(Settings(models=models, repository=repository, arguments=PLAIN)) as running:
+    with bench.serving(models, repository) as running:
         yield running
 
 
@@ -73,10 +74,9 @@ def test_only_the_request_that_is_too_long_is_refused(server: Server, stream: St
         (PAD + MASK.replace("mask=", "none="), "and no graph input 'none'"),
     ],
 )
-def test_a_model_that_does_not_fit_its_graph_is_refused(tmp_path: Path, parameters: str, message: str) -> None:
-    encoder(tmp_path, parameters=parameters)
-    with (
-        pytest.raises(LaunchError, match=message),
-        launch(Settings(models=("encoder",), repository=tmp_path, arguments=PLAIN)),
-    ):
+def test_a_model_that_does_not_fit_its_graph_is_refused(
+    bench: Bench, tmp_path: Path, parameters: str, message: str
+) -> None:
+    encoder(tmp_path, "refused", parameters=parameters)
+    with pytest.raises(RefusedError, match=message), bench.serving(("refused",), tmp_path):
         pass

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 from latency import Latency
@@ -214,7 +215,7 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.server
-def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) -> None:
+def test_short_items_are_answered_while_a_long_one_still_runs(bench: Bench, tmp_path: Path) -> None:
     """The long item is sent first, so without early answers its answer would not come last."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
@@ -236,7 +237,7 @@ def test_short_items_are_answered_while_a_long_one_still_runs(tmp_path: Path) ->
         async with connect(url) as connection:
             return [await batch(connection) for _ in range(4)]
 
-    with launch(Settings(models=("early",), repository=tmp_path, arguments=PLAIN)) as running:
+    with bench.serving(("early",), tmp_path) as running:
         orders = asyncio.run(batches(running.grpc_url))
         assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
     # The first batch shows how long the long item takes.

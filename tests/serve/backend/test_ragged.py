@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import Bench
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sleepers import PLAIN
 from streams import Stream, counted
 from tiny_models import KINDS, ragged_echo
 
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
@@ -21,12 +21,12 @@ MODELS = ("echo_int32", "echo_fp32", "echo_frames")
 
 
 @pytest.fixture(scope="module")
-def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def echo(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("ragged")
     ragged_echo(repository, "echo_int32", data_type="INT32")
     ragged_echo(repository, "echo_fp32", data_type="FP32")
     ragged_echo(repository, "echo_frames", data_type="INT32", dims="-1, 3")
-    with launch(Settings(models=MODELS, repository=repository, arguments=PLAIN)) as running:
+    with bench.serving(MODELS, repository) as running:
         yield running
 
 
@@ -88,11 +88,11 @@ def test_six_kinds_and_scatter_equal_numpy(
     check(stream, echo.grpc_url, model, [(rows, length, *tail) for rows, length in mix])
 
 
-def test_the_documented_example(tmp_path: Path) -> None:
+def test_the_documented_example(bench: Bench, tmp_path: Path) -> None:
     """A [1,3], B [2,2], C [1,5] as one execution: the numbers of the backend's README."""
     ragged_echo(tmp_path, "echo", rows=4)
     with (
-        launch(Settings(models=("echo",), repository=tmp_path, arguments=PLAIN)) as running,
+        bench.serving(("echo",), tmp_path) as running,
         Stream(running.grpc_url) as stream,
     ):
         shapes = [(1, 3), (2, 2), (1, 5)]

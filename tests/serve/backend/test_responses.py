@@ -16,12 +16,12 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpc
+from bench import Bench
 from onnx import TensorProto, helper, numpy_helper
-from sleepers import PLAIN
 from tiny_models import parameters, save
 
 from serve.installation import DROP_IN
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 pytestmark = pytest.mark.server
 Array = np.ndarray[Any, Any]
@@ -90,7 +90,7 @@ def build(
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def triton(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("responses")
     build(repository, "one", ONE, 2)
     build(repository, "both", BOTH, 2)
@@ -98,7 +98,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     build(repository, "recorded_one", ONE, 1, backend="python")
     build(repository, "recorded_both", BOTH, 1, backend="python")
     models = ("one", "both", "policy", "recorded_one", "recorded_both")
-    with launch(Settings(models=models, repository=repository, arguments=PLAIN)) as server:
+    with bench.serving(models, repository) as server:
         yield server
 
 

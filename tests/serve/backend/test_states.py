@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import state_models
 import tritonclient.grpc as triton
+from bench import Bench
 from numpy.typing import NDArray
 from state_models import BEGIN, STRATEGIES
 from states import LostStateError, Sequenced, States
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.policies.queue_limit import QueueLimit
 
 START, END = 1, 2
@@ -26,9 +27,9 @@ BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("states")
-    with launch(Settings(models=state_models.build(repository), repository=repository)) as running:
+    with bench.serving(state_models.build(repository), repository) as running:
         yield running
 
 

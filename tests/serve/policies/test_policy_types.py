@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from all_types import EXTREMES, NUMPY, echo
 from answers import Answers, Array
+from bench import Bench
 from onnx import TensorProto, helper
-from sleepers import PLAIN
 from tiny_models import parameters, save
 
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 pytestmark = pytest.mark.server
 REQUESTS = 300
@@ -57,7 +57,7 @@ def values(kind: str, number: int, width: int = WIDTH) -> Array:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """For each policy a model with all numpy types, one with BF16, and ragged BF16 with early answers."""
     repository = tmp_path_factory.mktemp("types")
     for policy, settings in POLICIES.items():
@@ -67,7 +67,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         cut = {"padding_budget": "elements", "padding_budget_run_elements": "10"}
         ragged_echo(repository, f"ragged_{policy}", settings | cut)
     names = tuple(folder.name for folder in repository.iterdir())
-    with launch(Settings(models=names, repository=repository, arguments=PLAIN)) as running:
+    with bench.serving(names, repository) as running:
         yield running
 
 

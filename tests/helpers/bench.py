@@ -1,0 +1,153 @@
+"""The servers that all tests of a worker share: each test loads its models into one that runs, and unloads them.
+
+A load takes 0.3 to 0.5 s and a start five times as long. A test that needs a server of its own says why.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import NoneType
+
+from processes import wait_until
+
+from export.repository import REPOSITORY, config_file, model_folder, read_config, with_steps
+from serve import stubs
+from serve.launcher import Server, Settings, launch
+from serve.management import api, loaded
+
+PLAIN = ("--disable-auto-complete-config",)
+"""Loads a configuration that is complete in half of the time, because no second process looks into the model."""
+LOAD_S = 60.0
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """One tritonserver without models of its own; it starts when the first model is loaded.
+
+    folder: where its repository and its log are.
+    held: the batcher of each model waits for so many requests once, after it was loaded.
+    arguments: further flags of tritonserver.
+    """
+
+    folder: Path
+    held: int | None = None
+    arguments: tuple[str, ...] = PLAIN
+    starts: int = 0
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _server: Server | None = None
+
+    @contextlib.contextmanager
+    def serving(
+        self, models: Sequence[str], repository: Path = REPOSITORY, *, config_name: str | None = None
+    ) -> Iterator[Server]:
+        """Load models of a repository, with those that they call, and unload them at the end.
+
+        The server that is yielded has their configurations. Raises `ServerError` with the server's words if a model
+        is refused.
+        """
+        names = list(with_steps(models, config_name, repository))
+        folders = {name: model_folder(name, repository) for name in names}
+        configs = {name: read_config(config_file(folder, config_name)) for name, folder in folders.items()}
+        for folder in folders.values():
+            stubs.compile_sources(folder)
+        server = self._loaded(folders, config_name)
+        try:
+            yield replace(
+                server,
+                settings=replace(server.settings, models=tuple(models), repository=repository),
+                file_configs=configs,
+                configs={name: loaded.config(server.http_url, name) for name in names},
+            )
+        finally:
+            self._unload(server, names)
+
+    def _loaded(self, folders: Mapping[str, Path], config_name: str | None) -> Server:
+        """The server with these models; 2.51 crashes now and then while it loads several, and is started again."""
+        try:
+            return self._load(folders, config_name, at_a_time=4)
+        except api.UnreachableError:
+            # The connection ends a moment before the server has ended.
+            if not wait_until(lambda: self._server is None or not self._server.running(), seconds=3):
+                raise
+            return self._load(folders, config_name, at_a_time=1)
+
+    def _load(self, folders: Mapping[str, Path], config_name: str | None, *, at_a_time: int) -> Server:
+        server = self.server()
+
+        def load(name: str) -> None:
+            path = f"repository/models/{name}/load"
+            api.call(server.http_url, path, {}, expected=NoneType, timeout_s=LOAD_S)
+
+        for folder in folders.values():
+            self._link(folder, config_name)
+        try:
+            with ThreadPoolExecutor(at_a_time) as pool:
+                list(pool.map(load, folders))
+        except api.ServerError:
+            self._unload(server, list(folders))
+            raise
+        return server
+
+    def server(self) -> Server:
+        """The running server; a new one if it was ended or has crashed (2.51 does, now and then, while it loads)."""
+        if self._server is None or not self._server.running():
+            self.close()
+            repository = self.folder / f"models{self.starts}"
+            repository.mkdir(parents=True)
+            environment = {} if self.held is None else {"TRITONSERVER_DELAY_SCHEDULER": str(self.held)}
+            settings = Settings(
+                models=(),
+                repository=repository,
+                environment=environment,
+                arguments=self.arguments,
+                log=self.folder / f"tritonserver{self.starts}.log",
+            )
+            self._server = self._stack.enter_context(launch(settings))
+            self.starts += 1
+        return self._server
+
+    def close(self) -> None:
+        """End the server."""
+        self._server = None
+        self._stack.close()
+
+    def _link(self, folder: Path, config_name: str | None) -> None:
+        """Link a model into the server's repository, with the variant as its configuration."""
+        assert self._server is not None
+        into = self._server.settings.repository / folder.name
+        if config_name is None:
+            into.symlink_to(folder.resolve())
+            return
+        into.mkdir()
+        for path in folder.iterdir():
+            if path.name not in ("config.pbtxt", "configs"):
+                (into / path.name).symlink_to(path.resolve())
+        (into / "config.pbtxt").symlink_to(config_file(folder, config_name).resolve())
+
+    def _unload(self, server: Server, names: Sequence[str]) -> None:
+        """Unload models and wait until they are gone: the server fails if a load overtakes an unload."""
+        if server.running():
+            for name in names:
+                # A model that was refused is not there.
+                with contextlib.suppress(api.RefusedError):
+                    api.call(server.http_url, f"repository/models/{name}/unload", {}, expected=NoneType)
+            is_empty = wait_until(lambda: not self._left(server, names), seconds=LOAD_S)
+            assert is_empty, f"still there: {self._left(server, names)}"
+        for name in names:
+            path = server.settings.repository / name
+            if path.is_symlink():
+                path.unlink()
+            else:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _left(self, server: Server, names: Sequence[str]) -> list[str]:
+        """Those of the models that are not unloaded yet."""
+        return [
+            entry["name"]
+            for entry in loaded.index(server.http_url)
+            if entry["name"] in names
+            and (entry.get("state", "UNAVAILABLE") != "UNAVAILABLE" or entry.get("reason") == "unloading")
+        ]

@@ -1,0 +1,30 @@
+"""How many tritonservers the tests start, counted in this process and in the Python programs that it starts.
+
+The launcher starts a server through a guard, `python -m serve.guard`. Each start adds a byte to the file that the
+environment names; `counted/sitecustomize.py` counts in the programs.
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+FILE = "TRITON_BATCHING_TESTS_STARTS"
+COUNTED = Path(__file__).parent / "counted"
+
+
+def count() -> None:
+    """Count the starts of this process from now on."""
+    sys.addaudithook(_hear)
+
+
+def total() -> int:
+    """The starts so far, of all processes."""
+    path = Path(os.environ[FILE])
+    return path.stat().st_size if path.exists() else 0
+
+
+def _hear(event: str, arguments: tuple[Any, ...]) -> None:
+    if event == "subprocess.Popen" and FILE in os.environ and "serve.guard" in map(str, arguments[1]):
+        with Path(os.environ[FILE]).open("ab") as file:
+            file.write(b".")
