@@ -4,6 +4,7 @@ The launcher starts a server through a guard, `python -m serve.guard`. Each star
 environment names; `counted/sitecustomize.py` counts in the programs.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ FILE = "TRITON_BATCHING_TESTS_STARTS"
 COUNTED = Path(__file__).parent / "counted"
 
 
+@functools.cache
 def count() -> None:
     """Count the starts of this process from now on."""
     sys.addaudithook(_hear)
