@@ -88,9 +88,24 @@ def client_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The server that tests load their models into."""
-    shared = Bench(folder=tmp_path_factory.mktemp("bench"))
-    yield shared
-    shared.close()
+    yield from _bench(Bench(folder=tmp_path_factory.mktemp("bench")))
+
+
+@pytest.fixture(scope="session")
+def held_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The same with batchers that wait for eight requests once."""
+    yield from _bench(Bench(folder=tmp_path_factory.mktemp("held_bench"), held=8))
+
+
+@pytest.fixture(scope="session")
+def completing_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """The same for configurations that the server completes from the model's file."""
+    yield from _bench(Bench(folder=tmp_path_factory.mktemp("completing_bench"), arguments=()))
+
+
+def _bench(bench: Bench) -> Iterator[Bench]:
+    yield bench
+    bench.close()
 
 
 @pytest.fixture
