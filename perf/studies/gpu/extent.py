@@ -97,7 +97,7 @@ SMALL = Extent(
     live_s=0.0,
     looks=(1,),
     pair=("ranker", "simulated_accelerator"),
-    memory={"ranker": (1, 8)},
+    memory={"text_recognition": (1, 8)},
     trial_s=0.3,
 )
 
