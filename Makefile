@@ -33,7 +33,7 @@ WORKERS ?= $(shell n=$$(( $$(nproc) + 2 )); echo $$(( n < 8 ? n : 8 )))
 PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean
+.PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-image check image system lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,14 +83,10 @@ pack: $(VENV)/.dev  ## pack models onto devices under their latency targets (PLA
 watch: $(READY)  ## the running server live, in the terminal and on http://127.0.0.1:8003/
 	$(PY) -m perf.watch --serve $(ARGS)
 
-test: $(VENV)/.dev vendor  ## every test of what users run, with real servers
+test: $(VENV)/.dev vendor  ## every test, with real servers
 	$(PY) -m export
 	@# The longest file first, so that nothing waits for it at the end.
-	$(PYTEST) --ignore tests/studies --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
-
-test-studies: $(VENV)/.dev vendor  ## the tests of our own experiments
-	$(PY) -m export
-	$(PYTEST) tests/studies $(ARGS)
+	$(PYTEST) --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
 
 test-image: $(VENV)/.dev vendor  ## build the Debian image, start it and its pod (needs buildah, podman)
 	$(PY) -m pytest tests/docker/test_image.py $(ARGS)

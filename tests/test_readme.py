@@ -28,12 +28,6 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_two_commands_come_first() -> None:
-    top = "\n".join(README.splitlines()[:7])
-    assert "make demo" in top
-    assert "make test" in top
-
-
 def test_every_target_exists() -> None:
     assert len(COMMANDS) >= 8
     for command in COMMANDS:

@@ -12,7 +12,7 @@ from perf.memory.estimate import processor, quantized
 from perf.memory.estimate.batch_memory import BatchMemory, Model
 from perf.memory.estimate.weights import weights
 
-# The version that all rules are compared with, see perf/studies/memory_estimate.
+# The version that all rules were compared with.
 VERSION = "1.31"
 MIB = 2**20
 BLOCKED = "com.microsoft.nchwc"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "replication count"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -26,14 +26,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
         "a measurement beside a prediction",
         "python -m perf.studies.prediction --only-compare --results {folder}/..",
     ),
-    "blind point": ("a measurement of a blind case", "python -m perf.studies.prediction blind --seed N --only-compare"),
-    "blind client": ("a client of blind cases", "python -m perf.studies.prediction blind --seed N --only-compare"),
-    "blind tuning": ("a tuning of a blind model", "python -m perf.studies.grid.blind --seed N"),
-    "blind predictions": (
-        "predictions of blind cases",
-        "python -m perf.studies.prediction blind --seed N --only-compare",
-    ),
-    "pauses": ("the cost of pauses", "python -m perf.studies.pauses"),
     "goodput": ("a measurement of goodput", "python -m perf.studies.goodput --results {folder}"),
     "peers": ("a comparison with other servers", "python -m perf.studies.peers --results {folder}"),
     "padded requests": (
@@ -47,17 +39,12 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "cost": ("what a call costs its client", "python -m perf.studies.cost"),
     "mixed calls": ("what became of many mixed calls", "python -m perf.studies.cost.mixed"),
     "inprocess": ("a measurement of perf.studies.inprocess", "python -m perf.studies.inprocess"),
-    "aimd_cap": ("a measurement of perf.studies.aimd_cap", "python -m perf.studies.aimd_cap"),
-    "replication": ("a claim that was measured again", "python -m perf.studies.replicate --results {folder}"),
-    "replication count": ("how many claims held", "python -m perf.studies.replicate --results {folder}"),
     "soak": ("a soak", "python -m perf.studies.soak --show {file}"),
     "overload": ("an overload", "python -m perf.studies.overload MODEL --target-ms MS --results {folder}"),
     "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),
-    "estimate": ("a checked memory estimate", "python -m perf.studies.memory_estimate --results {folder}"),
     "memory lab": ("a comparison of allocators on a trace", "python -m perf.studies.memory_lab"),
     "scale": ("simulated days of a deployment that scales", "triton-batching scale PLAN"),
     "scaling_study": ("a comparison of scaling rules", "python -m perf.studies.scaling --results {folder}"),
-    "scaling_live": ("a cluster that scales beside its simulation", "python -m perf.studies.scaling.live"),
     "packing_study": ("the experiment of packing", "python -m perf.studies.packing --results {folder}"),
     "compared predictions": (
         "predictions compared with measurements",
@@ -66,11 +53,5 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "later rounds": ("later rounds of a grid", "python -m perf.studies.grid MODEL --results {folder}"),
     "cluster fault": ("a fault of a cluster under load", "python -m perf.studies.cluster faults --results {folder}"),
     "cluster balance": ("the balance of a cluster", "python -m perf.studies.cluster balance --results {folder}"),
-    "cluster under attack": ("a hostile load", "python -m perf.studies.cluster hostile --results {folder}"),
     "gpu step": ("a step of perf.studies.gpu", "python -m perf.studies.gpu --results {folder}/.."),
-    "random graphs": (
-        "a check of random graphs",
-        "python -m perf.studies.memory_estimate.random_check --results {folder}",
-    ),
-    "operators": ("checked operators", "python -m perf.studies.memory_estimate.operators --results {folder}"),
 }

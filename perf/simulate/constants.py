@@ -1,7 +1,7 @@
 """The constants of the simulation that a profile does not measure: the value, its range, and where it comes from.
 
-They were read from traces of few models on one machine, all but `batcher_first` before the blind cases existed
-(`perf.studies.prediction.blind`). An interval of a prediction includes what it would be with other values of the range.
+They were read from traces of few models on one machine. An interval of a
+prediction includes what it would be with other values of the range.
 """
 
 from collections.abc import Mapping
@@ -19,15 +19,14 @@ class Constants:
             of a batch came back within 0.7 to 1.5 times their mean; the times between further answers were exponential.
         quiet: if nothing runs while requests come back, because a delay holds the next batch, they are this much closer
             together, as traced on two models: 105 us instead of 140 to 170.
-        late_us: how late a sleeping thread wakes up, for records without their own (`perf.studies.pauses`; Linux
+        late_us: how late a sleeping thread wakes up, for records without their own (as measured on three models; Linux
             allows timers 50 us of it).
-        cooling_us: after this pause two thirds of the caches' contents are lost, fitted to the two models that lose any
-            (`perf.studies.pauses`).
+        cooling_us: after this pause two thirds of the caches' contents are lost, fitted to two models that do.
         apart: factor on the time between two answers of a batch. A profile knows the sum of it and of what delays all
             of them, and takes two thirds (`perf.measure.service_way.APART`); traced on two models: 0.63 to 0.97.
         batcher_first: how often the batcher's thread, which the end of an execution wakes up, adds what waits to a
             payload before the instance takes it. Only with a delay, as without one a payload grows at each request.
-            Fitted to the queue times of two models (`perf.studies.prediction blind`, seed 839957): 0.2 to 0.7.
+            Fitted to the queue times of two models: 0.2 to 0.7.
         pace: answers leave at a pace from 1 - pace to 1 + pace times the mean, depending on the server's other threads,
             as traced.
     """
@@ -46,7 +45,7 @@ class Constants:
 
 
 STANDARD = Constants()
-# What was seen: the spread of the traces, the three models of `perf.studies.pauses`, and its single readings for the
+# What was seen: the spread of the traces, three models after pauses, and its single readings for the
 # cooling, whose shares scatter.
 RANGES: Mapping[str, tuple[float, float]] = {
     "hops": (6.0, 24.0),

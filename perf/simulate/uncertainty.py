@@ -38,8 +38,8 @@ REQUESTS = (200, 20_000)
 # rounds; with several it counts as one, so that two rounds that happen to agree do not count as none. More would hide
 # the drift of a machine with slow phases, which one ramp does not see.
 LEAST_DRIFT, ROUNDS_BEFORE, ROUNDS_BESIDE = MARGIN / math.sqrt(2), 4, 1
-# Nine of ten single measurements of three blind seeds were within so many half widths of the intervals that earlier
-# stages of this simulation had printed for them (`perf.studies.prediction.blind.misfit` of 543530, 766302 and 917288).
+# Nine of ten single measurements of nine random models were within so many half widths of the intervals that earlier
+# stages of this simulation had printed for them.
 MISFIT = 1.72
 
 

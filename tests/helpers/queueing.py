@@ -40,21 +40,6 @@ def mean_latency(rate: float, service: Callable[[int], float], cap: int) -> floa
     return float(share @ spent / (share @ batch))
 
 
-def bound(rate: float, *, fixed: float, row: float) -> float:
-    """Return an upper bound on the mean latency for tau(b) = fixed + row x b without a cap: min(phi0, phi1) of Inoue,
-    "Queueing analysis of GPU-based inference servers with dynamic batching" (Performance Evaluation, 2021).
-
-    Raises `ValueError` if rate x row is 1 or more, since then no batch size is stable.
-    """
-    load = rate * row
-    if load >= 1:
-        raise ValueError(f"rate x row is {load:g}: not below 1, so no mean exists")
-    phi0 = 1.5 * fixed / (1 - load) + row / 2 * (load + 2) / (1 - load**2)
-    alone = row * (2 + load) / (2 * (1 - load**2)) * (1 + 2 * load * rate * fixed + (rate * fixed) ** 2)
-    phi1 = alone + fixed * (1 + load) + rate * fixed**2 / 2
-    return min(phi0, phi1)
-
-
 def _states(rate: float, service: Callable[[int], float], cap: int) -> int:
     """Return enough states for the queue's tail to vanish in double precision, unless the load is near 1."""
     near = 1 / (1 - rate / capacity(service, cap))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients import Model
 from perf.load.crew import Crew, crew
@@ -32,7 +31,6 @@ class Door:
     model: str
     http_url: str
     grpc_url: str
-    headers: Mapping[str, str] | None = None
 
     def url(self, protocol: Protocol) -> str:
         """The address for this protocol."""
@@ -68,13 +66,10 @@ class Counts:
         )
 
 
-def prepare(door: Door, rows: int, config: ModelConfig | None = None) -> Pool:
-    """Requests of `rows` rows with their right answers, asked for one at a time.
-
-    config: the model's; without it the door is asked, which a door with tenants refuses.
-    """
-    config = config or loaded.config(door.http_url, door.model)
-    with Model(door.model, url=door.grpc_url, transport="grpc", timeout_s=TIMEOUT_S, headers=door.headers) as model:
+def prepare(door: Door, rows: int) -> Pool:
+    """Requests of `rows` rows with their right answers, asked for one at a time."""
+    config = loaded.config(door.http_url, door.model)
+    with Model(door.model, url=door.grpc_url, transport="grpc", timeout_s=TIMEOUT_S) as model:
 
         def ask(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
             answer = model.predict(inputs)
@@ -96,7 +91,6 @@ def jobs(door: Door, pool: Pool, protocol: Protocol, clients: int) -> list[Job]:
             requests=[(request.inputs, request.outputs) for request in pool.requests[worker::processes]],
             tolerances=pool.tolerances,
             in_flight=clients // processes,
-            headers=door.headers,
         )
         for worker in range(processes)
     ]

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,14 +47,13 @@ class RunningCluster:
         """The replicas that take requests."""
         return [replica for replica in self.status().replicas if replica.phase == "ready"]
 
-    def door(self, model: str, headers: Mapping[str, str] | None = None) -> Door:
-        """The addresses of its front door; `headers` are those of each request."""
+    def door(self, model: str) -> Door:
+        """The addresses of its front door."""
         status = self.status()
         return Door(
             model=model,
             http_url=f"{status.host}:{status.http_port}",
             grpc_url=f"{status.host}:{status.grpc_port}",
-            headers=headers,
         )
 
     def wait(self, what: str, holds: Callable[[Status], bool], *, most_s: float = READY_S) -> Status:

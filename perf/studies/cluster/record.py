@@ -8,12 +8,10 @@ from typing import ClassVar
 
 from perf.records import file
 from perf.studies.cluster.clients import PROTOCOLS, Counts
-from perf.studies.cluster.hostile import HostileOutcome
 from perf.studies.experiment import Origin
 
 BACK_S = 10.0
 SCALE_UP, SHARE_SPREAD, DOOR_COST = 2.7, 1.15, 1.15
-IN_TIME = 0.99
 
 
 def fault_file(engine: str, proxy: str, fault: str, protocol: str, rows: int) -> str:
@@ -127,39 +125,6 @@ class BalanceRecord(Origin):
         """The name of the record."""
         size = "" if self.max_batch_size is None else f".batch_{self.max_batch_size}"
         return f"balance.{self.proxy}.{self.model}.{self.protocol}{size}.json"
-
-    def write(self, folder: Path) -> Path:
-        """Write the record; raises `RecordError`."""
-        return file.write(self, folder / self.file_name)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostileRecord(Origin):
-    """A hostile load on the front door (see hostile.py). capacity_per_s: of the cluster, in a closed loop before."""
-
-    KIND: ClassVar[str] = "cluster under attack"
-    FORMAT: ClassVar[int] = 1
-    proxy: str
-    model: str
-    config_name: str | None
-    time_scale: float
-    seconds: float
-    target_ms: float
-    capacity_per_s: float
-    outcome: HostileOutcome
-
-    @property
-    def passed(self) -> bool:
-        """Whether no server died, no answer was wrong, and the honest tenants kept their target."""
-        outcome = self.outcome
-        lived = outcome.same_servers and not outcome.deaths and not outcome.proxy_restarts
-        in_time = all(share >= IN_TIME for share in outcome.in_time.values())
-        return lived and in_time and not any(counts.wrong for counts in outcome.tenants.values())
-
-    @property
-    def file_name(self) -> str:
-        """The name of the record."""
-        return f"hostile.{self.proxy}.json"
 
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from perf.studies.cluster.clients import PROTOCOLS
-from perf.studies.cluster.record import BalanceRecord, FaultRecord, HostileRecord
+from perf.studies.cluster.record import BalanceRecord, FaultRecord
 from perf.studies.tables import plain_table, rows_markdown
 
 TITLES = (
@@ -96,34 +96,3 @@ def balance(records: Sequence[BalanceRecord]) -> Table:
 def balance_markdown(records: Sequence[BalanceRecord]) -> str:
     """The table of balances for a page."""
     return rows_markdown(BALANCE_TITLES, map(balance_cells, records), left=3)
-
-
-HOSTILE_TITLES = ("who", "sent", "what came of it")
-
-
-def hostile_rows(record: HostileRecord) -> list[tuple[str, ...]]:
-    """A row for each tenant and attack, and one for the servers."""
-    outcome, rows = record.outcome, []
-    for name, counts in outcome.tenants.items():
-        in_time = outcome.in_time.get(name)
-        share = "" if in_time is None else f", {in_time:.2%} within {record.target_ms:g} ms"
-        refused = f"{counts.failed:,} refused, {counts.wrong} wrong, p99 {counts.p99_ms:.0f} ms{share}"
-        rows.append((name, f"{counts.requests:,} requests", refused))
-    for name, results in outcome.attacks.items():
-        sent = f"{sum(results.values()):,}"
-        rows.append((name, sent, ", ".join(f"{what}: {count:,}" for what, count in sorted(results.items()))))
-    lived = f"{outcome.deaths} replicas and {outcome.proxy_restarts} front doors died in {record.seconds:g} s"
-    return [*rows, ("servers", "", lived)]
-
-
-def hostile(record: HostileRecord) -> Table:
-    """The table of a hostile load for a terminal."""
-    rows = plain_table(HOSTILE_TITLES, left=3)
-    for row in hostile_rows(record):
-        rows.add_row(*row)
-    return rows
-
-
-def hostile_markdown(record: HostileRecord) -> str:
-    """The table of a hostile load for a page."""
-    return rows_markdown(HOSTILE_TITLES, hostile_rows(record), left=3)

@@ -18,13 +18,14 @@ from perf.stats.looks import anew
 from perf.studies.experiment import command_line, progress_bar
 from perf.studies.goodput.comparison import GoodputComparison
 from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
-from perf.studies.goodput.stream import ArrivalStream
+from perf.studies.goodput.stream import KINDS, ArrivalStream
 from perf.studies.goodput.table import lines, more_seeds, table
 from triton_batching.options import MOST_SEED, whole_number
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 MODEL = "simulated_accelerator"
-ARRIVALS = ("poisson", "gamma:4")
+# The target, in executions of one row; the most rows of an execution; the longest trial in seconds.
+SLO_TIMES, MOST_ROWS, LONGEST_S = 2.5, 64, 30.0
 UNFINISHED = 3
 
 
@@ -63,14 +64,14 @@ def compare(arguments: argparse.Namespace, command: tuple[str, ...], console: Co
 
 
 def _comparison(arguments: argparse.Namespace, command: tuple[str, ...]) -> GoodputComparison:
-    if arguments.seeds < 1 or arguments.requests < 100 or arguments.time_scale <= 0 or arguments.max_batch_size < 1:
-        raise Mistake("--seeds and --max-batch-size must be 1 or more, --requests 100 or more, --time-scale above 0.")
-    config = read(arguments.model, None, REPOSITORY)
+    if arguments.seeds < 1 or arguments.requests < 100 or arguments.time_scale <= 0:
+        raise Mistake("--seeds must be 1 or more, --requests 100 or more, --time-scale above 0.")
+    config = read(MODEL, None, REPOSITORY)
     device = SimulatedDevice.of(config, time_scale=arguments.time_scale)
-    slo_s = arguments.slo_times * device.seconds(1)
-    by_name = contenders(device, slo_s, arguments.max_batch_size)
+    slo_s = SLO_TIMES * device.seconds(1)
+    by_name = contenders(device, slo_s, MOST_ROWS)
     return GoodputComparison(
-        model=arguments.model,
+        model=MODEL,
         repository=REPOSITORY,
         config=config,
         device=device,
@@ -78,9 +79,9 @@ def _comparison(arguments: argparse.Namespace, command: tuple[str, ...]) -> Good
         contenders=by_name,
         names=[name for name in by_name if not arguments.only or name in arguments.only],
         streams=[
-            ArrivalStream.parse(arrivals, seed=seed, requests=arguments.requests, most_s=arguments.longest)
+            ArrivalStream.of(kind, seed=seed, requests=arguments.requests, most_s=LONGEST_S)
             for seed in range(arguments.first_seed, arguments.first_seed + arguments.seeds)
-            for arrivals in arguments.arrivals or ARRIVALS
+            for kind in KINDS
         ],
         folder=arguments.results,
         command=command,
@@ -89,26 +90,15 @@ def _comparison(arguments: argparse.Namespace, command: tuple[str, ...]) -> Good
 
 def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.studies.goodput", __doc__, example="--live --seeds 5")
-    parser.add_argument("model", nargs="?", default=MODEL, help=f"a simulated model (default {MODEL})")
     names = (NONE, GREEDY, HALF, AIMD, DEADLINE)
     parser.add_argument(
         "--only", action="append", choices=names, help="compare this contender; repeatable (default: all)"
     )
-    parser.add_argument("--arrivals", action="append", help=f"repeatable (default {' and '.join(ARRIVALS)})")
-    parser.add_argument("--slo-times", type=float, default=2.5, help="target, in executions of one row (default 2.5)")
-    parser.add_argument("--max-batch-size", type=int, default=64, help="most rows in one execution (default 64)")
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds for the arrivals (default 5)")
     parser.add_argument(
         "--first-seed", type=whole_number(0, MOST_SEED), default=0, help="measure from this seed on (default 0)"
     )
     parser.add_argument("--requests", type=int, default=2000, help="of a trial, x the root of cv2 (default 2000)")
-    parser.add_argument(
-        "--longest",
-        type=float,
-        default=30.0,
-        metavar="S",
-        help="longest trial in seconds; then fewer requests count (default 30)",
-    )
     parser.add_argument("--live", action="store_true", help="measure on real servers too")
     parser.add_argument(
         "--seconds", type=float, default=200.0, help="begin no live trial after this time (default 200)"

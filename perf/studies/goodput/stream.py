@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from perf.load.arrivals import arrivals
 from perf.records.traffic import Traffic
-from triton_batching.terminal import Mistake
 
+# The kinds of arrivals, and their burstiness (cv2).
 KINDS = {"poisson": 1.0, "gamma": 4.0}
 # Requests of the warm-up, after which the queue and the policies are in their normal state.
 WARM_UP = 200
@@ -29,16 +29,10 @@ class ArrivalStream:
     most_s: float = float("inf")
 
     @classmethod
-    def parse(cls, text: str, *, seed: int, requests: int, most_s: float = float("inf")) -> "ArrivalStream":
-        """The arrivals that `poisson` or `gamma:4` names, `requests` times the root of their cv2."""
-        kind, _, cv2 = text.partition(":")
-        try:
-            if kind in KINDS and (kind == "gamma" or not cv2) and (burst := float(cv2 or KINDS[kind])) > 0:
-                # Bursty arrivals need more requests for the same precision.
-                return cls(kind=kind, cv2=burst, seed=seed, requests=round(requests * burst**0.5), most_s=most_s)
-        except ValueError:
-            pass
-        raise Mistake(f"--arrivals {text}: not a kind of arrivals. Write poisson, or gamma:4 (4 is the cv2).")
+    def of(cls, kind: str, *, seed: int, requests: int, most_s: float = float("inf")) -> "ArrivalStream":
+        """The arrivals of a kind; bursty ones need more requests for the same precision."""
+        cv2 = KINDS[kind]
+        return cls(kind=kind, cv2=cv2, seed=seed, requests=round(requests * cv2**0.5), most_s=most_s)
 
     def __str__(self) -> str:
         return self.kind if self.kind == "poisson" else f"{self.kind}:{self.cv2:g}"

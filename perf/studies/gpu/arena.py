@@ -1,11 +1,9 @@
-"""Step 8: the memory estimate against what onnxruntime takes, on the CPU to the byte and on a GPU by its driver."""
+"""Step 8: the memory estimate against what onnxruntime takes, on the CPU in this process and on a GPU by its driver."""
 
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import onnx
 import onnxruntime
 import psutil
 
@@ -15,41 +13,25 @@ from perf.memory.estimate import session
 from perf.memory.estimate.batch_memory import Model
 from perf.studies.gpu.extent import Extent
 from perf.studies.gpu.record import CUDA, NO_GPU, Finding
-from perf.studies.memory_estimate.check import check
-from perf.studies.memory_estimate.measured import Feeds, feeds_of
-from perf.studies.memory_estimate.zoo import ZOO
+from perf.studies.memory_lab.drawn import Draws, draws
 from serve.management import gpu_use
 from triton_batching.terminal import Failure
 
 MIB = 2**20
-# As served: all optimisations and the memory pattern.
-SERVED = "served"
 PROVIDERS = {CUDA: "CUDAExecutionProvider"}
 
 
 def arena(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]:
-    """The estimate of each model on the CPU, and the growth from its smallest to its largest batch on the device."""
+    """The growth of each model from its smallest to its largest batch, estimated and measured."""
     found: list[Finding] = []
     for name, sizes in extent.memory.items():
         progress(name, False)
-        with tempfile.TemporaryDirectory(dir=folder) as temporary:
-            found += _model(extent, name, _file(name, Path(temporary)), sizes)
+        found += _model(extent, name, served_file(name, REPOSITORY), sizes)
     return found
 
 
-def _file(name: str, folder: Path) -> Path:
-    if name not in ZOO:
-        return served_file(name, REPOSITORY)
-    onnx.save(ZOO[name](), folder / f"{name}.onnx")
-    return folder / f"{name}.onnx"
-
-
 def _model(extent: Extent, name: str, file: Path, sizes: Sequence[int]) -> list[Finding]:
-    feeds = feeds_of(name, file)
-    checked = check(file, SERVED, feeds, sessions=[(size, size) for size in sizes])
-    wrong = sum(len(session.mismatches) for session in checked)
-    what = f"{name}: wrong counters of the CPU arena, of {sum(session.boundaries for session in checked)} nodes"
-    found = [Finding(what=what, value=wrong, limit=0)]
+    feeds = draws(file)
     model = Model.of(file, level="all", pattern=True)
     estimated = (model.held_after(sizes, {}) - model.held_after(sizes[:1], {})) / MIB
     what, where = f"{name}: growth from batch {sizes[0]} to {sizes[-1]}", f"{estimated:.3g} MiB estimated for the CPU"
@@ -58,15 +40,14 @@ def _model(extent: Extent, name: str, file: Path, sizes: Sequence[int]) -> list[
     )
     on_gpu = f"{what}, CUDA arena by the driver"
     if extent.device != CUDA:
-        return [*found, grown, Finding(what=on_gpu, note=NO_GPU)]
+        return [grown, Finding(what=on_gpu, note=NO_GPU)]
     return [
-        *found,
         grown,
         Finding(what=on_gpu, value=growth(file, feeds, sizes, CUDA, gpu_bytes), unit="MiB", note=where),
     ]
 
 
-def growth(file: Path, feeds: Feeds, sizes: Sequence[int], device: str, read: Callable[[], float]) -> float:
+def growth(file: Path, feeds: Draws, sizes: Sequence[int], device: str, read: Callable[[], float]) -> float:
     """MiB that a session takes for its largest batch beyond what it took for its smallest; each size runs twice.
 
     The first run also makes CUDA's context and the libraries' own memory, which the difference leaves out.

@@ -24,7 +24,7 @@ class Extent:
     points, live_s: what the search of the tuner may cost; without points it does not run.
     looks: numbers of rounds at which the comparison with the grid's best may end.
     pair: two models for one device.
-    memory: models of the repository, or of `memory_estimate.zoo`, and the batch sizes to run.
+    memory: models of the repository, and the batch sizes to run.
     trial_s: of a trial.
     """
 
@@ -97,7 +97,7 @@ SMALL = Extent(
     live_s=0.0,
     looks=(1,),
     pair=("ranker", "simulated_accelerator"),
-    memory={"mlp": (1, 8)},
+    memory={"text_recognition": (1, 8)},
     trial_s=0.3,
 )
 

@@ -3,11 +3,13 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import onnx
+from onnx import TensorProto, helper
 
 from export.add.__main__ import main as add
 from export.repository import REPOSITORY, model_folder
-from perf.studies.memory_estimate.zoo import transformer
+from perf.studies.padded.encoders import TransformerGraph
 from triton_batching.terminal import Failure
 
 DYNAMIC = "dynamic"
@@ -31,10 +33,26 @@ def encoder(name: str, repository: Path, *, width: int, layers: int) -> Path:
     if not (folder / "configs" / f"{DYNAMIC}.pbtxt").is_file():
         repository.mkdir(parents=True, exist_ok=True)
         file = repository.parent / f"{name}.onnx"
-        onnx.save(transformer(width, HEADS, layers, LENGTH), file)
+        onnx.save(_transformer(width, layers), file)
         options = ["--max-batch-size", "32", "--repository", str(repository), "--force"]
         if add([str(file), "--name", name, *options]):
             raise Failure(f"{file}: export.add refused it.")
         (folder / "configs").mkdir(exist_ok=True)
         shutil.copy(folder / "config.pbtxt", folder / "configs" / f"{DYNAMIC}.pbtxt")
     return folder
+
+
+def _transformer(width: int, layers: int) -> onnx.ModelProto:
+    """`layers` layers over embeddings, and the mean of their answer over the tokens."""
+    net, last = TransformerGraph(np.random.default_rng(0), width, HEADS), "x"
+    for number in range(layers):
+        last = net.layer(f"l{number}", last)
+    net.node("ReduceMean", [last], "y", axes=[1], keepdims=0)
+    graph = helper.make_graph(
+        net.nodes,
+        "transformer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", LENGTH, width])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", width])],
+        net.weights,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -25,7 +25,7 @@ from perf.stats.verdict import SAME, Verdict, verdict
 from perf.studies.grid.record import Grid, GridError, GridTrial
 from perf.tune.study_log import WARM_UP_S, Bench, points_of
 
-TUNED, BEST, CURRENT = "tuned", "best of the grid", "current"
+TUNED, BEST = "tuned", "best of the grid"
 # Numbers of rounds after which a judgement ends if it is certain, and the seconds of a trial.
 LOOKS, SECONDS = (5, 10, 20), 3.0
 # The share of the grid's best that a choice must surely reach.
@@ -115,15 +115,13 @@ def judge(
     folder: Path,
     bench: Bench,
     *,
-    current: bool = False,
     looks: tuple[int, ...] = LOOKS,
     seconds: float = SECONDS,
     progress: Callable[[str], None],
 ) -> GridJudgement:
     """Measure the study's choice and the best of the grid again; the rounds on disk are not repeated.
 
-    It ends at one of the `looks`, numbers of rounds; a trial takes `seconds`. With `current` the configuration that the
-    study was to improve on is measured beside them.
+    It ends at one of the `looks`, numbers of rounds; a trial takes `seconds`.
     """
     best = grid.best(study.sla.latency_ms)
     if study.chosen is None or best is None:
@@ -137,9 +135,8 @@ def judge(
     judged = file.read(path, GridJudgement) if path.exists() else _empty(study, best, folder, looks)
     traffic = Traffic.of_record(study.load, rows=grid.rows)
     sides: dict[Candidate, str] = {}
-    for stage, candidate in ((TUNED, judged.tuned), (BEST, judged.best), (CURRENT, study.default)):
-        if current or stage != CURRENT:
-            sides.setdefault(candidate, stage)
+    for stage, candidate in ((TUNED, judged.tuned), (BEST, judged.best)):
+        sides.setdefault(candidate, stage)
     while not judged.finished:
         judged = _with_round(judged, sides, bench, traffic, seconds, progress)
         file.write(judged, path)

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from export.repository import REPOSITORY
 from perf.records.file import RecordError
 from perf.studies.experiment import command_line, progress_bar
 from perf.studies.overload.bound import OWN
@@ -33,7 +32,7 @@ def overload(arguments: argparse.Namespace, command: tuple[str, ...], console: C
     records: list[OverloadRecord] = []
     for bound in arguments.bound or [OWN]:
         trial = _trial(arguments, bound, command)
-        record = None if arguments.again else _recorded(trial, arguments.results)
+        record = _recorded(trial, arguments.results)
         if record is None:
             with progress_bar() as progress:
                 record = trial.measure(progress)
@@ -70,20 +69,18 @@ def _recorded(trial: OverloadTrial, folder: Path) -> OverloadRecord | None:
 
 
 def _trial(arguments: argparse.Namespace, bound: str, command: tuple[str, ...]) -> OverloadTrial:
-    numbers = (arguments.target_ms, arguments.times, arguments.seconds, arguments.time_scale, arguments.calm)
+    numbers = (arguments.target_ms, arguments.times, arguments.seconds, arguments.time_scale)
     if min(numbers) <= 0 or (arguments.give_up_ms is not None and arguments.give_up_ms <= 0):
-        raise Mistake("--target-ms, --times, --seconds, --give-up-ms, --time-scale and --calm must be above 0.")
+        raise Mistake("--target-ms, --times, --seconds, --give-up-ms and --time-scale must be above 0.")
     trial = OverloadTrial(
         model=arguments.model,
         config_name=arguments.config_name,
-        repository=arguments.repository,
         bound=bound,
         time_scale=arguments.time_scale,
         target_ms=arguments.target_ms,
         times=arguments.times,
         seconds=arguments.seconds,
         give_up_ms=arguments.give_up_ms,
-        calm_s=arguments.calm,
         command=command,
     )
     _ = trial.config  # raises a mistake before a server starts
@@ -108,9 +105,6 @@ def _parser() -> argparse.ArgumentParser:
         help="own (default), none, or limit:MS, deadline:MS, timeout:MS, size:REQUESTS joined by +; repeatable",
     )
     parser.add_argument("--time-scale", type=float, default=1.0, help="factor on a simulated model's times (default 1)")
-    parser.add_argument("--calm", type=float, default=10.0, help="seconds at half load before and after (default 10)")
-    parser.add_argument("--again", action="store_true", help="measure again and replace records")
-    parser.add_argument("--repository", type=Path, default=REPOSITORY)
     parser.add_argument(
         "--results", type=Path, default=Path("perf/results/local/overload"), help="folder of the records"
     )

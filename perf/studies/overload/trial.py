@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from perf.studies.overload.schedule import Schedule
 from triton_batching.machine import Machine
 from triton_batching.terminal import Failure, Mistake
 
-CAPACITY_S, WARM_UP_S = 6.0, 2.0
+CAPACITY_S, WARM_UP_S, CALM_S = 6.0, 2.0, 10.0
 # Full batches of the closed loop for each instance: one runs, one waits.
 FULL = 2
 # Without --give-up-ms a request ends after this time, so that the trial ends.
@@ -35,18 +34,16 @@ NS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class OverloadTrial:
-    """The settings of a trial; `calm_s` seconds at half of the capacity come before and after the overload."""
+    """The settings of a trial; `CALM_S` seconds at half of the capacity come before and after the overload."""
 
     model: str
     config_name: str | None
-    repository: Path
     bound: str
     time_scale: float
     target_ms: float
     times: float
     seconds: float
     give_up_ms: float | None
-    calm_s: float
     command: tuple[str, ...]
 
     @property
@@ -68,7 +65,7 @@ class OverloadTrial:
         """Measure; after Ctrl-C during the load the record has the results until then."""
         started_at = now()
         capacity = self._capacity(progress)
-        schedule = Schedule(capacity_per_s=capacity, times=self.times, seconds=self.seconds, calm_s=self.calm_s)
+        schedule = Schedule(capacity_per_s=capacity, times=self.times, seconds=self.seconds, calm_s=CALM_S)
         with deployment.started(self._target, self.config, _starting(progress)) as server:
             load = Load(workers=WORKERS, pattern="poisson", rate_per_s=1.0)
             pool = run.prepare(self._target, load, server, progress)
@@ -105,7 +102,7 @@ class OverloadTrial:
 
     def _with(self, bound: str) -> ModelConfig:
         """The model's configuration with this bound, on a device slower by `time_scale`; bounds are not scaled."""
-        config = read(self.model, self.config_name, self.repository)
+        config = read(self.model, self.config_name)
         if self.time_scale != 1 and not waits(config):
             raise Mistake(
                 f"--time-scale: '{self.model}' is not a simulated model, so its times cannot be scaled. Leave it out."
@@ -117,7 +114,7 @@ class OverloadTrial:
 
     @property
     def _target(self) -> Deployment:
-        return Deployment(model=self.model, config_name=self.config_name, repository=self.repository, trace_rate=0)
+        return Deployment(model=self.model, config_name=self.config_name, trace_rate=0)
 
     def _capacity(self, progress: run.Progress) -> float:
         """Rows per second of full batches, without a bound, since Triton's queue policies slow this load down too."""

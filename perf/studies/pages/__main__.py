@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import blind, calls, cluster, experiments, memory, padded, summary, tools
+from perf.studies.pages import calls, cluster, experiments, memory, padded, summary, tools
 from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
@@ -25,8 +25,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "batching text_recognition": lambda: tools.batching("text_recognition"),
     "tuned": tools.tuned,
     "tuned, judged": tools.judged,
-    "blind predictions": blind.predictions,
-    "blind tuning": blind.tuning,
     "overhead": experiments.overhead,
     "served share": experiments.served_share,
     "peers": calls.peers,
@@ -45,21 +43,13 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "pictures simulated_accelerator": lambda: experiments.pictures("simulated_accelerator"),
     "pictures wide": lambda: experiments.pictures("wide"),
     "predictions": tools.predictions,
-    "pauses": tools.pauses,
     "packing": tools.packing,
     "interference": tools.interference,
-    "memory estimate": memory.estimate,
-    "memory arenas": memory.arenas,
-    "memory kernels": memory.kernels,
-    "memory random graphs": memory.random_graphs,
     "memory lab": memory.lab,
     "scaling": scaling.rules,
-    "scaling live": scaling.live,
     "soak": experiments.soak,
     "cluster faults": cluster.faults,
     "cluster balance": cluster.balance,
-    "cluster hostile": cluster.hostile,
-    "aimd cap": experiments.aimd_cap,
 }
 BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[^()]+?) \(python -m perf\.studies\.pages\) -->\n)"

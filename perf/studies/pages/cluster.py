@@ -1,4 +1,4 @@
-"""The tables of a cluster under faults, in balance and under attack."""
+"""The tables of a cluster under faults and in balance."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from perf.records import file
 from perf.studies.archive import RESULTS
 from perf.studies.cluster import table
 from perf.studies.cluster.faults import FAULTS
-from perf.studies.cluster.record import BalanceRecord, FaultRecord, HostileRecord
+from perf.studies.cluster.record import BalanceRecord, FaultRecord
 
 FOLDER = RESULTS / "cluster"
 ORDER = [fault.name for fault in FAULTS]
@@ -34,17 +34,6 @@ def balance_records() -> Sequence[BalanceRecord]:
 def balance() -> str:
     """How the load spreads, and what the door costs."""
     return table.balance_markdown(balance_records())
-
-
-def hostile_record() -> HostileRecord:
-    """The hostile load in git."""
-    (path,) = _paths("cluster under attack")
-    return file.read(path, HostileRecord)
-
-
-def hostile() -> str:
-    """What came of a hostile load."""
-    return table.hostile_markdown(hostile_record())
 
 
 def _paths(kind: str) -> list[Path]:

@@ -7,7 +7,6 @@ from perf.measure.ceiling_cost import us_per_request
 from perf.records import file
 from perf.stats import rounds
 from perf.stats.interval import Interval
-from perf.studies import aimd_cap as cap
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
 from perf.studies.goodput import record as goodput_record
@@ -176,13 +175,3 @@ def soak_run() -> soak_record.SoakRecord:
 def soak() -> str:
     """How the calls of a soak ended."""
     return rich_markdown(soak_table.tried(soak_run()))
-
-
-def cap_cases() -> tuple[cap.MeasuredCase, ...]:
-    """The cases in which the policy `aimd` looks for its cap."""
-    return file.read(RESULTS / "policy" / cap.NAME, cap.CapRecord).cases
-
-
-def aimd_cap() -> str:
-    """The caps that the policy `aimd` finds."""
-    return rich_markdown(cap.table(cap_cases()))

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perf.scale.rules import FIELD
-from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
 from perf.studies.cluster.faults import KILL_DOOR
 from perf.studies.cost.record import ALONE, GRPC, HTTP, MAIN, MERGED, RAW, THEIRS, TOGETHER, find, over, size_text
@@ -19,7 +18,6 @@ from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.ragged.table import RAGGED
-from perf.studies.replicate import record as replication
 from perf.studies.scaling import table as scaling
 from perf.studies.scaling.__main__ import SHARES
 from perf.studies.tables import interval_text, rows_markdown
@@ -57,19 +55,6 @@ def table() -> str:
         title = f"[{name}]({summary.page})" if summary.page else name
         rows.append((title, summary.question, f"`python -m perf.studies.{summary.command}`", summary.result()))
     return rows_markdown(("experiment", "question", "command", "result"), rows, left=4)
-
-
-@experiment("aimd_cap")
-def _aimd_cap() -> str:
-    """Where does the cap of `batch_policy: aimd` settle?"""
-    cases = {case.name: case for case in experiments.cap_cases()}
-    settled = cases["target 30 ms"].settled
-    smallest, largest = band(settled)
-    return (
-        f"with a target of 30 ms it settles at {smallest} to {largest} rows, with {late_share(settled):.0%} of the "
-        "batches over the target; after rows get three times as slow it is in time again after "
-        f"{cases['rows cost three times as much'].recovery} batches"
-    )
 
 
 @experiment("backend_overhead")
@@ -140,25 +125,13 @@ def _inprocess() -> str:
     return "; ".join(parts) or "no record yet"
 
 
-@experiment("memory_estimate", page="memory_estimate/README.md")
-def _memory_estimate() -> str:
-    """Does onnxruntime hold the bytes that the estimate says?"""
-    models = memory.sessions().values()
-    drawn = memory.random_record()
-    return (
-        f"{sum(map(memory.mismatches, models))} differences at {sum(map(memory.nodes, models)):,} nodes of "
-        f"{len(models)} models, of dense_net in the best-fitting of its orders; "
-        f"{len(drawn.wrong)} of {sum(drawn.graphs.values())} random graphs wrong"
-    )
-
-
 @experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
 def _memory_lab() -> str:
     """How much memory do allocators hold for recorded inferences?"""
     trials = memory.allocator_trials()
     medians = (
         f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
-        for name in ("planned", "tensorflow bfc", "pytorch caching")
+        for name in ("tensorflow bfc", "onnxruntime same", "pytorch caching")
     )
     return f"median of held memory / bound: {', '.join(medians)}"
 
@@ -186,13 +159,6 @@ def _packing() -> str:
 def _padded() -> str:
     """What does padding in the server gain for an encoder as it was exported?"""
     return padded.result()
-
-
-@experiment("pauses ranker", page="../simulate/README.md")
-def _pauses() -> str:
-    """What does a pause cost a lone request?"""
-    ways = [pauses.way for pauses in tools.pauses_records()]
-    return f"outside the model it takes {min(ways):.1f} to {max(ways):.1f} x as long as in a closed loop"
 
 
 @experiment("peers --rounds 6", page="peers/README.md")
@@ -230,16 +196,6 @@ def _ragged() -> str:
 def _ragged_requests() -> str:
     """Which requests of different length run together?"""
     return "prints the server's own counts; keeps no record"
-
-
-@experiment("replicate", page="replicate/README.md")
-def _replicate() -> str:
-    """How many printed intervals hold the value that is measured on another day?"""
-    records = list(replication.read(RESULTS / "replicate"))
-    if not records:
-        return "no record yet"
-    expected = sum(record.chance for record in records)
-    return f"{sum(record.held for record in records)} of {len(records)}; {expected:.1f} if days did not differ"
 
 
 @experiment("scaling", page="../scale/README.md")

@@ -4,7 +4,7 @@ import functools
 import json
 import statistics
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from perf.pack.interference_record import Interference
 from perf.records import file
@@ -14,8 +14,6 @@ from perf.report.command import summarise
 from perf.report.sweep.summary import Comparison
 from perf.report.sweep.table import markdown as report_markdown
 from perf.report.sweep.verdict import basis, sentences
-from perf.simulate.constants import STANDARD
-from perf.simulate.costs import cooled
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.verdict import verdict
@@ -23,17 +21,14 @@ from perf.studies.archive import RESULTS, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.packing import __main__ as packing_experiment
-from perf.studies.pauses import Pauses
 from perf.studies.prediction import comparison
-from perf.studies.prediction.analyzer_schedule import ASLEEP
-from perf.studies.prediction.comparison import FILE, MODELS, ComparedPoint, ComparedRecord
+from perf.studies.prediction.comparison import FILE, ComparedPoint, ComparedRecord
 from perf.studies.tables import rows_markdown
 
 DEMO = RESULTS / "demo.jsonl"
 GRIDS = RESULTS / "grid"
 TUNED_STUDY = GRIDS / "simulated_accelerator.closed-32.throughput.p99-55ms.json"
 LATER_ROUNDS = "grid/simulated_accelerator.closed-32.p99-55ms.later.json"
-PAUSES_MS = (4, 8, 16)
 
 
 def demo() -> str:
@@ -173,48 +168,6 @@ def predictions() -> str:
     """How many predictions of the simulation hold."""
     with unpacked(RESULTS / "prediction.jsonl") as folder:
         return comparison.markdown(folder)
-
-
-def pauses_records() -> list[Pauses]:
-    """What pauses cost, by model."""
-    return [file.read(RESULTS / "pauses" / f"{model}.json", Pauses) for model in MODELS]
-
-
-def pauses() -> str:
-    """What pauses cost, by model, beside the values of the simulation."""
-    records = pauses_records()
-
-    def shares(share: Callable[[int], float]) -> str:
-        return ", ".join(f"{share(pause):.2f}" for pause in PAUSES_MS)
-
-    rows = [
-        (
-            "way of a lone request: few Poisson arrivals / closed loop of one",
-            *(f"x {model.way:.1f}" for model in records),
-            f"x {ASLEEP}",
-        ),
-        (
-            "dispatch in that closed loop, and after 4 ms of pause",
-            *(f"{model.dispatched_us(None):.0f}, {model.dispatched_us(4):.0f} us" for model in records),
-            "the ramp's own",
-        ),
-        (
-            "how late a thread that sleeps for 5 ms wakes up under load, mean",
-            *(f"{model.late_us:.0f} us" for model in records),
-            f"{STANDARD.late_us:.0f} us",
-        ),
-        (
-            "how much longer one row takes after 32 ms of pause",
-            *(f"{model.cold_us:.0f} us" for model in records),
-            "the ramp's own",
-        ),
-        (
-            "share of that after 4, 8 and 16 ms",
-            *(shares(model.cooled) if model.cold_us else "" for model in records),
-            shares(lambda pause: cooled(pause * 1e3, STANDARD.cooling_us) / cooled(32e3, STANDARD.cooling_us)),
-        ),
-    ]
-    return rows_markdown(("", *MODELS, "simulated"), rows)
 
 
 def packing_record() -> packing_experiment.PackingRecord:

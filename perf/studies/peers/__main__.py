@@ -180,7 +180,7 @@ def report(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
         raise Mistake(f"{contenders.model_file()}: no such file. Export the model: python -m export ranker.")
     if len(os.sched_getaffinity(0) & {SERVER_CORE, CALLERS_CORE}) < 2:
         raise Mistake("this process may not use cores 0 and 1. The server and its callers need one each.")
-    limits = PeerLimits(wait_us=arguments.wait_us, queue_delay_us=arguments.queue_delay_us)
+    limits = PeerLimits()
     names = arguments.contender or list(LABELS)
     compare(names, limits, arguments.rounds, arguments.seconds, arguments.seed, arguments.results, command)
     records = list(point.read(arguments.results))
@@ -199,13 +199,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1.0, help="of one turn (default: 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the servers' order in each turn (default: 1)")
     parser.add_argument("--contender", action="append", choices=LABELS, help="repeatable; default: all of them")
-    parser.add_argument("--wait-us", type=int, default=10_000, help="time that the peers' workers wait to fill a batch")
-    parser.add_argument(
-        "--queue-delay-us",
-        type=int,
-        default=100_000,
-        help="max_queue_delay of our server, which counts from a request's arrival",
-    )
     parser.add_argument("--results", type=Path, default=Path("perf/results/local/peers"))
     arguments = parser.parse_args(argv)
     command = command_line("peers", argv)

@@ -3,8 +3,6 @@
 `python -m perf.studies.prediction simulated_accelerator` measures what has no record yet and prints predicted and
 measured figures side by side. It measures in three rounds. Each has ramps of service times and all configurations, so
 that a slow minute changes both, and the medians over the rounds leave it out. A round of a model takes 3 to 5 minutes.
-
-`python -m perf.studies.prediction blind` does it for models that are made in the run (`blind --help`).
 """
 
 import argparse
@@ -19,7 +17,6 @@ from perf.load.variant import read
 from perf.measure.service_time import recorded
 from perf.measure.service_time_run import bar
 from perf.simulate.predict import LIMITS
-from perf.studies.prediction import blind
 from perf.studies.prediction.bench import KINDS, PredictionBench
 from perf.studies.prediction.comparison import MODELS, PointComparison, by_load, compare, write
 from perf.studies.prediction.points import ROUNDS, holds, measured, round_folders
@@ -73,9 +70,6 @@ def _pair(predicted: float, measured: float) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure what is missing, predict, print; exit code 2 for a user's mistake, 1 for a failed measurement."""
-    words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["blind"]:
-        return blind.main(words[1:])
     parser = program_parser("python -m perf.studies.prediction", __doc__, example="simulated_accelerator ranker")
     parser.add_argument("models", nargs="*", default=MODELS, help=f"default: {' '.join(MODELS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"number of rounds, odd (default {ROUNDS})")

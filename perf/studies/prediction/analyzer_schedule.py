@@ -16,8 +16,7 @@ from perf.measure.service_way import Way
 SEED = 5489
 WORD = 2.0**32
 # The way of a lone request among few Poisson arrivals over that in a closed loop of one: its threads of an open loop
-# sleep between requests, and it sends by another path. For records without their own; the median over three models
-# (`perf.studies.pauses`).
+# sleep between requests, and it sends by another path. For records without their own; the median over three models.
 ASLEEP = 2.4
 
 

@@ -1,7 +1,7 @@
 """Replica hours of each scaling rule on generated days, at the same share of requests in time.
 
 `python -m perf.studies.scaling` simulates three deployments on five days each. Every rule is tried at many targets, and
-gets the cheapest that reaches the share. `python -m perf.studies.scaling.live` checks the simulation against a cluster.
+gets the cheapest that reaches the share.
 Exit code 1 if a rule of the field needs fewer replica hours than ours on a day.
 """
 

@@ -1,6 +1,5 @@
 """The results of the experiment as tables for the pages: pure functions of its records in git."""
 
-import itertools
 import statistics
 
 from perf.records import file
@@ -8,8 +7,6 @@ from perf.scale.comparison import FIXED
 from perf.scale.rules import PENDING, RULES, Rule
 from perf.studies.archive import RESULTS
 from perf.studies.scaling.__main__ import NAME, SHARES, ScalingRecord, Scenario
-from perf.studies.scaling.live import NAME as LIVE
-from perf.studies.scaling.live import LiveRecord
 from perf.studies.tables import rows_markdown
 
 FOLDER = RESULTS / "scale"
@@ -18,11 +15,6 @@ FOLDER = RESULTS / "scale"
 def record() -> ScalingRecord:
     """The days in git."""
     return file.read(FOLDER / NAME, ScalingRecord)
-
-
-def live_record() -> LiveRecord:
-    """The cluster in git."""
-    return file.read(FOLDER / LIVE, LiveRecord)
 
 
 def rules() -> str:
@@ -66,38 +58,3 @@ def _cell(found: ScalingRecord, scenario: str, share: float, rule: str) -> str:
     if not ratios:
         return f"{statistics.mean(known):,.0f} h"
     return f"x {statistics.mean(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})"
-
-
-def live() -> str:
-    """A cluster of up to three replicas beside the simulation of the same trace."""
-    found = live_record()
-    row = (
-        f"{found.requests:,}",
-        found.refused,
-        found.failed,
-        f"{found.live_in_time:.1%}",
-        f"{found.simulated_in_time:.1%}",
-        _times(found.live_replicas),
-        _times(found.simulated_replicas),
-        found.replicas_off,
-    )
-    titles = (
-        "requests",
-        "refused",
-        "failed",
-        "in time",
-        "simulated",
-        "replicas from second on",
-        "simulated",
-        "differ by at most",
-    )
-    return rows_markdown(titles, [row], left=0)
-
-
-def _times(replicas: tuple[int, ...]) -> str:
-    """The seconds at which the count changed, as `1 at 0, 2 at 41`."""
-    changes = [
-        (0, replicas[0]),
-        *((n, now) for n, (before, now) in enumerate(itertools.pairwise(replicas), 1) if now != before),
-    ]
-    return ", ".join(f"{count} at {second}" for second, count in changes)

@@ -3,18 +3,13 @@
 from itertools import permutations
 from pathlib import Path
 
-import onnx
-import pytest
-
 from perf.memory import limits
 from perf.memory.estimate.batch_memory import Model
 from perf.memory.estimate.graph import executed, first_output
-from perf.studies.memory_estimate.check import mismatches
-from perf.studies.memory_estimate.measured import feeds_of, measure
-from perf.studies.memory_estimate.zoo import Builder
+from tests.perf.memory.test_limits import Builder, graph_file
 
 
-def shuffled_units(units: int, width: int = 36) -> onnx.ModelProto:
+def shuffled_units(folder: Path, units: int, width: int = 36) -> Path:
     """Units of a ShuffleNet: two branches of convolutions, joined, and their channels shuffled."""
     net = Builder()
     current, inside, side = net.node("Relu", net.conv("x", 3, 24, stride=2)), 24, 32
@@ -27,33 +22,11 @@ def shuffled_units(units: int, width: int = 36) -> onnx.ModelProto:
         current = net.node("Transpose", parted, perm=[0, 2, 1, 3, 4])
         inside = 2 * width
         current = net.node("Reshape", current, net.numbers(0, inside, side, side))
-    return net.model("units", {"x": ["batch", 3, 64, 64]}, {"y": net.node("GlobalAveragePool", current)})
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    path = tmp_path / "units.onnx"
-    onnx.save(shuffled_units(1), path)
-    return path
-
-
-def test_every_session_has_one_of_the_orders_to_the_byte(path: Path) -> None:
-    model = Model.of(path, level="all")
-    assert len(model.orders) > 1
-    inputs = feeds_of("units", path)(8)
-    estimated = [order.runs([{"x": (8, 3, 64, 64)}])[0].boundaries for order in model.orders]
-    memory = model.at(8, {})
-    assert memory.most is not None
-    for _ in range(6):
-        (measured,) = measure(path, [inputs], level="all")
-        assert any(not list(mismatches(boundaries, measured)) for boundaries in estimated)
-        peak = measured[-1].peak - sum(kept.bytes for kept in model.weights.arena)
-        assert memory.activations_peak <= peak <= memory.most.activations_peak
+    return graph_file(folder, net, net.node("GlobalAveragePool", current), (3, 64, 64))
 
 
 def saved(folder: Path, units: int) -> Model:
-    onnx.save(shuffled_units(units), folder / "units.onnx")
-    return Model.of(folder / "units.onnx", level="all")
+    return Model.of(shuffled_units(folder, units), level="all")
 
 
 def test_all_orders_of_few_nodes_are_found(tmp_path: Path) -> None:
@@ -88,6 +61,7 @@ def test_some_of_many_orders_give_no_upper_bound(tmp_path: Path) -> None:
     assert f"those of {len(model.orders)} orders, and others can take more or less" in limits.note(model, 1, {})
 
 
-def test_the_orders_are_named(path: Path) -> None:
+def test_the_orders_are_named(tmp_path: Path) -> None:
+    path = shuffled_units(tmp_path, 1)
     assert "an order that differs from session to session" in limits.note(Model.of(path, level="all"), 1, {})
     assert len(Model.of(path, level="basic").orders) == 1

@@ -116,7 +116,7 @@ def test_the_page_says_what_is_no_exact_figure(tmp_path: Path) -> None:
     assert "They show the least that it takes." in lower
     assert without not in lower
     model = saved(tmp_path, 1)
-    between = text_of(tmp_path / "units.onnx", "--no-pattern", "--batch", "8")
+    between = text_of(tmp_path / "graph.onnx", "--no-pattern", "--batch", "8")
     memory = model.at(8, {})
     assert memory.most is not None
     assert memory.most.activations_peak > memory.activations_peak

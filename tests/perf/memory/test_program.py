@@ -113,3 +113,12 @@ def test_a_mistake_is_one_line(
     assert main([graph if argument == "GRAPH" else argument for argument in arguments]) == 2
     error = capsys.readouterr().err
     assert message in " ".join(error.split())
+
+
+def test_a_model_that_is_not_exported_comes_with_its_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "resnet50" / "1" / "model.onnx"
+    monkeypatch.setattr("perf.memory.command.served_file", lambda *_: path)
+    assert main(["resnet50"]) == 2
+    assert "Export it: make export ARGS=resnet50." in " ".join(capsys.readouterr().err.split())

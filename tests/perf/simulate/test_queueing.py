@@ -1,8 +1,8 @@
-"""The exact batch queue against independent figures and a bound from theory; the simulated batcher against it."""
+"""The simulated batcher against an exact queue, and against the figures of the Triton tutorial."""
 
 import numpy as np
 import pytest
-from queueing import bound, capacity, mean_latency
+from queueing import capacity, mean_latency
 
 from perf.simulate.batcher.request import MS, Request, Time
 from perf.simulate.batcher.request_source import Arrivals, ClosedLoop
@@ -10,49 +10,10 @@ from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import simulate
 
 FIXED, ROW = 5.0, 1.0
-# No cap: never do so many wait.
-NO_CAP = 150
 
 
 def service(rows: int) -> float:
     return FIXED + ROW * rows
-
-
-@pytest.mark.parametrize(
-    ("rate", "exact", "limit"),
-    [(0.1, 7.977, 8.182), (0.3, 11.750, 11.978), (0.5, 16.650, 16.667), (0.7, 27.647, 27.647)],
-)
-def test_without_a_cap_the_chain_and_the_bound_are_those_of_an_independent_solution(
-    rate: float, exact: float, limit: float
-) -> None:
-    assert mean_latency(rate, service, NO_CAP) == pytest.approx(exact, abs=5e-4)
-    assert bound(rate, fixed=FIXED, row=ROW) == pytest.approx(limit, abs=5e-4)
-
-
-@pytest.mark.parametrize(("rate", "exact"), [(0.2, 9.898), (0.4, 13.905), (0.5, 17.342), (0.55, 21.355), (0.6, 46.883)])
-def test_with_a_cap_of_8_the_chain_is_that_of_an_independent_solution(rate: float, exact: float) -> None:
-    assert mean_latency(rate, service, 8) == pytest.approx(exact, abs=5e-4)
-
-
-def test_with_a_cap_of_1_it_is_the_pollaczek_khinchine_formula() -> None:
-    for load in (0.2, 0.5, 0.8, 0.95):
-        waiting = load * 3.0 / (2 * (1 - load))
-        assert mean_latency(load / 3.0, lambda rows: 3.0, 1) == pytest.approx(3.0 + waiting, rel=1e-6)
-
-
-@pytest.mark.parametrize("fixed", [0.5, 5.0, 30.0])
-@pytest.mark.parametrize("load", [0.05, 0.4, 0.75])
-def test_the_bound_is_never_below_the_chain(fixed: float, load: float) -> None:
-    exact = mean_latency(load, lambda rows: fixed + rows, 60 + round(6 * fixed))
-    assert bound(load, fixed=fixed, row=1.0) >= exact * (1 - 1e-9)
-
-
-def test_at_capacity_there_is_no_mean() -> None:
-    assert capacity(service, 8) == pytest.approx(8 / 13)
-    with pytest.raises(ValueError, match="capacity"):
-        mean_latency(8 / 13, service, 8)
-    with pytest.raises(ValueError, match="not below 1"):
-        bound(1.0, fixed=5.0, row=1.0)
 
 
 @pytest.mark.parametrize(("load", "requests"), [(0.3, 20_000), (0.5, 30_000), (0.7, 60_000)])

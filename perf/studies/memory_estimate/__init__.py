@@ -1,1 +1,0 @@
-"""Checks of the memory estimate against real runs of onnxruntime, to the byte."""

@@ -1,1 +1,0 @@
-"""Allocators that the lab replays: those of frameworks and textbooks, and one that follows an offset plan."""

@@ -1,1 +1,0 @@
-"""Memory traces: the type, its file, and readers of what frameworks write."""
