@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from export.graph.signature import made_masks
+from export.graph.signature import TYPES, made_masks
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import known_types
 from serve.doctor.rule import Example, rule
 from triton_batching import releases
 
@@ -119,7 +118,7 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     for kind, index, tensor in config.tensors():
         provided = tensors[kind].get(tensor.name)
         declared = config.type_name(tensor.data_type)
-        if provided is None or provided.type not in known_types() or declared == provided.type:
+        if provided is None or provided.type not in TYPES.values() or declared == provided.type:
             continue
         yield Problem(
             config.at(kind, index, "data_type"),

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from doctor_examples import completed, write
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import completed, write
 from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
 

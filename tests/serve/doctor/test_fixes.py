@@ -4,12 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.doctor.__main__ import main
 from serve.doctor.examination import examine
-from serve.doctor.example import write
 from serve.doctor.finding import Severity
 from serve.doctor.fixes import changes
 from serve.doctor.pbtxt import comments

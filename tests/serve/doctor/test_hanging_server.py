@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from doctor_server import AS_WRITTEN, ONE, Examiner, ask, bad, examiner, serving
 from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
-from serve.doctor.example import write
 from serve.doctor.rules import all_rules
 
 pytestmark = pytest.mark.server

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from doctor_examples import completed
 from doctor_server import AS_WRITTEN, HELD, Examiner, serving
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import completed
 from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules.live import FEWEST_REQUESTS
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from doctor_examples import write
 
 from export.repository import REPOSITORY
 from serve.doctor.__main__ import main, parser
-from serve.doctor.example import write
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules.ensembles import ENSEMBLE, STEP_CONFIG, ensemble_text, files, step_text
 

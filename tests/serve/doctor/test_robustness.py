@@ -5,12 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from doctor_examples import completed, write
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from serve.doctor.__main__ import main
 from serve.doctor.examination import examine
-from serve.doctor.example import completed, write
 from serve.doctor.finding import Finding
 from serve.doctor.fixes import changes
 from serve.doctor.render import FORMATS

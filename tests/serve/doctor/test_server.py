@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import NAME, write
 from doctor_server import AS_WRITTEN, serving
 
 from serve.doctor.examination import examine
-from serve.doctor.example import NAME, write
 from serve.doctor.fixes import changes
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Example, Rule

@@ -4,10 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from padded_models import encoder
 
 from serve.doctor.examination import examine
-from serve.doctor.example import write
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
