@@ -6,7 +6,6 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelWarmup
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.pbtxt import Value
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import input_names
 from serve.doctor.target import Target
@@ -37,18 +36,18 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
     """
     for index, warmup in enumerate(config.proto.model_warmup):
         if warmup.batch_size == 0:
-            value = config.document.value("model_warmup", index)
-            missing = not config.document.has("model_warmup", index, "batch_size")
-            is_fixable = missing and value is not None and _can_run(config, warmup)
             yield Problem(
                 config.at("model_warmup", index),
                 f'warm-up sample "{warmup.name}" has no batch_size, so tritonserver skips it. Write batch_size: 1.',
-                fix=(_inserted(value),) if value is not None and is_fixable else (),
+                fix=_batched(config, index) if _can_run(config, warmup) else (),
             )
 
 
-def _inserted(value: Value) -> Edit:
-    return Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1")
+def _batched(config: Configuration, index: int) -> tuple[Edit, ...]:
+    value = config.document.value("model_warmup", index)
+    if value is None or config.document.has("model_warmup", index, "batch_size"):
+        return ()
+    return (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),)
 
 
 def _can_run(config: Configuration, warmup: ModelWarmup) -> bool:
