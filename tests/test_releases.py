@@ -8,12 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from newer_answers import METADATA
 
 from clients.cancelling import SURVIVES
 from serve import release_page
 from serve.doctor.__main__ import main as doctor
-from serve.doctor.example import write
 from serve.doctor.live import running_release
 from serve.doctor.rule import Example
 from serve.launcher import Server

@@ -92,12 +92,6 @@ FACTS: Mapping[str, Fact] = {
         source="core, src/metric_model_reporter.cc of r24.10 and r24.11",
         used="`serve` sets it; `perf.watch` shows what the metrics have",
     ),
-    "python_312": Fact(
-        since=(24, 11),
-        text="The Python backend's stub is of Python 3.12, before of 3.10.",
-        source="server, docs/introduction/compatibility.md",
-        used="doctor P512",
-    ),
     "safe_traces": Fact(
         since=(25, 5),
         text="Tracing every request does not end the server.",
@@ -126,19 +120,13 @@ FACTS: Mapping[str, Fact] = {
         since=(26, 3),
         text="AOTInductor packages (`model.pt2`, platform `torch_aoti`) are served; before, the platform is refused.",
         source="core pull request 477; pytorch_backend, README.md and pull request 179",
-        used="`export.add`, doctor L006 and L020",
+        used="`export.add`, doctor L006",
     ),
     "client_shared_memory": Fact(
         since=(26, 4),
         text="Shared memory of clients is refused without `--allow-client-shm=true`, a flag that older servers refuse.",
         source="server, src/command_line_parser.cc and src/common.h of r26.04",
         used="`serve` asks the binary and gives the flag, `docker/serve.sh` by the release; clients name it",
-    ),
-    "paths_inside": Fact(
-        since=(26, 6),
-        text="The library of a batching strategy must lie inside the model's folder.",
-        source='core, "Batching library path escapes model repository."',
-        used="doctor P513",
     ),
     "batcher_starvation": Fact(
         since=(26, 8),

@@ -48,8 +48,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
     lines = [f"# {added.deployment.name}, from {one_line(added.origin)}."]
     lines += [f"# {variant}"] if variant else []
     if added.batched and not variant:
-        rules = "B201,R301" if added.flat else "B201"
-        lines.append(f"# doctor: ignore={rules} in=baseline it runs every request alone, for comparison.")
+        lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
     lines += _flat_inputs(added.flat) if added.flat else []

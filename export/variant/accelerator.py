@@ -86,7 +86,7 @@ class Accelerator:
             **self._profile(config, model),
         }
         yield "# On a GPU TensorRT builds an engine at the first request, which takes minutes, and keeps it in the"
-        yield "# cache below: put that on a volume. On a CPU all of this is ignored. The doctor's P523 knows the keys."
+        yield "# cache below: put that on a volume. On a CPU all of this is ignored."
         yield "# The profile holds the shapes of all requests: up to max_batch_size rows, fastest for full batches."
         yield "optimization { execution_accelerators { gpu_execution_accelerator [ {"
         yield '  name: "tensorrt"'

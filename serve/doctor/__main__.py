@@ -52,10 +52,8 @@ def parser() -> argparse.ArgumentParser:
     machine = commands.add_argument_group("the machine and server that will run it, if known")
     machine.add_argument("--cores", type=whole_number(1, 65_536), metavar="N", help="CPU cores")
     machine.add_argument("--gpus", type=whole_number(0, 1024), metavar="N", help="GPUs, 0 for none")
-    machine.add_argument("--memory-gb", type=number(above=0, most=1e6), metavar="GB")
     machine.add_argument("--latency-ms", type=number(above=0, most=1e9), metavar="MS", help="the latency target")
     machine.add_argument("--cache", action=argparse.BooleanOptionalAction, help="the server has --cache-config")
-    machine.add_argument("--rate-limit", action=argparse.BooleanOptionalAction, help="the server has --rate-limit")
     return commands
 
 

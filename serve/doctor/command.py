@@ -10,12 +10,10 @@ from rich.console import Console
 from serve.doctor.examination import examine, once_per_model, order
 from serve.doctor.finding import LEVELS, Finding
 from serve.doctor.fixes import changes
-from serve.doctor.places import repositories
-from serve.doctor.render import FORMATS
-from serve.doctor.repository import Repository
-from serve.doctor.rule import DROPPED, GROUPS, MERGED, Rule
+from serve.doctor.render import FORMATS, explanation
+from serve.doctor.repository import Repository, repositories
+from serve.doctor.rule import GROUPS, Rule
 from serve.doctor.rules import all_rules
-from serve.doctor.rules_page import explanation
 from serve.doctor.target import Target, release
 from triton_batching import releases
 from triton_batching.options import refuse_unused
@@ -92,11 +90,7 @@ def _selected(select: str | None, ignore: str | None) -> list[Rule]:
     if select is not None and not _codes(select):
         raise Mistake("--select: names no rule. Write codes or their beginnings, as in B2,L003.")
     rules = all_rules() if select is None else _chosen(_codes(select))
-    # The code of a merged rule ignores nothing: the rule that it became part of finds more than it did.
-    codes = [code for code in _codes(ignore or "") if code.upper() not in MERGED]
-    for code in set(_codes(ignore or "")) - set(codes):
-        _note(f"{code} is part of {MERGED[code.upper()]} now and ignores nothing. Ignore that one, or write a comment.")
-    ignored = {rule.code for rule in _chosen(codes)} if codes else set()
+    ignored = {rule.code for rule in _chosen(_codes(ignore or ""))}
     return [rule for rule in rules if rule.code not in ignored]
 
 
@@ -105,28 +99,16 @@ def _codes(text: str) -> list[str]:
 
 
 def _chosen(prefixes: Sequence[str]) -> list[Rule]:
-    """Rules whose code begins with one of `prefixes`; raises `Mistake` for a prefix that fits none.
-
-    The code of a rule that was merged stands for the rule that it became part of; of a dropped rule it says why.
-    """
-    current = tuple(_current(prefix.upper()) for prefix in prefixes)
-    for prefix in current:
-        if prefix not in DROPPED and not any(rule.code.startswith(prefix) for rule in all_rules()):
-            families = ", ".join(f"{code}.. ({meaning})" for code, meaning in GROUPS.items())
+    """Rules whose code begins with one of `prefixes`; raises `Mistake` for a prefix that fits none."""
+    codes = tuple(prefix.upper() for prefix in prefixes)
+    for code in codes:
+        if not any(rule.code.startswith(code) for rule in all_rules()):
+            families = ", ".join(f"{family}.. ({meaning})" for family, meaning in GROUPS.items())
             raise Mistake(
-                f'"{prefix}" is not the code of a rule, nor the beginning of one. Codes begin with {families}. '
-                "python -m serve.doctor.rules_page writes a page with all rules."
+                f'"{code}" is not the code of a rule, nor the beginning of one. Codes begin with {families}. '
+                "--explain B2 shows the rules of a group."
             )
-    return [rule for rule in all_rules() if rule.code.startswith(current)]
-
-
-def _current(code: str) -> str:
-    """The code that does the work of a former one, with a note to standard error."""
-    if code in MERGED:
-        _note(f"{code} is part of {MERGED[code]} now, which is used in its place.")
-    elif code in DROPPED:
-        _note(f"{code} is no longer a rule: {DROPPED[code]}.")
-    return MERGED.get(code, code)
+    return [rule for rule in all_rules() if rule.code.startswith(codes)]
 
 
 def _release(arguments: argparse.Namespace) -> Release:
@@ -141,13 +123,10 @@ def _release(arguments: argparse.Namespace) -> Release:
 
 
 def _target(arguments: argparse.Namespace) -> Target:
-    gigabytes = arguments.memory_gb
     return Target(
         release=_release(arguments),
         cores=arguments.cores,
         gpus=arguments.gpus,
-        memory_bytes=None if gigabytes is None else int(gigabytes * 1e9),
         latency_us=None if arguments.latency_ms is None else round(arguments.latency_ms * 1e3),
         cache=arguments.cache,
-        rate_limit=arguments.rate_limit,
     )

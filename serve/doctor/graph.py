@@ -71,15 +71,3 @@ class Graph:
     def opset(self) -> int:
         """The opset of ONNX's own operators; 0 if the file does not say."""
         return max((entry.version for entry in self.proto.opset_import if entry.domain in ("", "ai.onnx")), default=0)
-
-    @cached_property
-    def external_files(self) -> tuple[str, ...]:
-        """Names of external files with weights, relative to the folder of the ONNX file."""
-        names = {
-            entry.value
-            for tensor in self.proto.graph.initializer
-            if tensor.data_location == onnx.TensorProto.EXTERNAL
-            for entry in tensor.external_data
-            if entry.key == "location"
-        }
-        return tuple(sorted(names))

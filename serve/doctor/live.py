@@ -1,4 +1,4 @@
-"""A running server as the doctor sees it: its index, configurations, statistics and shared memory, read over HTTP."""
+"""A running server as the doctor sees it: its index, configurations and statistics, read over HTTP."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,6 @@ from triton_batching import machine, releases
 from triton_batching.releases import Release
 from triton_batching.terminal import Mistake
 
-SHARED_MEMORY = Path("/dev/shm")
 TIMEOUT_S = 10.0
 LARGEST_LOG_BYTES = 16 * 1024 * 1024
 
@@ -28,10 +27,10 @@ class LiveServer:
     """The state of one server, read once.
 
     `index` holds the entries of the repository index, `configs` the loaded configurations by model, `statistics` those
-    of each model's versions. `log` is the text of the server's log, "" without one. `shared_memory` lists the files in
-    /dev/shm, None for a server on another machine. `config_name` is the variant that the server was started with, None
-    if unknown. `cpu_s` are the CPU seconds of the server's processes since it started (None without psutil), `cores` is
-    the number of cores that may be used here; both are None for a server on another machine.
+    of each model's versions. `log` is the text of the server's log, "" without one. `config_name` is the variant that
+    the server was started with, None if unknown. `cpu_s` are the CPU seconds of the server's processes since it started
+    (None without psutil), `cores` is the number of cores that may be used here; both are None for a server on another
+    machine.
     """
 
     url: str
@@ -40,7 +39,6 @@ class LiveServer:
     configs: Mapping[str, ModelConfig]
     statistics: tuple[Mapping[str, Any], ...]
     log: str = ""
-    shared_memory: tuple[Path, ...] | None = None
     config_name: str | None = None
     cpu_s: float | None = None
     cores: int | None = None
@@ -66,7 +64,6 @@ class LiveServer:
             statistics=tuple(statistics),
             log=_read_log(log),
             config_name=config_name,
-            shared_memory=tuple(sorted(SHARED_MEMORY.glob("*"))) if here and SHARED_MEMORY.is_dir() else None,
             cpu_s=_cpu_s(port) if here else None,
             cores=machine.cores() if here else None,
         )

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelInput
+from tritonclient.grpc.model_config_pb2 import ModelInput
 
-from export.graph.signature import TYPES, Tensor
+from export.graph.signature import Tensor
 from serve.doctor.configuration import Configuration
 
 
@@ -13,14 +13,12 @@ from serve.doctor.configuration import Configuration
 class Pair:
     """One input or output that configuration and graph have.
 
-    `steps` is its path in the file. `shape` are its dims for the backend (after `reshape`), `shape_steps` their path.
-    `graph` is the graph's tensor with its batch axis.
+    `shape` are its dims for the backend (after `reshape`), `shape_steps` their path in the file. `graph` is the graph's
+    tensor with its batch axis.
     """
 
     kind: str
     name: str
-    type: str
-    steps: tuple[str, int]
     shape: tuple[int, ...]
     shape_steps: tuple[str | int, ...]
     graph: Tensor
@@ -51,8 +49,6 @@ def _pair(config: Configuration, kind: str, index: int, tensors: object) -> Iter
     yield Pair(
         kind=kind,
         name=tensor.name,
-        type=DataType.Name(tensor.data_type),
-        steps=(kind, index),
         shape=tuple(tensor.reshape.shape if reshaped else tensor.dims),
         shape_steps=(kind, index, "reshape", "shape") if reshaped else (kind, index, "dims"),
         graph=provided,
@@ -95,11 +91,6 @@ def batch_axis_is_fixed(config: Configuration, pair: Pair) -> bool:
 def expected_shape(config: Configuration, pair: Pair) -> tuple[int, ...]:
     """The right dims: the graph's shape without the batch axis; [1] for a scalar."""
     return pair.graph.shape[1:] if config.proto.max_batch_size > 0 else pair.graph.shape or (1,)
-
-
-def known_types() -> frozenset[str]:
-    """Triton's names of the types that an ONNX tensor can have."""
-    return frozenset(TYPES.values())
 
 
 def _fits(shape: tuple[int, ...], graph: tuple[int, ...]) -> bool:

@@ -1,18 +1,19 @@
-"""Findings as text, as JSON, as SARIF 2.1.0 and as GitHub workflow commands."""
+"""Findings as text, as JSON, as SARIF 2.1.0 and as GitHub workflow commands, and the explanation of a rule."""
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from serve.doctor.examination import printable
 from serve.doctor.finding import Finding, Severity
-from serve.doctor.rule import RULES
+from serve.doctor.rule import RULES, Example, Rule
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 SARIF_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "note"}
+LANGUAGES = {".pbtxt": "protobuf", ".py": "python", ".onnx": "text"}
 GITHUB_LEVELS = {Severity.ERROR: "error", Severity.WARNING: "warning", Severity.INFO: "notice"}
 
 
@@ -76,6 +77,13 @@ FORMATS: dict[str, Callable[[Sequence[Finding]], str]] = {
 }
 
 
+def explanation(rule: Rule) -> str:
+    """What `--explain` shows."""
+    return "\n\n".join(
+        [f"{rule.code} ({rule.severity.word}, {rule.group}): {rule.title}", rule.explanation, *_examples(rule)]
+    )
+
+
 def _totals(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
     totals = [f"{counts[severity]} {severity.word}" + "s" * (counts[severity] != 1) for severity in reversed(Severity)]
@@ -118,3 +126,23 @@ def _sarif_result(finding: Finding, index: int) -> dict[str, Any]:
 def _escaped(text: str, *, in_property: bool = False) -> str:
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
     return text.replace(":", "%3A").replace(",", "%2C") if in_property else text
+
+
+def _examples(rule: Rule) -> Iterator[str]:
+    for word, example in (("Bad", rule.bad), ("Good", rule.good)):
+        if example is not None:
+            yield "\n\n".join([f"{word}:", *_files(example)])
+
+
+def _files(example: Example) -> Iterator[str]:
+    if example.config is not None and (example.config or not example.files):
+        yield _fenced("config.pbtxt", example.config or "# nothing beyond what every model has")
+    for path, text in example.files.items():
+        if text:
+            yield _fenced(path, text)
+        else:
+            yield f"`{path}`, an empty folder" if path.endswith("/") else f"`{path}`, an empty file"
+
+
+def _fenced(path: str, text: str) -> str:
+    return f"`{path}`\n```{LANGUAGES.get(Path(path).suffix, 'text')}\n{text.strip()}\n```"

@@ -58,16 +58,6 @@ GROUPS = {
 }
 WIDTH = 116
 RULES: dict[str, "Rule"] = {}
-MERGED: dict[str, str] = {}
-"""The code of a former rule and the code of the rule that it became part of; comments and options still take it."""
-DROPPED = {
-    "G112": "a fixed size for an open dimension is intended, and the server refuses other sizes with an error",
-    "L005": "a version 0 is served as any other",
-    "L007": "a model with platform in place of backend loads and behaves the same",
-    "M805": "a heavy import at the top of model.py costs load time only",
-    "W625": "HTTP clients can call a decoupled model, through /generate and /generate_stream",
-}
-"""The code of a former rule and why it is gone."""
 
 PYTHON_MODEL = """\
 import json
@@ -137,18 +127,15 @@ def rule(
     bad: Example | str | None,
     good: Example | str | None,
     refused: str | None = None,
-    merged: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Iterator[Problem]]], Callable[[Any], Iterator[Problem]]]:
     """Register a function as the rule `code`; the tests check every rule against its examples and `refused`.
 
-    A text as `bad` or `good` is an `Example` with this config.pbtxt. `merged` are the codes of former rules whose work
-    it does. Raises `ValueError` if the code is not free.
+    A text as `bad` or `good` is an `Example` with this config.pbtxt. Raises `ValueError` if the code is not free.
     """
 
     def register(check: Callable[[Any], Iterator[Problem]]) -> Callable[[Any], Iterator[Problem]]:
-        if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in {*RULES, *MERGED, *DROPPED}:
+        if not re.fullmatch(r"[A-Z]\d{3}", code) or code[:2] not in GROUPS or code in RULES:
             raise ValueError(f"{code}: not a free code of a group in GROUPS")
-        MERGED.update(dict.fromkeys(merged, code))
         title, _, text = inspect.cleandoc(check.__doc__ or "").partition("\n")
         RULES[code] = Rule(
             code=code,

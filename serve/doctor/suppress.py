@@ -13,7 +13,6 @@ from pathlib import Path
 from serve.doctor.document import Document
 from serve.doctor.finding import Finding, Position
 from serve.doctor.pbtxt import comments
-from serve.doctor.rule import MERGED
 
 COMMENT = re.compile(
     r"#\s*doctor:\s*ignore=(?P<codes>[A-Za-z0-9]+(?:\s*,\s*[A-Za-z0-9]+)*)"
@@ -36,8 +35,8 @@ class Suppression:
     used: set[str] = field(default_factory=set)
 
     def silences(self, finding: Finding) -> bool:
-        """Whether the comment is meant for this finding; the code of a merged rule stands for the rule it became."""
-        if finding.code not in [MERGED.get(code, code) for code in self.codes]:
+        """Whether the comment is meant for this finding."""
+        if finding.code not in self.codes:
             return False
         if self.variant is not None:
             return finding.at.path == self.at.path.parent / "configs" / f"{self.variant}.pbtxt"

@@ -12,17 +12,15 @@ from triton_batching.terminal import Mistake
 class Target:
     """`release` is NVIDIA's container release as (year, month). The other fields are None if unknown.
 
-    `cores`: CPU cores. `gpus`: number of GPUs. `memory_bytes`: RAM. `latency_us`: the latency target. `cache`: whether
-    the server is started with --cache-config. `rate_limit`: whether it is started with --rate-limit=execution_count.
+    `cores`: CPU cores. `gpus`: number of GPUs. `latency_us`: the latency target. `cache`: whether the server is started
+    with --cache-config.
     """
 
     release: Release = releases.MEASURED
     cores: int | None = None
     gpus: int | None = None
-    memory_bytes: int | None = None
     latency_us: int | None = None
     cache: bool | None = None
-    rate_limit: bool | None = None
 
     @property
     def release_name(self) -> str:

@@ -4,9 +4,9 @@ import random
 from collections.abc import Sequence
 
 from serve.doctor.rule import PYTHON_MODEL, Example
+from serve.doctor.rules.ensembles import STEP_CONFIG, ensemble_text, step_text
 from serve.doctor.rules.graph_shapes import FIXED, FREE
 from serve.doctor.rules.parameters import parameter_text
-from serve.doctor.rules.steps import STEP_CONFIG, ensemble_text, step_text
 
 ROW = FREE.replace("N,2", "N")
 GRAPHS = (FREE, FREE, ROW, FIXED)

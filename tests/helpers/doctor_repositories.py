@@ -1,4 +1,4 @@
-"""A correct repository with models of many backends, in which the doctor must find no error.
+"""A correct repository with models of several backends, in which the doctor must find no error.
 
 The files are by path; a path that ends in "/" is an empty folder. An ONNX file is in ONNX's text format; a model file
 of another backend holds anything, because the doctor does not read it.
@@ -64,27 +64,6 @@ SUM = Add(more, START)
 SUM_OUT = Identity(SUM) }}
 """,
     ),
-    **model(
-        "recurrent",
-        f"""
-backend: "tensorrt" max_batch_size: 16
-sequence_batching {{
-  oldest {{ max_candidate_sequences: 256 preferred_batch_size: [ 8, 16 ] max_queue_delay_microseconds: 2000 }}
-  control_input [ {control("START", "START int32_false_true: [ 0, 1 ]")} ]
-  state [
-    {{ input_name: "hidden_in" output_name: "hidden_out" data_type: TYPE_FP32 dims: [ 4 ]
-      use_same_buffer_for_input_output: true
-      initial_state {{ name: "hidden" data_type: TYPE_FP32 dims: [ 4 ] data_file: "hidden" }} }},
-    {{ input_name: "cache_in" output_name: "cache_out" data_type: TYPE_FP16 dims: [ -1, 4 ]
-      initial_state {{ name: "empty" data_type: TYPE_FP16 dims: [ 1, 4 ] zero_data: true }} }}
-  ]
-}}
-""",
-        inputs=tensor("frame", "FP32", "80, -1"),
-        outputs=f"{tensor('letters', 'INT32', '-1')}, {tensor('hidden_out', 'FP32', '4')}",
-        model_plan=WEIGHTS,
-    ),
-    "recurrent/initial_state/hidden": "0123456789abcdef",
     **model(
         "dialogue",
         f"""
@@ -164,22 +143,6 @@ STREAMS = {
         sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """,
     ),
-    **model(
-        "reader",
-        'backend: "python"',
-        inputs=tensor("COUNT", "INT32", "1"),
-        outputs=tensor("WORD", "INT32", "1"),
-        model_py=f"""{PYTHON}
-    def execute(self, requests):
-        for request in requests:
-            count = pb_utils.get_input_tensor_by_name(request, "COUNT")
-            call = pb_utils.InferenceRequest(model_name="writer", requested_output_names=["WORD"], inputs=[count])
-            words = [part for part in call.exec(decoupled=True) if part.output_tensors()]
-            last = pb_utils.get_output_tensor_by_name(words[-1], "WORD")
-            response = pb_utils.InferenceResponse([last])
-            request.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-""",
-    ),
     "language/1/model.json": '{"model": "facebook/opt-125m", "gpu_memory_utilization": 0.5}',
     "language/config.pbtxt": 'backend: "vllm"\ninstance_group [ { count: 1 kind: KIND_MODEL } ]\n',
     **model(
@@ -222,4 +185,156 @@ states = Gather(table, both)
 pooled = Identity(states) }}
 """,
 )
-MODELS = {**SEQUENCES, **STREAMS, **RAGGED}
+PIPELINE = {
+    **model(
+        "decode",
+        f'name: "decode" backend: "dali" max_batch_size: 64 dynamic_batching {{ }}\n{parameters(num_threads="4")}',
+        inputs=tensor("JPEG", "UINT8", "-1", "allow_ragged_batch: true"),
+        outputs=tensor("PICTURE", "FP32", "3, 224, 224"),
+        model_dali=WEIGHTS,
+    ),
+    **model(
+        "classify",
+        """
+platform: "tensorrt_plan" max_batch_size: 64 dynamic_batching { } optimization { cuda { graphs: true } }
+instance_group [ { kind: KIND_GPU count: 2 gpus: [ 0 ] profile: [ "0" ] } ]
+""",
+        inputs=tensor("input", "FP32", "3, 224, 224", "format: FORMAT_NCHW"),
+        outputs=tensor("logits", "FP32", "1000", 'label_filename: "labels.txt"'),
+        model_plan=WEIGHTS,
+    ),
+    "classify/3/model.plan": WEIGHTS,
+    "classify/labels.txt": "cat\ndog\n",
+    **model(
+        "explain",
+        'backend: "python" max_batch_size: 64 dynamic_batching { }',
+        inputs=f"{tensor('LOGITS', 'FP32', '1000')}, {tensor('THRESHOLD', 'FP32', '1', 'optional: true')}",
+        outputs=tensor("NAME", "STRING", "1"),
+        model_py=f"""import json
+
+{PYTHON}
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        output = pb_utils.get_output_config_by_name(config, "NAME")
+        self.type = pb_utils.triton_string_to_numpy(output["data_type"])
+
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            logits = pb_utils.get_input_tensor_by_name(request, "LOGITS").as_numpy()
+            threshold = pb_utils.get_input_tensor_by_name(request, "THRESHOLD")
+            least = 0.0 if threshold is None else threshold.as_numpy().item()
+            best = [str(row.argmax()) if row.max() >= least else "" for row in logits]
+            names = np.array(best, dtype=object).astype(self.type).reshape(-1, 1)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("NAME", names)]))
+        return responses
+""",
+    ),
+    **model(
+        "pipeline",
+        f"""
+name: "pipeline" platform: "ensemble" max_batch_size: 32 response_cache {{ enable: true }}
+ensemble_scheduling {{
+  {step("decode", {"JPEG": "JPEG"}, {"PICTURE": "picture"})}
+  {step("classify", {"input": "picture"}, {"logits": "LOGITS"}, version=3)}
+  {step("explain", {"LOGITS": "LOGITS"}, {"NAME": "NAME"})}
+}}
+""",
+        inputs=tensor("JPEG", "UINT8", "-1"),
+        outputs=f"{tensor('NAME', 'STRING', '1')}, {tensor('LOGITS', 'FP32', '1000')}",
+    ),
+}
+NESTED = {
+    **model(
+        "trees",
+        f"""
+backend: "fil" max_batch_size: 32768 dynamic_batching {{ }} instance_group [ {{ kind: KIND_AUTO }} ]
+{parameters(model_type="xgboost_json", predict_proba="true", output_class="true")}""",
+        inputs=tensor("input__0", "FP32", "32"),
+        outputs=tensor("output__0", "FP32", "2"),
+        xgboost_json=WEIGHTS,
+    ),
+    **model(
+        "features",
+        """
+platform: "tensorflow_savedmodel" max_batch_size: 128 version_policy { all { } }
+dynamic_batching { preferred_batch_size: [ 64, 128 ] max_queue_delay_microseconds: 500 }
+""",
+        inputs=tensor("row", "FP64", "-1", "reshape { shape: [ -1 ] }"),
+        outputs=tensor("features", "FP32", "32"),
+        **{"model.savedmodel/saved_model_pb": WEIGHTS},
+    ),
+    **model(
+        "inner",
+        f"""
+platform: "ensemble" max_batch_size: 128
+ensemble_scheduling {{
+  {step("features", {"row": "ROW"}, {"features": "f"})}
+  {step("trees", {"input__0": "f"}, {"output__0": "CLASS"})}
+}}
+""",
+        inputs=tensor("ROW", "FP64", "16"),
+        outputs=tensor("CLASS", "FP32", "2"),
+    ),
+    **model(
+        "outer",
+        f"""
+platform: "ensemble" max_batch_size: 0
+ensemble_scheduling {{ {step("inner", {"ROW": "ROWS"}, {"CLASS": "CLASSES"})} }}
+""",
+        inputs=tensor("ROWS", "FP64", "-1, 16"),
+        outputs=tensor("CLASSES", "FP32", "-1, 2"),
+    ),
+}
+ACCELERATED = {
+    **model(
+        "speech",
+        f"""
+backend: "onnxruntime" max_batch_size: 8 dynamic_batching {{ }}
+instance_group [ {{ kind: KIND_GPU count: 1
+  rate_limiter {{ resources [ {{ name: "memory" count: 2 }} ] priority: 2 }} }} ]
+optimization {{
+  graph {{ level: 1 }}
+  execution_accelerators {{ gpu_execution_accelerator [ {{ name: "tensorrt"
+    parameters {{ key: "precision_mode" value: "FP16" }}
+    parameters {{ key: "max_workspace_size_bytes" value: "1073741824" }}
+    parameters {{ key: "trt_profile_min_shapes" value: "sound:1x1600" }}
+    parameters {{ key: "trt_profile_opt_shapes" value: "sound:8x16000" }}
+    parameters {{ key: "trt_profile_max_shapes" value: "sound:8x160000" }} }} ] }}
+}}
+{parameters(intra_op_thread_count="4", enable_mem_arena="TRUE")}
+model_warmup [ {{ name: "long" batch_size: 8
+  inputs {{ key: "sound" value {{ data_type: TYPE_FP32 dims: [ 160000 ] zero_data: true }} }} }} ]
+""",
+        inputs=tensor("sound", "FP32", "-1"),
+        outputs=tensor("clean", "FP32", "-1"),
+        model_onnx=f"{ONNX}speech (float[b, t] sound) => (float[b, t] clean) {{ clean = Identity(sound) }}",
+    ),
+}
+OTHERS = {
+    # Nothing but the file: the server completes it.
+    "unwritten/1/model.onnx": f"{ONNX}unwritten (float[b, 2] x) => (float[b, 2] y) {{ y = Identity(x) }}",
+    "images/1/model.onnx": f"{ONNX}i (float[n,3,8] images) => (float[n,3,8] features) {{ features = Relu(images) }}",
+    "images/config.pbtxt": """
+# A comment, and fields in the order of another tool.
+input < name: 'images' data_type: TYPE_FP32 dims: [3, 8] >;
+output { name: "features", data_type: TYPE_FP32, dims: [3, 8] }
+max_batch_size: 0x10
+backend: "onnx" "runtime"
+dynamic_batching { }
+instance_group [ { count: 1 kind: KIND_CPU } ]
+""",
+    **model(
+        "tokens",
+        f"""
+backend: "python" max_batch_size: 8 dynamic_batching {{ }}
+{parameters(EXECUTION_ENV_PATH="$$TRITON_MODEL_DIRECTORY/environment")}""",
+        inputs=tensor("TEXT", "STRING", "1"),
+        outputs=tensor("IDS", "INT32", "-1"),
+        model_py="import os\nimport sys\n\nsys.path.append(os.path.dirname(__file__))\n"
+        "from tokenizer import TokenizerModel as TritonPythonModel\n",
+        tokenizer_py="class TokenizerModel:\n    def execute(self, requests):\n        return []\n",
+    ),
+    "tokens/environment/lib/python3.10/site.py": "",
+}
+MODELS = {**SEQUENCES, **STREAMS, **RAGGED, **PIPELINE, **NESTED, **ACCELERATED, **OTHERS}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from doctor_examples import NAME, write
 from numpy.typing import NDArray
 from processes import wait_until
 from streams import Stream
@@ -20,7 +21,6 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.grpc import aio as triton
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from serve.doctor.example import NAME, write
 from serve.doctor.rule import RULES, Example
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
@@ -266,10 +266,10 @@ def good(code: str, **changes: Any) -> Example:
     return replace(example, **changes)
 
 
-def telling(example: Example, value: str, *, prepare: str = "pass", note: str = "pass") -> Example:
+def telling(example: Example, value: str, *, note: str = "pass") -> Example:
     """The example with a model.py whose answers hold this value, an expression of `request` and `requests`."""
     body = (
-        f"{HEAD}    def initialize(self, args):\n        self.notes = []\n        {prepare}\n\n"
+        f"{HEAD}    def initialize(self, args):\n        self.notes = []\n\n"
         f"    def execute(self, requests):\n        {note}\n"
         f"        values = [{value} for request in requests]\n"
         "        arrays = [np.full((1, 2), value, dtype=np.float32) for value in values]\n"

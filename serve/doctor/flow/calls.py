@@ -12,7 +12,6 @@ from serve.doctor.flow.values import (
     JOINED,
     REQUESTS,
     RESPONSE,
-    SENDER,
     TENSOR,
     UNKNOWN,
     Kind,
@@ -48,7 +47,6 @@ LOOKING = (
 )  # fmt: skip
 MODULES = ("numpy", "torch", "logging", "json", "asyncio", "triton_python_backend_utils", "onnxruntime", "scipy")
 VERBS = ("get", "post", "put", "patch", "delete", "head", "request", "getresponse", "urlopen", "infer")
-FINAL = "TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 
 
 class Calls:
@@ -104,20 +102,6 @@ class Calls:
             self._walk.note(Event(act=Act.RUNS, node=call, name=ast.unparse(call.func), is_inside=True), state)
         elif self._runs(call, name, owner, state):
             self._walk.note(Event(act=Act.RUNS, node=call, is_inside=False), state)
-        if name == "send" and owner is not None and owner.kind is Kind.SENDER:
-            state.sent += 1
-            last = self._is_last(call, state)
-            state.finals = None if last is None or state.finals is None else state.finals + last
-
-    def _is_last(self, call: ast.Call, state: State) -> bool | None:
-        """Whether a response is sent as the last one; None if that is not known."""
-        flags = [keyword.value for keyword in call.keywords if keyword.arg == "flags"] or call.args[1:2]
-        if not flags:
-            return False
-        if isinstance(flags[0], ast.Attribute | ast.Name) and FINAL in ast.unparse(flags[0]):
-            return True
-        value = self._expressions.value(flags[0], state)
-        return bool(value.constant) if value.kind is Kind.CONSTANT else None
 
     def _runs(self, call: ast.Call, name: str, owner: Value | None, state: State) -> bool:
         """Whether a call runs a network."""
@@ -137,13 +121,9 @@ class Calls:
         if name is None or listed is None or listed.kind is not Kind.LIST or not isinstance(call.func, ast.Attribute):
             return None
         values = [self._expressions.value(argument, state) for argument in call.args]
-        for value in values:
-            if value.kind is Kind.SENDER:
-                state.forget_sender()
         match call.func.attr, values:
             case ("append", [value]) | ("insert", [_, value]):
-                item = UNKNOWN if value.kind is Kind.SENDER else value
-                state.env[name] = listed.added(Size(ones=1), item)
+                state.env[name] = listed.added(Size(ones=1), value)
             case "extend", [value]:
                 state.env[name] = listed.added(value.length, value.element)
             case (("pop" | "remove" | "clear" | "__setitem__" | "__delitem__"), _):
@@ -163,10 +143,6 @@ class Calls:
         for argument in [*call.args, *(keyword.value for keyword in call.keywords)]:
             plain = argument.value if isinstance(argument, ast.Starred) else argument
             state.forget_list(plain)
-            value = state.env.get(dotted(plain) or "")
-            is_made_here = isinstance(plain, ast.Call) and "get_response_sender" in ast.unparse(plain)
-            if is_made_here or (value is not None and value.kind in (Kind.SENDER, Kind.REQUEST)):
-                state.forget_sender()
 
     def _known(
         self, call: ast.Call, name: str, owner: Value | None, arguments: list[Value], state: State
@@ -182,8 +158,6 @@ class Calls:
         match name:
             case "get_input_tensor_by_name" if arguments:
                 return TENSOR if arguments[0].is_own else UNKNOWN
-            case "get_response_sender":
-                return SENDER
             case "InferenceResponse":
                 return RESPONSE
             case "gather" | "wait_for" | "run" | "run_until_complete" if owner is not None and _is_asyncio(call):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from serve.doctor.flow.state import State, dotted
 from serve.doctor.flow.values import Kind, Size, Value
 
-PRESENT = (Kind.RESPONSE, Kind.ARRAY, Kind.JOINED, Kind.REQUEST, Kind.SENDER, Kind.NETWORK, Kind.FUNCTION)
+PRESENT = (Kind.RESPONSE, Kind.ARRAY, Kind.JOINED, Kind.REQUEST, Kind.NETWORK, Kind.FUNCTION)
 Sentinels = Mapping[str, frozenset[object]]
 """The constants that a function assigns to a name."""
 
@@ -62,7 +62,7 @@ class Conditions:
             return _is_positive(value.size)
         if value.kind is Kind.NUMBER:
             return _is_positive(value.size)
-        if value.kind in (Kind.RESPONSE, Kind.REQUEST, Kind.SENDER):
+        if value.kind in (Kind.RESPONSE, Kind.REQUEST):
             return True
         return True if self._replaces_none(test, value) else None
 

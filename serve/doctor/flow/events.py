@@ -10,12 +10,11 @@ from serve.doctor.flow.values import Value
 class Act(Enum):
     """The kind of an event."""
 
-    RETURNS = auto()  # `execute` returns `value`, `is_inside` a loop, after it `has_sent` some
+    RETURNS = auto()  # `execute` returns `value`, `is_inside` a loop
     RAISES = auto()  # a condition about one request raises for the whole batch
     RUNS = auto()  # a network runs for a single request
     BLOCKS = auto()  # a call of the function `name` waits
     BY_REQUEST = auto()  # joined rows are taken by the number of the request
-    UNENDED = auto()  # no response to a request is the last one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,4 +26,3 @@ class Event:
     value: Value | None = None
     name: str = ""
     is_inside: bool = False
-    has_sent: bool = False

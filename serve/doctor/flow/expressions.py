@@ -98,8 +98,6 @@ class Expressions:
             for name, value in inner.env.items():
                 if before.get(name) != value:
                     state.env[name] = ANY
-            if (inner.sent, inner.finals) != (state.sent, state.finals):
-                state.forget_sender()
         return values
 
     def _yielded(self, node: ast.Yield | ast.YieldFrom, state: State) -> Value:
@@ -130,8 +128,6 @@ class Expressions:
             more = value.length if is_many else Size(ones=1)
             size = size + more if size is not None and more is not None else None
             items.append(value.element if is_many else value)
-            if value.kind is Kind.SENDER:
-                state.forget_sender()
             state.forget_list(element)
         return sequence(size, joined(items) if items else None)
 
@@ -151,11 +147,6 @@ class Expressions:
                 size = more.over(size) if size is not None and more is not None else None
                 self._walk.assign(other.target, further.element, inner)
             item = self.value(node.elt, inner)
-        if inner.sent > state.sent:
-            state.sent, state.finals = inner.sent, None
-        if item.kind is Kind.SENDER:
-            state.forget_sender()
-            item = UNKNOWN
         if isinstance(node, ast.SetComp) or any(generator.ifs for generator in others):
             return sequence(None, item)
         if filters or looped.sizes:

@@ -3,7 +3,6 @@
 import ast
 from typing import TYPE_CHECKING
 
-from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import Path, State, dotted
 from serve.doctor.flow.values import ANY, INDEX, ONE, REQUESTS, Kind, Size, Value, joined, some
 
@@ -32,8 +31,6 @@ def loop(walk: "Walk", statement: Loop, state: State) -> list[Path]:
     walk.whiles -= isinstance(statement, ast.While)
     passes = [path.state for path in paths if path.end in ("next", "continue")]
     breaks = [path.state for path in paths if path.end == "break"]
-    if size == REQUESTS:
-        _note_streams(walk, statement, passes, state)
     after = _after(statement, state, entry, passes + breaks, None if breaks else size, stored)
     if looped is not None and _leaves_out(looped, breaks, passes, size, state):
         _mark(after, state, passes, looped.loop or statement)
@@ -93,7 +90,7 @@ def _entry(state: State, stored: set[str]) -> State:
     entry = state.copy()
     for name in stored:
         entry.bind(name, ANY)
-    entry.choices, entry.blame, entry.sent, entry.finals = (), "", 0, 0
+    entry.choices, entry.blame = (), ""
     return entry
 
 
@@ -114,7 +111,6 @@ def _after(
             after.env[name] = _grown_list(statement, value, values, size)
         elif name in state.env and any(other != value for other in values):
             after.bind(name, ANY)
-    _count_sent(after, passes, size)
     return after
 
 
@@ -136,16 +132,3 @@ def _grown_list(statement: Loop, before: Value, values: list[Value], size: Size 
         total = next(iter(known)).over(size)
         return before.added(total, item) if total is not None else Value(kind=Kind.LIST, item=item)
     return Value(kind=Kind.LIST, item=item, sizes=known if size == REQUESTS else frozenset(), loop=statement)
-
-
-def _count_sent(after: State, passes: list[State], size: Size | None) -> None:
-    """Responses that an inner loop sends belong to the request of the outer one."""
-    after.sent += max((passed.sent for passed in passes), default=0)
-    if size == REQUESTS or any(passed.finals != 0 for passed in passes):
-        after.finals = None
-
-
-def _note_streams(walk: "Walk", statement: Loop, passes: list[State], state: State) -> None:
-    for passed in passes:
-        if passed.sent and passed.finals == 0 and passed.is_guarded == state.is_guarded:
-            walk.note(Event(act=Act.UNENDED, node=statement), passed)

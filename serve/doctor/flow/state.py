@@ -11,8 +11,7 @@ class State:
     """`env` has the values by name ("x", "self.x"); `facts` has conditions that hold or not, by their text.
 
     `is_guarded`: a condition about the number of requests, or one that cannot be judged, holds. `blame`: "request" if a
-    condition about one request decided, "other" if that is not its fault. `sent` and `finals` count responses that were
-    sent, and those that were the last ones; `finals` is None if that is not known.
+    condition about one request decided, "other" if that is not its fault.
     """
 
     env: dict[str, Value] = field(default_factory=dict)
@@ -20,8 +19,6 @@ class State:
     is_guarded: bool = False
     blame: str = ""
     choices: tuple[bool, ...] = ()
-    sent: int = 0
-    finals: int | None = 0
 
     def copy(self) -> "State":
         """An independent copy."""
@@ -31,8 +28,6 @@ class State:
             is_guarded=self.is_guarded,
             blame=self.blame,
             choices=self.choices,
-            sent=self.sent,
-            finals=self.finals,
         )
 
     @property
@@ -44,8 +39,6 @@ class State:
             self.is_guarded,
             self.blame,
             self.choices,
-            self.sent,
-            self.finals,
         )
 
     def is_list(self, name: str) -> bool:
@@ -64,10 +57,6 @@ class State:
         value = self.env.get(name) if name else None
         if name and value is not None and value.kind is Kind.LIST and not _is_of_requests(value):
             self.env[name] = ANY
-
-    def forget_sender(self) -> None:
-        """Other code may send the last response."""
-        self.finals = None
 
 
 @dataclass(frozen=True)

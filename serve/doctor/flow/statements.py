@@ -65,8 +65,7 @@ class Statements:
     def _returned(self, statement: ast.Return, state: State) -> list[Path]:
         value = self._walk.expressions.value(statement.value, state)
         if self._walk.is_outermost:
-            is_inside, has_sent = self._walk.requests > 0, state.sent > 0
-            event = Event(act=Act.RETURNS, node=statement, value=value, is_inside=is_inside, has_sent=has_sent)
+            event = Event(act=Act.RETURNS, node=statement, value=value, is_inside=self._walk.requests > 0)
             self._walk.note(event, state)
         return [Path(state, "return", value)]
 
@@ -93,8 +92,6 @@ class Statements:
             # Two names for one list.
             state.forget_list(statement.value)
             value = ANY
-        if value.kind is Kind.SENDER and not isinstance(statement.targets[0], ast.Name):
-            state.forget_sender()
         for target in statement.targets:
             if isinstance(target, ast.Subscript):
                 self._walk.expressions.value(target.value, state)
@@ -222,8 +219,6 @@ class Statements:
         for node in ast.walk(function):
             if isinstance(node, ast.Attribute) and node.attr in ("append", "extend", "insert"):
                 state.forget_list(node.value)
-            if isinstance(node, ast.Attribute) and node.attr == "send":
-                state.forget_sender()
         is_plain = not function.decorator_list and not any(isinstance(n, ast.Yield) for n in ast.walk(function))
         state.bind(function.name, Value(kind=Kind.FUNCTION, function=function) if is_plain else UNKNOWN)
 

@@ -69,7 +69,6 @@ class Kind(Enum):
     ARRAY = auto()  # the rows of one request
     JOINED = auto()  # the rows of all requests
     RESPONSE = auto()
-    SENDER = auto()
     NETWORK = auto()
     CLIENT = auto()  # of a server that is called over HTTP or gRPC
     FUNCTION = auto()
@@ -135,7 +134,6 @@ RESPONSE = Value(kind=Kind.RESPONSE)
 REQUEST = Value(kind=Kind.REQUEST, is_own=True)
 TENSOR = Value(kind=Kind.TENSOR, is_own=True)
 ARRAY = Value(kind=Kind.ARRAY, is_own=True)
-SENDER = Value(kind=Kind.SENDER, is_own=True)
 INDEX = Value(kind=Kind.INDEX, is_of_batch=True)
 SHARE = Value(kind=Kind.SHARE, is_of_batch=True)
 NETWORK = Value(kind=Kind.NETWORK)

@@ -115,9 +115,8 @@ class Walk:
         if function in self._functions or len(self._functions) >= DEPTH:
             for argument in call.args:
                 state.forget_list(argument)
-            state.forget_sender()
             return UNKNOWN
-        inner = State(is_guarded=state.is_guarded, blame=state.blame, sent=state.sent, finals=state.finals)
+        inner = State(is_guarded=state.is_guarded, blame=state.blame)
         is_local = isinstance(call.func, ast.Name) and call.func.id in state.env
         inner.env = dict(state.env) if is_local else {}
         inner.env |= _bound(function, call.func, arguments, named)
@@ -128,22 +127,12 @@ class Walk:
         paths = self._in_function(function, inner)
         ended = [path for path in paths if path.end in ("next", "return")]
         certain = [path for path in ended if path.state.is_guarded == state.is_guarded]
-        self._note_stream(function, certain, state)
         self._give_back(function, call, before, certain, state)
         if not certain:
             return UNKNOWN
         if yields:
             return joined([path.state.env[YIELDS] for path in certain])
         return joined([path.value or constant(None) for path in certain])
-
-    def _note_stream(self, function: Function, paths: list[Path], state: State) -> None:
-        """A function that answers one request through a sender of its own, and does not end it on some path."""
-        makes = any(
-            isinstance(node, ast.Attribute) and node.attr == "get_response_sender" for node in ast.walk(function)
-        )
-        for path in paths if makes and self.requests else ():
-            if path.state.sent > state.sent and path.state.finals == state.finals == 0:
-                self.note(Event(act=Act.UNENDED, node=function), path.state)
 
     def _give_back(
         self, function: Function, call: ast.Call, before: dict[str, Value], paths: list[Path], state: State
@@ -158,11 +147,6 @@ class Walk:
             after = [path.state.env.get(parameter, ANY) for path in paths]
             if any(value != old for value in after):
                 state.env[name] = after[0] if all(value == after[0] for value in after) else ANY
-        counts = {(path.state.sent, path.state.finals) for path in paths}
-        if len(counts) == 1:
-            state.sent, state.finals = next(iter(counts))
-        elif counts:
-            state.sent, state.finals = max(sent for sent, _ in counts), None
 
     def _in_function(self, function: Function, state: State) -> list[Path]:
         conditions = self.conditions

@@ -1,8 +1,9 @@
-"""R3: `batch_input`, the tensors that tritonserver makes for a ragged batch."""
+"""R3: `batch_input`, tensors that tritonserver makes for a ragged batch, and `batch_output`, which splits outputs."""
 
+import math
 from collections.abc import Iterator
 
-from tritonclient.grpc.model_config_pb2 import BatchInput, DataType
+from tritonclient.grpc.model_config_pb2 import BatchInput, DataType, ModelInput
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
@@ -19,6 +20,7 @@ GRAPH = {
     "1/model.onnx": '<ir_version: 8, opset_import: ["" : 17]>\n'
     "example (float[n] x, int32[r] LENGTH) => (float[n] y) { y = Identity(x) }"
 }
+FLAT = {"1/model.onnx": GRAPH["1/model.onnx"].replace(", int32[r] LENGTH", "")}
 
 
 def entry_text(kind: str = "BATCH_ELEMENT_COUNT", rest: str = 'target_name: "LENGTH" data_type: TYPE_INT32') -> str:
@@ -35,55 +37,6 @@ def example(entry: str = "") -> Example:
 def kind_name(entry: BatchInput) -> str:
     """What the kind is called."""
     return str(BatchInput.Kind.Name(entry.kind))
-
-
-def unknown_sources(config: Configuration, field: str) -> Iterator[Problem]:
-    """The sources of `batch_input` or `batch_output` that are not declared."""
-    names = [tensor.name for tensor in config.proto.input]
-    for index, entry in enumerate(getattr(config.proto, field)):
-        for number, source in enumerate(entry.source_input):
-            if source not in names and names:
-                yield Problem(
-                    config.at(field, index, "source_input", number),
-                    f'source_input "{source}" is not an input of this model, which has {", ".join(names)}: it cannot '
-                    "load. Write one of those names.",
-                )
-
-
-def wrong_source_counts(config: Configuration, field: str, purpose: str) -> Iterator[Problem]:
-    """Entries of `batch_input` or `batch_output` with no source or several."""
-    for index, entry in enumerate(getattr(config.proto, field)):
-        if (count := len(entry.source_input)) != 1:
-            yield Problem(
-                config.at(field, index, "source_input"),
-                f"a {field} has {count} source_input, and exactly one is needed: the model cannot load. "
-                f"Name the input {purpose}.",
-            )
-
-
-@rule(
-    "R311",
-    Severity.ERROR,
-    bad=example(entry_text(rest='target_name: "LENGTH" data_type: TYPE_INT64')),
-    good=example(),
-    refused="batch input data type must be TYPE_INT32 or TYPE_FP32",
-)
-def batch_inputs_are_int32_or_fp32(config: Configuration) -> Iterator[Problem]:
-    """A batch input has a data type other than TYPE_INT32 and TYPE_FP32, or none.
-
-    tritonserver refuses the model: "batch input data type must be TYPE_INT32 or TYPE_FP32", and without a type
-    "unexpected batch input data type 'TYPE_INVALID'".
-
-    Source: core, model_config_utils.cc (ValidateBatchIO).
-    Fix: write TYPE_INT32, and cast inside the graph if it needs INT64.
-    """
-    for index, entry in enumerate(config.proto.batch_input):
-        if entry.data_type not in TYPES:
-            yield Problem(
-                config.at("batch_input", index, "data_type"),
-                f"a batch_input has data type {DataType.Name(entry.data_type)}, and only TYPE_INT32 and TYPE_FP32 are "
-                "possible: the model cannot load. Write TYPE_INT32, and cast inside the graph.",
-            )
 
 
 @rule(
@@ -115,148 +68,143 @@ def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Pro
                 )
 
 
-@rule(
-    "R313",
-    Severity.ERROR,
-    bad=example(entry_text(rest="data_type: TYPE_INT32")),
-    good=example(),
-    refused="has no target_name",
+PER_REQUEST = (
+    BatchInput.BATCH_ELEMENT_COUNT,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT,
+    BatchInput.BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO,
 )
-def batch_inputs_have_a_target(config: Configuration) -> Iterator[Problem]:
-    """A batch input has no `target_name`.
+PER_ROW = (BatchInput.BATCH_ITEM_SHAPE, BatchInput.BATCH_ITEM_SHAPE_FLATTEN)
+EXACT_FP32 = 2**24
+"""The first whole number after which FP32 has gaps."""
+ASSUMED_LENGTH = 4096
+"""The size assumed for each -1."""
 
-    tritonserver loads the model (measured with a Python model) and computes the tensor for each batch, but no input of
-    the graph gets it. This project's backend refuses the model.
 
-    Source: core does not check the field (ValidateBatchIO).
-    Fix: write the name of the graph's input that takes the tensor.
-    """
+def _sources(config: Configuration) -> Iterator[tuple[int, BatchInput, ModelInput]]:
+    """Every batch input whose source is declared, with that source."""
+    inputs = {tensor.name: tensor for tensor in config.proto.input}
     for index, entry in enumerate(config.proto.batch_input):
-        if not any(entry.target_name):
+        if len(entry.source_input) == 1 and entry.source_input[0] in inputs:
+            yield index, entry, inputs[entry.source_input[0]]
+
+
+@rule(
+    "R321",
+    Severity.WARNING,
+    bad=Example(f"{TENSORS.replace(' allow_ragged_batch: true', '')}{entry_text()}", files=GRAPH),
+    good=example(),
+)
+def the_source_is_ragged(config: Configuration) -> Iterator[Problem]:
+    """A batch input counts the elements of an input that is not ragged.
+
+    The model loads. But only requests of one shape share a batch then, so all counts are equal and repeat the shape of
+    the input.
+
+    Source: core, ValidateBatchIO accepts any input; backend, backend_input_collector.cc.
+    Fix: set allow_ragged_batch on the source, or remove the batch_input.
+    """
+    for index, entry, source in _sources(config):
+        if not source.allow_ragged_batch:
             yield Problem(
-                config.at("batch_input", index),
-                f"a batch_input of kind {kind_name(entry)} has no target_name, so the graph never gets it. "
-                "Name the input of the graph that takes it.",
+                config.at("batch_input", index, "source_input"),
+                f'source_input "{source.name}" is not ragged, so all requests of a batch have its shape and '
+                f'{kind_name(entry)} only repeats it. Set allow_ragged_batch on "{source.name}".',
             )
 
 
 @rule(
-    "R314",
-    Severity.ERROR,
-    bad=example(entry_text(rest='target_name: "LENGTHS" data_type: TYPE_INT32')),
-    good=example(),
-    refused="is not an input of the graph",
-)
-def batch_inputs_are_in_the_graph(config: Configuration) -> Iterator[Problem]:
-    """A batch input is for an input that the graph does not have.
-
-    The C++ onnxruntime backend only counts inputs: the model is READY, and its first request fails with "Invalid Feed
-    Input Name". This project's backend refuses the model.
-
-    Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend#192.
-    Fix: write the name in the graph; exporters rename tensors unless they get the names.
-    """
-    graph = config.graph
-    if graph is None:
-        return
-    for index, entry in enumerate(config.proto.batch_input):
-        for number, target in enumerate(entry.target_name):
-            if target and target not in graph.signature.inputs:
-                yield Problem(
-                    config.at("batch_input", index, "target_name", number),
-                    f'batch input "{target}" is not an input of the graph, which has '
-                    f"{', '.join(graph.signature.inputs)}: requests fail. Write one of those names.",
-                )
-
-
-@rule(
-    "R315",
-    Severity.ERROR,
-    bad=example(entry_text(rest='target_name: "x" data_type: TYPE_INT32')),
-    good=example(),
-    refused="is declared twice",
-)
-def batch_inputs_have_their_own_name(config: Configuration) -> Iterator[Problem]:
-    """A batch input has the name of an input or of another batch input.
-
-    tritonserver loads the model (measured with a Python model), and the order decides which of the two tensors the
-    graph gets. This project's backend refuses the model.
-
-    Source: core does not check the field (ValidateBatchIO).
-    Fix: give each batch input a name of its own.
-    """
-    taken = {tensor.name for tensor in config.proto.input}
-    for index, entry in enumerate(config.proto.batch_input):
-        for number, target in enumerate(entry.target_name):
-            if target in taken:
-                yield Problem(
-                    config.at("batch_input", index, "target_name", number),
-                    f'"{target}" is the name of another input or batch input, so the graph gets one of two tensors. '
-                    "Clients do not send batch inputs: rename one, or remove it.",
-                )
-            taken.add(target)
-
-
-@rule(
-    "R316",
-    Severity.ERROR,
+    "R322",
+    Severity.WARNING,
     bad=Example(
-        TENSORS + entry_text(rest='target_name: [ "LENGTH", "AGAIN" ] data_type: TYPE_INT32'),
-        files={"1/model.onnx": GRAPH["1/model.onnx"].replace("LENGTH", "LENGTH, int32[r] AGAIN")},
+        "max_batch_size: 32\n"
+        + TENSORS.replace("[ -1 ]", "[ -1, 256 ]")
+        + entry_text("BATCH_ACCUMULATED_ELEMENT_COUNT", 'target_name: "LENGTH" data_type: TYPE_FP32'),
+        files={"1/model.onnx": GRAPH["1/model.onnx"].replace("int32", "float")},
     ),
     good=Example(
-        TENSORS + entry_text() + "\n" + entry_text().replace("LENGTH", "AGAIN"),
-        files={"1/model.onnx": GRAPH["1/model.onnx"].replace("LENGTH", "LENGTH, int32[r] AGAIN")},
+        "max_batch_size: 32\n"
+        + TENSORS.replace("[ -1 ]", "[ -1, 256 ]")
+        + entry_text("BATCH_ACCUMULATED_ELEMENT_COUNT"),
+        files=GRAPH,
     ),
-    refused="model provides 3",
 )
-def one_target_for_each_batch_input(config: Configuration) -> Iterator[Problem]:
-    """A batch input of an onnxruntime model has several targets.
+def counts_are_exact(config: Configuration) -> Iterator[Problem]:
+    """Element counts are FP32, which is not exact above 16,777,216.
 
-    onnxruntime's backend counts each `batch_input` as one input of the graph, so the count is wrong and it refuses the
-    model: "configuration expects 2 inputs, model provides 3".
+    Larger offsets are rounded, so the backend splits requests at the wrong element without a warning (this project's
+    backend refuses such a batch). With dims [-1, 256] and 32 requests per batch 2,048 steps each are enough. The rule
+    assumes 4,096 for each -1.
 
-    Source: onnxruntime_backend, ValidateInputs.
-    Fix: write one batch_input for each target.
+    Source: backend, backend_input_collector.cc converts the counts to float; server#3741.
+    Fix: write TYPE_INT32 and export the graph with an INT32 input.
     """
-    if config.backend != "onnxruntime":
-        return
-    for index, entry in enumerate(config.proto.batch_input):
-        if len(entry.target_name) > 1:
+    for index, entry, source in _sources(config):
+        if entry.data_type != DataType.TYPE_FP32 or entry.kind not in PER_REQUEST:
+            continue
+        rows = 1 if entry.kind == BatchInput.BATCH_ELEMENT_COUNT else max(config.proto.max_batch_size, 1)
+        largest = rows * math.prod(ASSUMED_LENGTH if dim < 0 else dim for dim in source.dims)
+        if largest > EXACT_FP32:
             yield Problem(
-                config.at("batch_input", index, "target_name"),
-                f"a batch_input has {len(entry.target_name)} targets, and onnxruntime's backend counts it as one "
-                "input: the model cannot load. Write one batch_input for each target.",
+                config.at("batch_input", index, "data_type"),
+                f'{kind_name(entry)} of "{source.name}" can reach {largest:,} and is TYPE_FP32, which is exact '
+                f"up to {EXACT_FP32:,} only: above it requests are split at wrong places. Write TYPE_INT32.",
             )
 
 
 @rule(
-    "R317",
-    Severity.ERROR,
-    bad=example(entry_text(rest='target_name: "LENGTH" data_type: TYPE_INT32 source_input: "q"')),
+    "R323",
+    Severity.WARNING,
+    bad=Example(
+        f"{TENSORS}{entry_text()}\n{entry_text('BATCH_ITEM_SHAPE').replace('LENGTH', 'SHAPES')}",
+        files={"1/model.onnx": GRAPH["1/model.onnx"].replace("LENGTH", "LENGTH, int32[m, 1] SHAPES")},
+    ),
     good=example(),
-    refused="unknown source input name 'q'",
 )
-def batch_inputs_have_a_known_source(config: Configuration) -> Iterator[Problem]:
-    """A batch input counts the elements of an input that is not declared.
+def counts_are_per_request_or_per_row(config: Configuration) -> Iterator[Problem]:
+    """One input has batch inputs that count per request and others that count per row.
 
-    Source: core, model_config_utils.cc (ValidateBatchIO).
-    Fix: write the name of one of the inputs.
+    BATCH_ELEMENT_COUNT and the two accumulated kinds have one entry per request, BATCH_ITEM_SHAPE and
+    BATCH_ITEM_SHAPE_FLATTEN one per batch row. If a client sends two rows in one request, the tensors differ in length.
+    Measured: requests [1, 3], [2, 2], [1, 5] give counts [3, 4, 5] and shapes [3], [2], [2], [5].
+
+    Source: backend, backend_input_collector.cc; server#3741.
+    Fix: use kinds that count the same; BATCH_ITEM_SHAPE is right for any number of rows.
     """
-    yield from unknown_sources(config, "batch_input")
+    if config.proto.max_batch_size < 2:
+        return
+    first: dict[str, BatchInput] = {}
+    for index, entry, source in _sources(config):
+        if entry.kind not in (*PER_REQUEST, *PER_ROW):
+            continue
+        other = first.setdefault(source.name, entry)
+        if (entry.kind in PER_ROW) != (other.kind in PER_ROW):
+            yield Problem(
+                config.at("batch_input", index, "kind"),
+                f'{kind_name(entry)} and {kind_name(other)} of "{source.name}" count per request and per row, or the '
+                "other way round, so a request of two rows makes them differ in length. Use kinds that count the "
+                "same.",
+            )
 
 
 @rule(
-    "R318",
+    "R332",
     Severity.ERROR,
-    bad=example(entry_text(rest='target_name: "LENGTH" data_type: TYPE_INT32 source_input: [ "x", "x" ]')),
-    good=example(),
-    refused="batch input kind 'BATCH_ELEMENT_COUNT' expects 1 source input, got 2",
+    bad=Example(TENSORS.replace('target_name: "y" ', ""), files=FLAT),
+    good=Example(TENSORS, files=FLAT),
 )
-def batch_inputs_have_one_source(config: Configuration) -> Iterator[Problem]:
-    """A batch input has no source or several.
+def batch_outputs_have_a_target(config: Configuration) -> Iterator[Problem]:
+    """A batch output has no `target_name`, which crashes the server.
 
-    Source: core, model_config_utils.cc (ValidateBatchIO); true of all six kinds.
-    Fix: name exactly one source_input.
+    tritonserver 2.51 reads the first name of an empty list when it loads the model, and the process crashes with all
+    other models (measured: the load request ends with a closed socket, the log with a stack trace).
+
+    Source: the crash itself, on 2.51; core's ValidateBatchIO accepts an empty list of targets.
+    Fix: write the name of the output to split.
     """
-    yield from wrong_source_counts(config, "batch_input", "whose elements are counted")
+    for index, entry in enumerate(config.proto.batch_output):
+        if not entry.target_name:
+            yield Problem(
+                config.at("batch_output", index),
+                "a batch_output has no target_name, and tritonserver crashes while it loads the model. "
+                "Name the output to split.",
+            )

@@ -6,19 +6,14 @@ from google.protobuf.json_format import MessageToDict
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import rule
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
-from serve.policies.policy_settings import KEYS, MODES, PolicyError, PolicySettings
+from serve.policies.policy_settings import PolicyError, PolicySettings
 
 AIMD = parameter_text("batch_policy", "aimd")
 DEADLINE = parameter_text("batch_policy", "deadline") + "\n" + parameter_text("slo_ms", "50")
-STAND_IN = 'backend: "python"\n' + parameter_text("fixed_ms", "20") + "\n" + parameter_text("row_ms", "0.5") + "\n"
 CARRIED, LIMIT_CARRIED = "policy_loop.py", "queue_limit.py"
-CARRIES = {
-    "1/model.py": "class TritonPythonModel:\n    def execute(self, requests):\n        return take(requests)\n",
-    f"1/{CARRIED}": "",
-}
 
 
 def _is_read(config: Configuration, carried: str = CARRIED) -> bool:
@@ -67,24 +62,6 @@ def a_policy_can_be_used(config: Configuration) -> Iterator[Problem]:
         yield Problem(config.at_parameter(error.key), f"{error} The model cannot load.")
 
 
-@rule("P542", Severity.INFO, bad=DEADLINE, good=parameter_text("batch_policy", "all"))
-def policies_are_of_the_drop_in_backend(config: Configuration) -> Iterator[Problem]:
-    """NVIDIA's onnxruntime backend ignores the batch policy.
-
-    The C++ backend of NVIDIA's image runs every batch of the scheduler, without a warning. There max_batch_size limits
-    the latency, and default_queue_policy refuses requests.
-
-    Source: serve/backends/onnxruntime/README.md; onnxruntime_backend README.
-    Fix: nothing if the pip-installed server serves it; else tune max_batch_size.
-    """
-    if config.backend == "onnxruntime" and (policy := _policy(config)):
-        yield Problem(
-            config.at_parameter("batch_policy"),
-            f'batch_policy "{policy}" works in this project\'s backend of the pip-installed server only: the C++ '
-            "backend of NVIDIA's image ignores it.",
-        )
-
-
 @rule(
     "P543",
     Severity.WARNING,
@@ -110,27 +87,6 @@ def a_policy_sees_requests_at_once(config: Configuration) -> Iterator[Problem]:
         )
 
 
-@rule("P544", Severity.WARNING, bad=parameter_text("slo_ms", "50"), good=DEADLINE)
-def a_target_has_a_policy(config: Configuration) -> Iterator[Problem]:
-    """A parameter has no effect without its batch policy.
-
-    Without `batch_policy` every batch runs as Triton forms it, and `slo_ms` is not read. `aimd_step` and `aimd_factor`
-    are for aimd.
-
-    Source: serve/backends/onnxruntime/README.md.
-    Fix: set batch_policy, or remove the parameter.
-    """
-    policy = _policy(config)
-    is_valid = config.backend == "onnxruntime" and config.parameter("batch_policy") in (None, *MODES)
-    for key in KEYS[1:] if is_valid else ():
-        needs = "aimd" if key.startswith("aimd_") else "aimd or deadline"
-        if config.parameter(key) is not None and (not policy or policy not in needs):
-            yield Problem(
-                config.at_parameter(key),
-                f'parameter "{key}" has no effect, as batch_policy is not {needs}. Set that, or remove it.',
-            )
-
-
 @rule(
     "P545",
     Severity.INFO,
@@ -153,54 +109,3 @@ def a_policy_has_one_instance(config: Configuration) -> Iterator[Problem]:
                 f"batch_policy {policy} on {group.count} instances: each has a queue of its own, so a request may wait "
                 "while another instance is idle. Use count: 1.",
             )
-
-
-@rule(
-    "P546",
-    Severity.WARNING,
-    bad=Example(f"{STAND_IN}{AIMD}\n{parameter_text('slo_ms', '15')}", files=CARRIES),
-    good=Example(f"{STAND_IN}{AIMD}\n{parameter_text('slo_ms', '30')}", files=CARRIES),
-)
-def a_target_can_be_met(config: Configuration) -> Iterator[Problem]:
-    """The latency target is shorter than the service time of one row.
-
-    `aimd` then runs rows one by one and is still late; `deadline` refuses almost every request.
-
-    Source: model_repository/simulated_accelerator/README.md (`fixed_ms`, `row_ms`).
-    Fix: raise slo_ms above fixed_ms + row_ms.
-    """
-    texts = [config.parameter(key) for key in ("slo_ms", "fixed_ms", "row_ms")]
-    try:
-        slo, fixed, row = (float(text or "nan") for text in texts)
-    except ValueError:
-        return
-    if _policy(config) and slo < fixed + row:
-        yield Problem(
-            config.at_parameter("slo_ms"),
-            f"slo_ms {slo:g} is less than the service time of one row, fixed_ms + row_ms = {fixed + row:g}. Raise "
-            "slo_ms.",
-        )
-
-
-@rule(
-    "P547",
-    Severity.ERROR,
-    bad=parameter_text(queue_limit.KEY, "soon"),
-    good=parameter_text(queue_limit.KEY, "5000"),
-    refused="which is not a number above 0",
-)
-def a_queue_limit_is_a_time(config: Configuration) -> Iterator[Problem]:
-    """`queue_limit_ms` is not a number above 0.
-
-    This project's backend refuses the model. It is the longest time, in milliseconds, in which a waiting request must
-    be answered; other requests are refused.
-
-    Source: serve/backends/onnxruntime/README.md.
-    Fix: write milliseconds, for example 5000.
-    """
-    text = config.parameter(queue_limit.KEY)
-    if text is not None and _is_read(config, LIMIT_CARRIED):
-        try:
-            queue_limit.limit(config.proto.name, text)
-        except ValueError as error:
-            yield Problem(config.at_parameter(queue_limit.KEY), f"{error} The model cannot load.")

@@ -7,7 +7,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInput
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import variable_inputs
-from serve.doctor.rule import rule
+from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import answers_one_by_one
 
 # From here on a delay is too long for any model; most often the time was written in another unit.
@@ -24,7 +24,6 @@ TEXT_NAMES = ("text", "query", "prompt", "sentence", "question", "string", "docu
     Severity.WARNING,
     bad="max_batch_size: 8",
     good="max_batch_size: 8\ndynamic_batching { }",
-    merged=("R301", "S761"),
 )
 def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is above 1 and there is no scheduler, so requests never share an execution.
@@ -34,7 +33,7 @@ def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     different clients are joined by its steps, each with its own dynamic_batching (measured: 8 requests to an ensemble
     are 8 executions of a step without it, 1 with it). onnxruntime adds dynamic_batching only if it also completes the
     inputs or outputs of the file; TensorRT, TensorFlow, OpenVINO and DALI always do, so they are not reported. Nor is a
-    model.py that answers its requests one by one: M827 speaks of it. B221 is about AOTInductor packages.
+    model.py that answers its requests one by one: M827 speaks of it. Requests to an AOTInductor package must run alone.
 
     Source: server/issues/6937, 8156, 7214, 7774; core, dynamic_batch_scheduler.cc is not even created;
     tensorrt_backend, model_state.cc; dali_backend, config_tools.cc.
@@ -75,7 +74,6 @@ def _in_ensembles(config: Configuration) -> str:
     Severity.WARNING,
     bad="max_batch_size: 1\ndynamic_batching { }",
     good="max_batch_size: 8\ndynamic_batching { }",
-    merged=("R302",),
 )
 def batching_has_room(config: Configuration) -> Iterator[Problem]:
     """`dynamic_batching` or `allow_ragged_batch` is set and `max_batch_size` leaves no room for a batch.
@@ -153,7 +151,6 @@ def preferred_sizes_are_possible(config: Configuration) -> Iterator[Problem]:
     Severity.WARNING,
     bad="max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 2, 4 ] }",
     good="max_batch_size: 8\ndynamic_batching { }",
-    merged=("B205",),
 )
 def preferred_sizes_do_not_limit_batches(config: Configuration) -> Iterator[Problem]:
     """Preferred batch sizes make batches smaller.
@@ -233,7 +230,6 @@ def delay_is_short(config: Configuration) -> Iterator[Problem]:
         'backend: "python"\ninput [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
         "dynamic_batching { }"
     ),
-    merged=("B207", "B217", "R304"),
 )
 def shapes_do_not_close_batches(config: Configuration) -> Iterator[Problem]:
     """An input has a variable size and is not ragged, so a request of another size closes the batch.
@@ -286,3 +282,45 @@ def _remedy(config: Configuration, tensors: Sequence[ModelInput]) -> str:
 def _may_be_text(config: Configuration, tensor: ModelInput) -> bool:
     is_bytes = config.type_name(tensor.data_type) in ("TYPE_UINT8", "TYPE_INT8") and list(tensor.dims) == [-1]
     return is_bytes and any(word in tensor.name.lower() for word in TEXT_NAMES)
+
+
+OPTIONAL = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] }, { name: "scale" data_type: TYPE_FP32 dims: [ 1 ] '
+MODEL = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+        scale = pb_utils.get_input_tensor_by_name(request, "scale")
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x if scale is None else x * scale.as_numpy())])
+"""
+
+
+def _scaled(rest: str) -> Example:
+    return Example(f'backend: "python"\n{OPTIONAL}{rest} }} ]\ndynamic_batching {{ }}', files={"1/model.py": MODEL})
+
+
+@rule("B220", Severity.INFO, bad=_scaled(" optional: true"), good=_scaled(""))
+def requests_have_the_same_inputs(config: Configuration) -> Iterator[Problem]:
+    """An input is optional, so requests with it and without it never share an execution.
+
+    The batcher joins only requests with the same inputs, and takes them in the order of their arrival. Measured: 8
+    requests of which every second has the optional input are 8 executions; 4 without and then 4 with it are 2.
+
+    Source: core, dynamic_batch_scheduler.cc, CompareWithRequiredEqualInputs.
+    Fix: make it required and let clients send a default value, if both kinds of request are common.
+    """
+    batches = config.scheduler == "dynamic_batching" and config.proto.max_batch_size > 1
+    # G109: onnxruntime refuses such an input.
+    if batches and config.backend in BATCHED_BY_TRITON and config.backend != "onnxruntime":
+        for index, tensor in enumerate(config.proto.input):
+            if tensor.optional:
+                yield Problem(
+                    config.at("input", index, "optional"),
+                    f'input "{tensor.name}" is optional, and requests with it and without it never share an '
+                    "execution. If both are common make it required, with a default value that clients send.",
+                )

@@ -9,6 +9,7 @@ from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import rule
 from serve.doctor.rules.batch_policy import can_be_limited, is_limited
+from serve.doctor.rules.batching import is_full_with_one_row
 from serve.doctor.rules.parameters import parameter_text
 from serve.policies import queue_limit
 from triton_batching.releases import has
@@ -33,7 +34,6 @@ def policies(config: Configuration) -> Iterator[tuple[Steps, ModelQueuePolicy]]:
     Severity.WARNING,
     bad="dynamic_batching { default_queue_policy { max_queue_size: 100 } }",
     good="dynamic_batching { default_queue_policy { default_timeout_microseconds: 2000000 } }",
-    merged=("B210",),
 )
 def the_queue_policy_keeps_the_capacity(config: Configuration) -> Iterator[Problem]:
     """A queue size, short timeout or priorities pause the batcher for up to 500 ms; with a queue delay it can starve.
@@ -113,154 +113,6 @@ def _pauses(policy: ModelQueuePolicy) -> Iterator[str]:
 
 
 @rule(
-    "B209",
-    Severity.WARNING,
-    bad="dynamic_batching { default_queue_policy { allow_timeout_override: true } }",
-    good=(
-        "dynamic_batching { default_queue_policy {\n"
-        "  allow_timeout_override: true default_timeout_microseconds: 2000000\n} }"
-    ),
-)
-def overridden_timeouts_apply(config: Configuration) -> Iterator[Problem]:
-    """`allow_timeout_override` is true and there is no default timeout to override.
-
-    A request's own timeout counts only if it is smaller than the default. The default 0 means none and is the smallest,
-    so no request ever times out. Measured: three executions of 200 ms, requests with a timeout of 50 ms, none rejected.
-
-    Source: core, scheduler_utils.cc, PolicyQueue::Enqueue.
-    Fix: set `default_timeout_microseconds` to the longest timeout that clients send.
-    """
-    for steps, policy in policies(config):
-        if policy.allow_timeout_override and policy.default_timeout_microseconds == 0:
-            yield Problem(
-                config.at(*steps, "allow_timeout_override"),
-                "allow_timeout_override never applies while default_timeout_microseconds is 0, since a request's "
-                "timeout counts only if it is smaller. Set the default to the longest timeout that clients send.",
-            )
-
-
-@rule(
-    "B211",
-    Severity.ERROR,
-    bad="dynamic_batching { priority_levels: 2 }",
-    good="dynamic_batching { priority_levels: 2 default_priority_level: 2 }",
-    refused="default priority level must be in range [1, 2]",
-)
-def priorities_are_in_range(config: Configuration) -> Iterator[Problem]:
-    """`default_priority_level` or a level with a policy is not between 1 and `priority_levels`.
-
-    The default of the field, 0, is out of range too.
-
-    Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: write `default_priority_level`; 1 is the most urgent.
-    """
-    queue = config.proto.dynamic_batching
-    levels = queue.priority_levels
-    if levels == 0:
-        return
-    if not 1 <= queue.default_priority_level <= levels:
-        yield Problem(
-            config.at("dynamic_batching", "default_priority_level")
-            if config.document.has("dynamic_batching", "default_priority_level")
-            else config.at("dynamic_batching", "priority_levels"),
-            f"default_priority_level is {queue.default_priority_level}, not between 1 and priority_levels {levels}, so "
-            "the model cannot load. Write a level; 1 is the most urgent.",
-        )
-    for level in sorted(queue.priority_queue_policy):
-        if not 1 <= level <= levels:
-            yield Problem(
-                config.at("dynamic_batching", "priority_queue_policy"),
-                f"priority_queue_policy {level} is not between 1 and priority_levels {levels}, so the model cannot "
-                "load. Correct the key.",
-            )
-
-
-@rule(
-    "B212",
-    Severity.WARNING,
-    bad="dynamic_batching { priority_queue_policy { key: 1 value { max_queue_size: 4 } } }",
-    good=(
-        "dynamic_batching {\n  priority_levels: 1 default_priority_level: 1\n"
-        "  priority_queue_policy { key: 1 value { max_queue_size: 4 } }\n}"
-    ),
-)
-def priority_settings_apply(config: Configuration) -> Iterator[Problem]:
-    """Settings of priorities have no effect without `priority_levels`.
-
-    tritonserver loads the model with one queue and the default policy; `priority_queue_policy`,
-    `default_priority_level` and the priorities of requests are ignored.
-
-    Source: core, dynamic_batch_scheduler.cc (measured: a queue limit for level 1 rejects nothing).
-    Fix: set `priority_levels` and `default_priority_level`, or use `default_queue_policy`.
-    """
-    queue = config.proto.dynamic_batching
-    if queue.priority_levels == 0:
-        for name in ("priority_queue_policy", "default_priority_level"):
-            if getattr(queue, name):
-                yield Problem(
-                    config.at("dynamic_batching", name),
-                    f"{name} is ignored without priority_levels. Set priority_levels, or remove it.",
-                )
-
-
-@rule(
-    "B213",
-    Severity.ERROR,
-    bad="dynamic_batching { preserve_ordering: true priority_levels: 2 default_priority_level: 1 }",
-    good="dynamic_batching { preserve_ordering: true }",
-    refused="Only one priority level is allowed when 'preserve_ordering' is true",
-)
-def ordering_is_possible(config: Configuration) -> Iterator[Problem]:
-    """`preserve_ordering` is set with several priorities or with the timeout action DELAY.
-
-    Both change the order, so tritonserver refuses the model: "Only one priority level is allowed when
-    'preserve_ordering' is true", "Queue policy can not have DELAY as timeout action when 'preserve_ordering' is true".
-
-    Source: core, model_config_utils.cc, ValidateModelConfig.
-    Fix: remove one of them.
-    """
-    queue = config.proto.dynamic_batching
-    if not queue.preserve_ordering:
-        return
-    if queue.priority_levels > 1:
-        yield Problem(
-            config.at("dynamic_batching", "preserve_ordering"),
-            f"preserve_ordering and {queue.priority_levels} priority_levels exclude each other, so the model cannot "
-            "load. Remove one.",
-        )
-    for steps, policy in policies(config):
-        if policy.timeout_action == ModelQueuePolicy.DELAY:
-            yield Problem(
-                config.at(*steps, "timeout_action"),
-                "the timeout action DELAY and preserve_ordering exclude each other, so the model cannot load. Remove "
-                "one.",
-            )
-
-
-@rule(
-    "B214",
-    Severity.WARNING,
-    bad="dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1000000 } }",
-    good="dynamic_batching { default_queue_policy { default_timeout_microseconds: 1000000 } }",
-)
-def late_requests_do_not_starve(config: Configuration) -> Iterator[Problem]:
-    """The timeout action is DELAY and the queue has no limit.
-
-    A late request moves behind all requests that are not late. Under a steady load it may never run, and nothing limits
-    how many such requests wait.
-
-    Source: core, scheduler_utils.cc, PolicyQueue::ApplyPolicy.
-    Fix: use REJECT, the default, and let clients retry. A max_queue_size limits the queue too, see B208 for its cost.
-    """
-    for steps, policy in policies(config):
-        if policy.timeout_action == ModelQueuePolicy.DELAY and policy.max_queue_size == 0:
-            yield Problem(
-                config.at(*steps, "timeout_action"),
-                "late requests move behind all others and may never run, and the queue has no limit. Use REJECT.",
-            )
-
-
-@rule(
     "B215",
     Severity.INFO,
     bad="dynamic_batching { }",
@@ -292,3 +144,63 @@ def queue_has_a_limit(config: Configuration) -> Iterator[Problem]:
 
 def _refuses_late(policy: ModelQueuePolicy) -> bool:
     return bool(policy.default_timeout_microseconds) and policy.timeout_action == ModelQueuePolicy.REJECT
+
+
+@rule(
+    "B218",
+    Severity.WARNING,
+    bad="dynamic_batching { default_queue_policy { max_queue_size: 4 } }",
+    good="dynamic_batching { default_queue_policy { max_queue_size: 64 } }",
+)
+def the_queue_holds_a_batch(config: Configuration) -> Iterator[Problem]:
+    """The queue holds fewer requests than a batch has rows.
+
+    A batch is made of the requests in the queue, so of at most `max_queue_size`; the others are refused although the
+    batch has room. Measured: with max_batch_size 8 and max_queue_size 4, 40 requests at once never ran as more than 4.
+    Only requests of several rows fill a batch then. With priorities each level has a queue of its own, and the rule
+    reports nothing.
+
+    Source: core, dynamic_batch_scheduler.cc, and PolicyQueue in scheduler_utils.cc.
+    Fix: allow several batches, or limit the queue by time (see B208).
+    """
+    queue, most = config.proto.dynamic_batching, config.proto.max_batch_size
+    size = queue.default_queue_policy.max_queue_size
+    if 0 < size < most and queue.priority_levels == 0:
+        yield Problem(
+            config.at("dynamic_batching", "default_queue_policy", "max_queue_size"),
+            f"max_queue_size {size} is less than max_batch_size {most}, so a batch has at most {size} requests and "
+            "the others are refused. Allow several batches, or limit the queue by time.",
+        )
+
+
+@rule(
+    "B219",
+    Severity.ERROR,
+    bad=(
+        "dynamic_batching {\n  max_queue_delay_microseconds: 5000\n"
+        "  default_queue_policy { default_timeout_microseconds: 1000 }\n}"
+    ),
+    good=(
+        "dynamic_batching {\n  max_queue_delay_microseconds: 5000\n"
+        "  default_queue_policy { default_timeout_microseconds: 2000000 }\n}"
+    ),
+)
+def requests_outlive_the_delay(config: Configuration) -> Iterator[Problem]:
+    """The queue timeout is shorter than the queue delay, so a lone request is refused.
+
+    A request waits for others until the delay has passed, and its timeout comes first: "Request timeout expired", while
+    every instance is idle. Measured with a delay of 5 ms and timeouts of 1 and 4 ms. Requests are answered only if they
+    fill a batch.
+
+    Source: core, dynamic_batch_scheduler.cc (GetDynamicBatch), and PolicyQueue::ApplyPolicy in scheduler_utils.cc.
+    Fix: make the timeout longer than the delay and an execution, a second or more (see B208).
+    """
+    delay = config.proto.dynamic_batching.max_queue_delay_microseconds
+    for steps, policy in policies(config) if not is_full_with_one_row(config) else ():
+        timeout = policy.default_timeout_microseconds
+        if 0 < timeout < delay and policy.timeout_action == ModelQueuePolicy.REJECT:
+            yield Problem(
+                config.at(*steps, "default_timeout_microseconds"),
+                f"a request times out after {timeout} us and waits {delay} us for others, so a lone request is refused "
+                "by an idle model. Make the timeout longer.",
+            )

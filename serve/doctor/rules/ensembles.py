@@ -1,192 +1,311 @@
-"""S7: the fields of an ensemble."""
+"""S7: the steps of an ensemble, compared with the models that they run, and the tensors between them."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from tritonclient.grpc.model_config_pb2 import ModelEnsembling
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.rule import Example, rule
-from serve.doctor.rules.steps import ENSEMBLE, PLATFORM, STEP_FILES, ensemble_text, step_text
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
+from serve.doctor.target import Target
+from triton_batching.releases import has
+
+PLATFORM = 'platform: "ensemble"'
+STEP_CONFIG = """\
+backend: "python"
+max_batch_size: 8
+input [ { name: "x" data_type: TYPE_FP32 dims: [ 2 ] } ]
+output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
+instance_group [ { count: 1 } ]
+dynamic_batching { }
+"""
 
 
-def _forbidden(text: str) -> Example:
-    return Example(f"{ENSEMBLE}\n{text}", files=STEP_FILES)
+def files(config: str = STEP_CONFIG) -> dict[str, str]:
+    """The files of the model "part" that the ensembles of the examples run."""
+    return {"../part/config.pbtxt": config, "../part/1/model.py": PYTHON_MODEL}
 
 
+STEP_FILES = files()
+
+
+def step_text(
+    model: str = "part",
+    inputs: Mapping[str, str] | None = None,
+    outputs: Mapping[str, str] | None = None,
+    version: int = -1,
+) -> str:
+    """One step, by default from x to y."""
+    maps = [("input", {"x": "x"} if inputs is None else inputs), ("output", {"y": "y"} if outputs is None else outputs)]
+    lines = [f'{kind}_map {{ key: "{a}" value: "{b}" }}' for kind, pairs in maps for a, b in pairs.items()]
+    return f'step [ {{ model_name: "{model}" model_version: {version} {" ".join(lines)} }} ]'
+
+
+def ensemble_text(*steps: str) -> str:
+    """The configuration of an ensemble."""
+    return "\n".join([PLATFORM, "ensemble_scheduling {", *(f"  {step}" for step in steps), "}"])
+
+
+ENSEMBLE = ensemble_text(step_text())
 GOOD = Example(ENSEMBLE, files=STEP_FILES)
 
 
-@rule(
-    "S731",
-    Severity.ERROR,
-    bad=_forbidden("instance_group [ { count: 1 } ]"),
-    good=GOOD,
-    refused="instance group should not be specified for ensemble",
-)
-def ensembles_have_no_instances(config: Configuration) -> Iterator[Problem]:
-    """An ensemble has an instance group.
-
-    Only the models of its steps have instances.
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: move it to the models of the steps.
-    """
-    if config.backend == "ensemble" and config.proto.instance_group:
-        yield Problem(
-            config.at("instance_group"),
-            "the ensemble has instance_group, so it cannot load. Move it to the models of its steps.",
-        )
+def steps_of(config: Configuration) -> Iterator[tuple[int, "ModelEnsembling.Step", Configuration]]:
+    """Index, step and model of every step whose model is in this repository and declares its tensors."""
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        model = config.model.repository.model(step.model_name) if not step.model_namespace else None
+        run = model.config if model is not None else None
+        if run is not None and run.proto.input and run.proto.output:
+            yield index, step, run
 
 
 @rule(
-    "S732",
+    "S751",
     Severity.ERROR,
-    bad=_forbidden("optimization { graph { level: 1 } }"),
+    bad=Example(ensemble_text(step_text(model="nobody")), files=STEP_FILES),
     good=GOOD,
-    refused="optimization should not be specified for ensemble",
+    refused="contains models that are not available",
 )
-def ensembles_are_not_optimized(config: Configuration) -> Iterator[Problem]:
-    """An ensemble has `optimization`.
+def models_of_steps_are_there(config: Configuration) -> Iterator[Problem]:
+    """A step of an ensemble runs a model that the repository does not have.
 
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: move it to the models of the steps.
-    """
-    if config.backend == "ensemble" and config.proto.HasField("optimization"):
-        yield Problem(
-            config.at("optimization"),
-            "the ensemble has optimization, so it cannot load. Move it to the models of its steps.",
-        )
+    tritonserver refuses the model: "ensemble ... contains models that are not available or ambiguous: nobody". A server
+    with several repositories may have it in another one.
 
-
-@rule(
-    "S733",
-    Severity.ERROR,
-    bad=_forbidden(
-        'model_warmup [ { name: "zeros" batch_size: 1 inputs { key: "x" value { data_type: TYPE_FP32 dims: [ 2 ] '
-        "zero_data: true } } } ]"
-    ),
-    good=GOOD,
-    refused="model_warmup can not be specified for ensemble",
-)
-def ensembles_are_not_warmed(config: Configuration) -> Iterator[Problem]:
-    """An ensemble has `model_warmup`.
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: move it to the models of the steps.
-    """
-    if config.backend == "ensemble" and config.proto.model_warmup:
-        yield Problem(
-            config.at("model_warmup"),
-            "the ensemble has model_warmup, so it cannot load. Move it to the models of its steps.",
-        )
-
-
-@rule(
-    "S735",
-    Severity.ERROR,
-    bad=Example(ENSEMBLE.replace(PLATFORM, 'backend: "python"'), files=STEP_FILES),
-    good=GOOD,
-    refused="whose platform is not ensemble",
-)
-def schedules_are_for_ensembles(config: Configuration) -> Iterator[Problem]:
-    """`ensemble_scheduling` is set and the platform is not "ensemble".
-
-    tritonserver refuses the model: "ensemble scheduling cannot be set for model ... whose platform is not ensemble".
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: write platform: "ensemble".
-    """
-    proto = config.proto
-    if proto.HasField("ensemble_scheduling") and proto.platform != "ensemble":
-        yield Problem(
-            config.at("ensemble_scheduling"),
-            f'ensemble_scheduling is set and the platform is "{proto.platform or proto.backend}": the model cannot '
-            'load. Write platform: "ensemble".',
-            fix=config.document.appended('platform: "ensemble"') if not proto.platform and not proto.backend else (),
-        )
-
-
-@rule(
-    "S763",
-    Severity.ERROR,
-    bad=PLATFORM,
-    good=GOOD,
-    refused="ensemble scheduling must be set for ensemble",
-)
-def ensembles_have_a_schedule(config: Configuration) -> Iterator[Problem]:
-    """The platform is "ensemble" and there is no `ensemble_scheduling`.
-
-    Another scheduler, such as `dynamic_batching { }`, takes its place, so an ensemble has none.
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: write ensemble_scheduling with the steps, or name the backend of the model.
-    """
-    if config.proto.platform == "ensemble" and not config.proto.HasField("ensemble_scheduling"):
-        other = f" but {config.scheduler}" if config.scheduler else ""
-        yield Problem(
-            config.at(config.scheduler or "platform"),
-            f'the platform is "ensemble" and there is no ensemble_scheduling{other}: the model cannot load. Write the '
-            "steps, or name a backend.",
-        )
-
-
-@rule(
-    "S736",
-    Severity.ERROR,
-    bad=f"{PLATFORM}\nensemble_scheduling {{ }}",
-    good=GOOD,
-    refused="must specify 'step' for ensemble",
-)
-def ensembles_have_steps(config: Configuration) -> Iterator[Problem]:
-    """An ensemble has no steps.
-
-    Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
-    Fix: add the models that it runs.
-    """
-    if config.proto.HasField("ensemble_scheduling") and not config.proto.ensemble_scheduling.step:
-        yield Problem(
-            config.at("ensemble_scheduling"),
-            "the ensemble has no steps, so it cannot load. Add a step for each model that it runs.",
-        )
-
-
-@rule(
-    "S737",
-    Severity.ERROR,
-    bad=Example(ensemble_text(step_text(model="")), files=STEP_FILES),
-    good=GOOD,
-    refused="must specify 'model_name' in step 0 of ensemble",
-)
-def steps_name_a_model(config: Configuration) -> Iterator[Problem]:
-    """A step of an ensemble has no `model_name`.
-
-    Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
-    Fix: name the model that the step runs.
+    Source: core, model_repository_manager.cc.
+    Fix: correct the name, or add the model. `--fix` writes the folder of a model whose `name` is the step's (L003).
     """
     for index, step in enumerate(config.proto.ensemble_scheduling.step):
-        if not step.model_name:
+        if step.model_name and not step.model_namespace and config.model.repository.model(step.model_name) is None:
+            place = ("ensemble_scheduling", "step", index, "model_name")
+            folder = _folder(config, step.model_name)
             yield Problem(
-                config.at("ensemble_scheduling", "step", index),
-                f"step {index} has no model_name: the ensemble cannot load. Name the model that it runs.",
+                config.at(*place),
+                f'step {index} runs "{step.model_name}", which is not in this repository: the ensemble cannot load. '
+                + (
+                    f'Write "{folder}", the folder with that name.' if folder else "Correct the name, or add the model."
+                ),
+                fix=config.document.replaced(f'"{folder}"', *place) if folder else (),
             )
 
 
-@rule(
-    "S738",
-    Severity.ERROR,
-    bad=Example(ensemble_text(step_text(outputs={})), files=STEP_FILES),
-    good=GOOD,
-    refused="must specify 'output_map' in step 0 of ensemble",
-)
-def steps_are_connected(config: Configuration) -> Iterator[Problem]:
-    """A step of an ensemble has no `input_map` or no `output_map`.
+def _folder(config: Configuration, name: str) -> str | None:
+    """The folder of the only model that has `name` in its config.pbtxt; None if there is none, or several."""
+    models = config.model.repository.all_models
+    folders = [model.name for model in models if model.config is not None and model.config.proto.name == name]
+    return folders[0] if len(folders) == 1 and not {'"', "\\"} & set(folders[0]) else None
 
-    Source: core, model_config_utils.cc (ValidateEnsembleSchedulingConfig).
-    Fix: map the model's tensor names (keys) to names of the ensemble (values).
+
+@rule(
+    "S755",
+    Severity.ERROR,
+    bad=Example(
+        ENSEMBLE,
+        files=files(STEP_CONFIG.replace("input [ {", 'input [ { name: "z" data_type: TYPE_FP32 dims: [ 2 ] }, {')),
+    ),
+    good=GOOD,
+    refused="is not mapped to any ensemble tensors",
+)
+def inputs_of_models_are_mapped(config: Configuration) -> Iterator[Problem]:
+    """A step leaves out an input that its model requires.
+
+    tritonserver refuses the model: "input z in model part is not mapped to any ensemble tensors". Optional inputs may
+    be left out.
+
+    Source: core, ensemble_utils.cc (ValidateTensorMapping).
+    Fix: add it to the input_map.
     """
+    for index, step, run in steps_of(config):
+        missing = [
+            tensor.name for tensor in run.proto.input if not tensor.optional and tensor.name not in step.input_map
+        ]
+        if missing:
+            yield Problem(
+                config.at("ensemble_scheduling", "step", index),
+                f'step {index} maps nothing to {", ".join(missing)} of "{step.model_name}": the ensemble cannot load. '
+                "Add it to the input_map.",
+            )
+
+
+def _chain(second: str) -> Example:
+    """Two steps; the second reads the tensor `second`."""
+    tensors = ", ".join(f'{{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }}' for name in ("y", "z"))
+    steps = ensemble_text(step_text(), step_text(inputs={"x": second}, outputs={"y": "z"}))
+    return Example(f"output [ {tensors} ]\n{steps}", files=STEP_FILES)
+
+
+def _written(config: Configuration) -> dict[str, list[tuple[int, str]]]:
+    """The steps, with their outputs, that write each tensor of the ensemble."""
+    uses = defaultdict(list)
     for index, step in enumerate(config.proto.ensemble_scheduling.step):
-        for field in ("input_map", "output_map"):
-            if not getattr(step, field):
+        for output, tensor in step.output_map.items():
+            uses[tensor].append((index, output))
+    return uses
+
+
+def _read(config: Configuration) -> dict[str, list[tuple[int, str]]]:
+    """The steps, with their inputs, that read each tensor of the ensemble."""
+    uses = defaultdict(list)
+    for index, step in enumerate(config.proto.ensemble_scheduling.step):
+        for name, tensor in step.input_map.items():
+            uses[tensor].append((index, name))
+    return uses
+
+
+@rule(
+    "S745",
+    Severity.ERROR,
+    bad=_chain("middel"),
+    good=_chain("y"),
+    refused=(
+        "output 'z' for ensemble 'example' is not written: at least one of its depending tensors, "
+        "'middel', is not connected"
+    ),
+)
+def tensors_are_written(config: Configuration) -> Iterator[Problem]:
+    """A step of an ensemble reads a tensor that no step writes.
+
+    Most often a name is misspelt.
+
+    Source: core, ensemble_utils.cc.
+    Fix: use the same name on both sides, or declare the tensor as an input of the ensemble.
+    """
+    if not config.proto.input or not config.proto.output:
+        return
+    written = _written(config)
+    outer = {tensor.name for tensor in config.proto.input}
+    for tensor, uses in _read(config).items():
+        if tensor not in written and tensor not in outer:
+            yield Problem(
+                config.at("ensemble_scheduling", "step", uses[0][0], "input_map"),
+                f'tensor "{tensor}" is never written: the ensemble cannot load. Correct the name.',
+            )
+
+
+Use = tuple[int | None, str, int, list[int], list[int]]
+"""One use of a tensor: step (None is the ensemble), model, data type, dims, and dims with the batch axis."""
+
+
+def _uses(config: Configuration) -> dict[str, list[Use]]:
+    """The uses of each tensor of the ensemble; the declaration of the ensemble first."""
+
+    def use(index: int | None, run: Configuration, tensor: object) -> Use:
+        dims = list(tensor.dims)  # type: ignore[attr-defined]
+        full = [-1, *dims] if run.proto.max_batch_size > 0 else dims
+        return index, run.model.name, tensor.data_type, dims, full  # type: ignore[attr-defined]
+
+    uses_by_tensor: dict[str, list[Use]] = {}
+    for tensor in (*config.proto.input, *config.proto.output):
+        uses_by_tensor.setdefault(tensor.name, []).append(use(None, config, tensor))
+    for index, step, run in steps_of(config):
+        for pairs, tensors in ((step.input_map, run.proto.input), (step.output_map, run.proto.output)):
+            by_name = {tensor.name: tensor for tensor in tensors}
+            for name, outer in pairs.items():
+                if name in by_name:
+                    uses_by_tensor.setdefault(outer, []).append(use(index, run, by_name[name]))
+    return uses_by_tensor
+
+
+def _agree(dims: list[int], other_dims: list[int]) -> bool:
+    return len(dims) == len(other_dims) and all(a == b or -1 in (a, b) for a, b in zip(dims, other_dims, strict=True))
+
+
+@rule(
+    "S757",
+    Severity.ERROR,
+    bad=Example(ENSEMBLE, files=files(STEP_CONFIG.replace("dims: [ 2 ]", "dims: [ 3 ]"))),
+    good=GOOD,
+    refused=(
+        "ensemble tensor x: inconsistent shape: [-1,2] is inferred from model example while [-1,3] "
+        "is inferred from model part"
+    ),
+)
+def tensors_have_one_shape(config: Configuration) -> Iterator[Problem]:
+    """The two ends of a tensor of an ensemble have different dims.
+
+    A -1 agrees with any size.
+
+    Source: core, ensemble_utils.cc (ValidateTensorConsistency).
+    Fix: correct one of the configurations.
+    """
+    for tensor, (first, *others) in _uses(config).items():
+        for index, model, _, dims, full in others:
+            if index is not None and not _agree(dims, first[3]) and not _agree(full, first[4]):
                 yield Problem(
                     config.at("ensemble_scheduling", "step", index),
-                    f"step {index} has no {field}: the ensemble cannot load. Map the model's tensors.",
+                    f'tensor "{tensor}" is {first[3]} in "{first[1]}" and {dims} in "{model}": the ensemble cannot '
+                    "load. Correct one of them.",
                 )
+
+
+@rule(
+    "S758",
+    Severity.ERROR,
+    bad=Example(f"max_batch_size: 16\n{ENSEMBLE}", files=STEP_FILES),
+    good=Example(f"max_batch_size: 8\n{ENSEMBLE}", files=STEP_FILES),
+    refused="which only allows maximum batch size to be",
+)
+def steps_take_the_ensembles_batches(config: Configuration) -> Iterator[Problem]:
+    """An ensemble allows larger requests than one of its steps.
+
+    tritonserver refuses the model: "allows maximum batch size 16, but it contains model part which only allows maximum
+    batch size to be 8". This is about the rows of one request: an ensemble does not batch.
+
+    Source: core, ensemble_utils.cc.
+    Fix: lower the ensemble's max_batch_size to the smallest of its steps.
+    """
+    most = config.proto.max_batch_size
+    for index, step, run in steps_of(config):
+        if 0 < run.proto.max_batch_size < most:
+            yield Problem(
+                config.at("max_batch_size"),
+                f'max_batch_size {most} is more than {run.proto.max_batch_size} of "{step.model_name}" (step {index}): '
+                f"the ensemble cannot load. Write {run.proto.max_batch_size}.",
+            )
+
+
+STREAMING = files(f"{STEP_CONFIG}model_transaction_policy {{ decoupled: true }}\n") | {
+    "../part/1/model.py": PYTHON_MODEL.replace(
+        "return [self.answer(request) for request in requests]",
+        "for request in requests:\n            request.get_response_sender().send("
+        "self.answer(request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)",
+    )
+}
+"""The model "part", decoupled."""
+
+
+@rule(
+    "S762",
+    Severity.WARNING,
+    bad=Example(
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
+        files=STREAMING,
+        target=Target(release=(25, 11)),
+    ),
+    good=Example(
+        ensemble_text(step_text(outputs={"y": "middle"}), step_text(inputs={"x": "middle"})),
+        files=STEP_FILES,
+        target=Target(release=(25, 11)),
+    ),
+)
+def streams_between_steps_are_limited(config: Configuration) -> Iterator[Problem]:
+    """A decoupled step feeds another one without a limit.
+
+    If a step sends responses faster than the next one takes them, the waiting tensors fill the memory. Releases since
+    25.11 can limit them; older ones refuse the field.
+
+    Source: server documentation, ensemble_models.md (max_inflight_requests), 25.11.
+    Fix: set ensemble_scheduling.max_inflight_requests.
+    """
+    scheduling = config.proto.ensemble_scheduling
+    if not has("inflight_limit", config.target.release) or getattr(scheduling, "max_inflight_requests", None):
+        return
+    read = {tensor for step in scheduling.step for tensor in step.input_map.values()}
+    for index, step, run in steps_of(config):
+        if run.proto.model_transaction_policy.decoupled and read & set(step.output_map.values()):
+            yield Problem(
+                config.at("ensemble_scheduling", "step", index),
+                f'"{step.model_name}" is decoupled and feeds another step without a limit to the waiting responses. '
+                "Set max_inflight_requests.",
+            )

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from export.graph.signature import made_masks
+from export.graph.signature import TYPES, made_masks
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import known_types
 from serve.doctor.rule import Example, rule
 from triton_batching import releases
 
@@ -45,7 +44,7 @@ def every_input_is_declared(config: Configuration) -> Iterator[Problem]:
     declared |= {control.name for control in sequence.control_input} | {state.input_name for state in sequence.state}
     declared |= made_masks(config.proto) & graph.signature.inputs.keys()
     if _has_wrong_names(config, declared):
-        return  # those are findings of other rules, and their correction may be all that is missing
+        return  # the right name may be all that is missing
     for name in sorted(graph.signature.inputs.keys() - declared):
         yield Problem(
             config.at("input"),
@@ -119,7 +118,7 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     for kind, index, tensor in config.tensors():
         provided = tensors[kind].get(tensor.name)
         declared = config.type_name(tensor.data_type)
-        if provided is None or provided.type not in known_types() or declared == provided.type:
+        if provided is None or provided.type not in TYPES.values() or declared == provided.type:
             continue
         yield Problem(
             config.at(kind, index, "data_type"),
@@ -127,26 +126,6 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
             f"{provided.type}.",
             fix=config.document.replaced(provided.type, kind, index, "data_type"),
         )
-
-
-@rule("G108", Severity.ERROR, bad=f'backend: "python"\n{INPUT}\n{INPUT}', good=f'backend: "python"\n{INPUT}')
-def names_are_used_once(config: Configuration) -> Iterator[Problem]:
-    """Two inputs have the same name.
-
-    tritonserver loads the model, and every request fails: "expected 2 inputs but got 1 inputs". An output that is
-    declared twice is answered once (measured), and not reported.
-
-    Source: core, infer_request.cc, Normalize (measured).
-    Fix: remove one of them.
-    """
-    seen: set[str] = set()
-    for index, tensor in enumerate(config.proto.input):
-        if tensor.name in seen:
-            yield Problem(
-                config.at("input", index, "name"),
-                f'input "{tensor.name}" is declared twice: the model loads, and every request fails. Remove one.',
-            )
-        seen.add(tensor.name)
 
 
 @rule(
@@ -209,23 +188,3 @@ def graph_is_not_newer_than_onnxruntime(config: Configuration) -> Iterator[Probl
             f"opset {opset} and IR version {version}. Convert it: python -m export.add "
             f"{config.model.name}/{graph.path.parent.name}/{graph.path.name} --opset {opset}.",
         )
-
-
-@rule("G113", Severity.ERROR, bad=Example(files={"1/model.onnx": ""}), good=Example(), refused="model.onnx")
-def graph_can_be_read(config: Configuration) -> Iterator[Problem]:
-    """The model file is not an ONNX graph.
-
-    It is empty, an interrupted copy, a Git LFS pointer that was never fetched, or a file of another format. The backend
-    refuses the model.
-
-    Source: onnxruntime, Model::Load.
-    Fix: export or copy the file again, or run `git lfs pull`.
-    """
-    path = config.model_file
-    if config.backend != "onnxruntime" or path is None or not path.is_file() or config.graph is not None:
-        return
-    yield Problem(
-        config.at("default_model_filename"),
-        f"{config.model.name}/{path.parent.name}/{path.name} holds no ONNX graph ({path.stat().st_size} bytes), so the "
-        "model cannot load. Export it again, or fetch it (git lfs pull).",
-    )

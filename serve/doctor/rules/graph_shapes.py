@@ -1,13 +1,9 @@
 """G1: shapes of inputs and outputs, compared with the ONNX graph."""
 
-import ast
-import math
 from collections.abc import Iterator, Sequence
 
-from tritonclient.grpc.model_config_pb2 import ModelConfig
-
 from export.graph.signature import fits
-from serve.doctor.configuration import Configuration, Source
+from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.pairs import Pair, batch_axis_is_fixed, expected_shape, lacks_batch_axis, pairs, repeats_batch_axis
 from serve.doctor.rule import Example, rule
@@ -113,77 +109,6 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
             yield _mismatch(config, pair, _why(config, pair))
 
 
-@rule(
-    "G110",
-    Severity.ERROR,
-    bad=f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 5 ] }")}',
-    good=f'backend: "python"\n{tensor("input", "x", "2, 3", " reshape { shape: [ 6 ] }")}',
-    refused="has different size for dims and reshape",
-)
-def reshape_keeps_the_size(config: Configuration) -> Iterator[Problem]:
-    """`reshape` changes the number of elements.
-
-    The products between two -1 must be equal too.
-
-    Source: core, model_config_utils.cc, ValidateIOShape.
-    Fix: write a shape with as many elements as the dims.
-    """
-    for kind, index, declared in config.tensors():
-        if declared.HasField("reshape") and _segments(declared.dims) != _segments(declared.reshape.shape):
-            yield Problem(
-                config.at(kind, index, "reshape"),
-                f'{kind} "{declared.name}" has dims {list(declared.dims)} and reshape '
-                f"{list(declared.reshape.shape)}, which hold different numbers of elements, so the model cannot "
-                "load. Write a shape of equal size.",
-            )
-
-
-@rule(
-    "G114",
-    Severity.WARNING,
-    bad=Example(
-        'backend: "python"\ninput [ { name: "x" data_type: TYPE_BF16 dims: [ 2 ] } ]',
-        files={
-            "1/model.py": "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
-            "    def execute(self, requests):\n"
-            '        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]\n'
-            '        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", a)]) for a in arrays]\n'
-        },
-    ),
-    good=Example(
-        'backend: "python"\ninput [ { name: "x" data_type: TYPE_BF16 dims: [ 2 ] } ]',
-        files={
-            "1/model.py": "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n"
-            "    def execute(self, requests):\n"
-            '        tensors = [pb_utils.get_input_tensor_by_name(r, "x").to_dlpack() for r in requests]\n'
-            "        return [pb_utils.InferenceResponse([]) for tensor in tensors]\n"
-        },
-    ),
-)
-def bfloat16_is_not_read_as_numpy(source: Source) -> Iterator[Problem]:
-    """A model.py calls `as_numpy` and the model has BF16 tensors.
-
-    numpy has no bfloat16, so `as_numpy` fails for such a tensor, and with it every request of the batch.
-
-    Source: python_backend, README, data types.
-    Fix: use `torch.from_dlpack(tensor.to_dlpack())`, or declare TYPE_FP32.
-    """
-    proto: ModelConfig = source.configuration.proto
-    names = [
-        declared.name
-        for declared in [*proto.input, *proto.output]
-        if source.configuration.type_name(declared.data_type) == BF16
-    ]
-    calls = (node for node in ast.walk(source.tree) if isinstance(node, ast.Attribute) and node.attr == "as_numpy")
-    if names and (call := next(calls, None)) is not None:
-        yield Problem(
-            source.at(call), f"as_numpy fails on BF16 tensors, such as {', '.join(names)}. Use to_dlpack() there."
-        )
-
-
-BF16 = "TYPE_BF16"
-
-
 def _comparable(config: Configuration, kind: str) -> Iterator[Pair]:
     """Pairs whose batch axis is right, so that only the other dims can be wrong."""
     for pair in pairs(config):
@@ -217,15 +142,3 @@ def _written(shape: Sequence[int], field: str | int) -> str:
     if not shape and field == "dims":
         return "dims: [ 1 ] reshape { shape: [ ] }"
     return f"{field}: [ {', '.join(map(str, shape))} ]"
-
-
-def _segments(shape: Sequence[int]) -> list[int]:
-    """Products of the sizes between the variable ones."""
-    products, sizes = [], list[int]()
-    for size in [*shape, -1]:
-        if size == -1:
-            products.append(math.prod(sizes))
-            sizes = []
-        else:
-            sizes.append(size)
-    return products

@@ -1,4 +1,4 @@
-"""I4: instance groups: count and device."""
+"""I4: instance groups: count, device, and the cores that all instances need together."""
 
 from collections.abc import Iterator
 
@@ -6,25 +6,14 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from export.repository import TWO_ON_CPU, group_instances
 from serve.doctor.configuration import Configuration
-from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.repository import Model
+from serve.doctor.finding import Edit, Position, Problem, Severity
+from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
 
-CPU, GPU, MODEL, AUTO = (
-    ModelInstanceGroup.KIND_CPU,
-    ModelInstanceGroup.KIND_GPU,
-    ModelInstanceGroup.KIND_MODEL,
-    ModelInstanceGroup.KIND_AUTO,
-)
-
-
-MANY = 1000
-"""Instances of one group; more are not meant."""
-
-
-def _kind(group: ModelInstanceGroup) -> str:
-    return str(ModelInstanceGroup.Kind.Name(group.kind))
+CPU, GPU, AUTO = ModelInstanceGroup.KIND_CPU, ModelInstanceGroup.KIND_GPU, ModelInstanceGroup.KIND_AUTO
+DOCKER_MB = 64
+"""The size of /dev/shm in a docker container."""
 
 
 @rule(
@@ -32,7 +21,6 @@ def _kind(group: ModelInstanceGroup) -> str:
     Severity.WARNING,
     bad="instance_group [ { kind: KIND_CPU } ]",
     good="instance_group [ { kind: KIND_CPU count: 1 } ]",
-    merged=("I402",),
 )
 def instances_are_counted(config: Configuration) -> Iterator[Problem]:
     """The count of instances is missing, which means two for an onnxruntime model on the CPU.
@@ -49,8 +37,7 @@ def instances_are_counted(config: Configuration) -> Iterator[Problem]:
         return
     cost = "so it loads 2 instances on the CPU: two copies of the weights, and threads for twice the cores"
     for index, group in enumerate(config.proto.instance_group):
-        on_cpu = group.kind == CPU or (group.kind == AUTO and config.target.gpus == 0)
-        if on_cpu and group.count == 0 and not config.document.has("instance_group", index, "count"):
+        if _on_cpu(config, group) and group.count == 0 and not config.document.has("instance_group", index, "count"):
             yield Problem(
                 config.at("instance_group", index),
                 f"the instance group has no count, {cost}. Write count: 1.",
@@ -100,115 +87,6 @@ def the_gpu_is_there(config: Configuration) -> Iterator[Problem]:
 
 
 @rule(
-    "I404",
-    Severity.ERROR,
-    bad="instance_group [ { kind: KIND_CPU count: 1 gpus: [ 0 ] } ]",
-    good="instance_group [ { kind: KIND_CPU count: 1 } ]",
-    refused="has kind KIND_CPU but specifies one or more GPUs",
-)
-def gpus_are_for_gpu_groups(config: Configuration) -> Iterator[Problem]:
-    """A group of KIND_CPU or KIND_MODEL has `gpus`.
-
-    KIND_AUTO with gpus is refused with the same message on a machine that lacks one of them.
-
-    Source: core, model_config_utils.cc (ValidateInstanceGroup).
-    Fix: write KIND_GPU, or remove gpus.
-    """
-    for index, group in enumerate(config.proto.instance_group):
-        if group.gpus and group.kind in (CPU, MODEL):
-            yield Problem(
-                config.at("instance_group", index, "gpus"),
-                f"gpus {list(group.gpus)} in a group of {_kind(group)}, so the model cannot load. "
-                "Write KIND_GPU, or remove gpus.",
-            )
-
-
-@rule(
-    "I405",
-    Severity.ERROR,
-    bad="instance_group [ { count: 1 passive: true } ]",
-    good="instance_group [ { count: 1 passive: true }, { count: 1 } ]",
-)
-def an_instance_is_active(config: Configuration) -> Iterator[Problem]:
-    """Every instance group is passive, so no instance takes requests.
-
-    The model is READY, and its first request crashes the server with all other models (segmentation fault, measured on
-    2.51).
-
-    Source: core, passive instances are not registered with the scheduler (model_lifecycle.cc, payload queues).
-    Fix: remove passive from one group.
-    """
-    groups = config.proto.instance_group
-    if groups and all(group.passive for group in groups):
-        yield Problem(
-            config.at("instance_group", 0, "passive"),
-            "all instance groups are passive, so no instance takes requests, and the first request crashes the server. "
-            "Remove passive from one group.",
-        )
-
-
-@rule("I406", Severity.WARNING, bad="instance_group [ { count: -1 } ]", good="instance_group [ { count: 1 } ]")
-def counts_are_positive(config: Configuration) -> Iterator[Problem]:
-    """A count of instances is negative or 0.
-
-    tritonserver uses the default without a warning: 1, or 2 for onnxruntime on the CPU. Measured: count -3 of an
-    onnxruntime model loads as 2.
-
-    Source: core, instance_group normalisation tests count < 1.
-    Fix: write the number of instances.
-    """
-    for index, group in enumerate(config.proto.instance_group):
-        if group.count < 0 or (group.count == 0 and config.document.has("instance_group", index, "count")):
-            yield Problem(
-                config.at("instance_group", index, "count"),
-                f"count {group.count} means the default count, not none. Write the number of instances; to serve "
-                "none, remove the version or the model.",
-            )
-
-
-@rule("I409", Severity.WARNING, bad="instance_group [ { count: 100000 } ]", good="instance_group [ { count: 4 } ]")
-def instances_can_be_made(config: Configuration) -> Iterator[Problem]:
-    """A count of instances is a thousand or more.
-
-    tritonserver has no limit and makes them all. Each is a copy of the model, with Python a process of its own
-    (measured: 12 instances are 12 processes), so the load takes all memory or does not end. Most often the number was
-    meant for another field.
-
-    Source: core, backend_model.cc, and instance_group normalisation, which has no upper limit.
-    Fix: write the number of executions that run at the same time, most often 1 or 2, and let requests share them.
-    """
-    for index, group in enumerate(config.proto.instance_group):
-        if group.count >= MANY:
-            yield Problem(
-                config.at("instance_group", index, "count"),
-                f"count {group.count} makes {group.count} copies of the model: the load takes all memory or does not "
-                "end. Write the number of executions at the same time, most often 1 or 2.",
-            )
-
-
-@rule(
-    "I407",
-    Severity.ERROR,
-    bad='instance_group [ { count: 1 profile: [ "0" ] } ]',
-    good="instance_group [ { count: 1 } ]",
-    refused="specifies profile field which is only supported for TensorRT models",
-)
-def profiles_are_for_tensorrt(config: Configuration) -> Iterator[Problem]:
-    """A model of another backend has a TensorRT profile.
-
-    Source: core, model_config_utils.cc (ValidateInstanceGroup).
-    Fix: remove profile.
-    """
-    for index, group in enumerate(config.proto.instance_group):
-        if group.profile and config.backend not in ("tensorrt", ""):
-            yield Problem(
-                config.at("instance_group", index, "profile"),
-                f"profile {list(group.profile)} is for TensorRT, and this is a model of {config.backend}: it cannot "
-                "load. Remove profile.",
-            )
-
-
-@rule(
     "I408",
     Severity.WARNING,
     bad='backend: "python"\ninstance_group [ { count: 70 } ]',
@@ -229,9 +107,87 @@ def shared_memory_suffices(model: Model) -> Iterator[Problem]:
         return
     gpus = config.target.gpus or 0
     instances = sum(group_instances(group, config.backend, gpus) for group in config.proto.instance_group)
-    if MANY > instances >= 64:
+    if instances >= DOCKER_MB:
         yield Problem(
             config.at("instance_group"),
-            f"{instances} Python instances need at least {instances} MB of /dev/shm, and a docker container has 64 "
-            "MB. Use fewer instances, or --shm-size=1g.",
+            f"{instances} Python instances need at least {instances} MB of /dev/shm, and a docker container has "
+            f"{DOCKER_MB} MB. Use fewer instances, or --shm-size=1g.",
+        )
+
+
+THREADS = 'parameters { key: "intra_op_thread_count" value { string_value: "1" } }'
+
+
+def _on_cpu(config: Configuration, group: ModelInstanceGroup) -> bool:
+    """Whether the instances of a group run on the CPU; False if unknown."""
+    return group.kind == CPU or (group.kind == AUTO and config.target.gpus == 0)
+
+
+@rule(
+    "I411",
+    Severity.WARNING,
+    bad="instance_group [ { kind: KIND_CPU count: 4 } ]",
+    good=f"instance_group [ {{ kind: KIND_CPU count: 4 }} ]\n{THREADS}",
+)
+def instances_share_the_cores(config: Configuration) -> Iterator[Problem]:
+    """Several onnxruntime instances on the CPU have a thread for every core each.
+
+    Without `intra_op_thread_count` each session of the C++ backend makes a thread per core, and they spin while they
+    wait. Two instances then compete for the cores and are often slower than one. This project's backend divides the
+    cores between the instances by default.
+
+    Source: onnxruntime thread management; onnxruntime_backend#34, onnxruntime_backend#245, server#6932.
+    Fix: set intra_op_thread_count to cores / instances, or use one instance and let it batch.
+    """
+    if config.backend != "onnxruntime" or _threads(config) > 0:
+        return
+    for index, group in enumerate(config.proto.instance_group):
+        if group.kind == CPU and group.count > 1:
+            yield Problem(
+                config.at("instance_group", index, "count"),
+                f"{group.count} instances on the CPU have no intra_op_thread_count, so each makes a thread for every "
+                "core. Set intra_op_thread_count to cores / instances, or use count: 1.",
+            )
+
+
+def _threads(config: Configuration) -> int:
+    """`intra_op_thread_count`; 0 if it is not set or not a number."""
+    text = config.parameter("intra_op_thread_count") or ""
+    return int(text) if text.strip().isdecimal() else 0
+
+
+@rule(
+    "I412",
+    Severity.WARNING,
+    bad=Example(
+        "instance_group [ { kind: KIND_CPU count: 4 } ]\n" + THREADS.replace('"1"', '"4"'), target=Target(cores=8)
+    ),
+    good=Example(
+        "instance_group [ { kind: KIND_CPU count: 4 } ]\n" + THREADS.replace('"1"', '"2"'), target=Target(cores=8)
+    ),
+)
+def threads_fit_the_cores(repository: Repository) -> Iterator[Problem]:
+    """All onnxruntime instances on the CPU together have more threads than the target has cores.
+
+    The threads spin while they wait, so additional threads slow down the others. The rule counts the instances of every
+    model times its `intra_op_thread_count`, if set. Reported with `--cores`.
+
+    Source: onnxruntime thread management; onnxruntime_backend#34, onnxruntime_backend#245.
+    Fix: use fewer instances or threads. Ignore the rule for a model that is rarely used.
+    """
+    wanted: list[tuple[int, Position]] = []
+    for config in [model.config for model in repository.models if model.config is not None]:
+        threads = _threads(config)
+        if config.backend == "onnxruntime" and threads:
+            groups = [group for group in config.proto.instance_group if _on_cpu(config, group)]
+            total = threads * sum(group_instances(group, config.backend_name) for group in groups)
+            wanted += [(total, config.at_parameter("intra_op_thread_count"))] if total else []
+    total = sum(threads for threads, _ in wanted)
+    cores = repository.target.cores
+    if cores is not None and total > cores:
+        most, at = max(wanted, key=lambda entry: entry[0])
+        yield Problem(
+            at,
+            f"the onnxruntime models of this repository have {total} threads on the CPU, {most} of them this model, "
+            f"and the target has {cores} cores. Use fewer instances or threads.",
         )

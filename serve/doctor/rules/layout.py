@@ -1,19 +1,29 @@
 """L0: files that can be read, parsed and named."""
 
+import difflib
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from google.protobuf import text_format
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.document import Document
-from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.repository import Model, Repository
+from serve.doctor.finding import Edit, Position, Problem, Severity
+from serve.doctor.pbtxt import Field, Value
+from serve.doctor.repository import Repository
 from serve.doctor.rule import Example, rule
-from serve.doctor.schema import unknowns
-from serve.doctor.template import places
 from triton_batching.releases import FACTS, written
 
+WORD = re.compile(r"[A-Za-z_]\w*")
+# A place that a program fills in before the file is served: `${max_batch_size}`, `{{ max_batch_size }}`.
+TEMPLATE = re.compile(
+    r"""(?P<skipped>\#[^\n]* | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*')
+      | (?P<place>\$\{[^{}\n]*\} | \{\{[^{}:\n]*\}\} | \{%[^{}\n]*%\})""",
+    re.VERBOSE,
+)
 # Fields that an older server's schema does not have, with the release that brought them.
 NEWER = {
     ("model_metrics",): FACTS["model_metrics"].since,
@@ -29,7 +39,7 @@ NEWER = {
     refused="failed to read text proto",
 )
 def text_can_be_parsed(document: Document) -> Iterator[Problem]:
-    """The file is not a text protobuf of Triton's ModelConfig.
+    """The file cannot be read, is a template, or is not a text protobuf of Triton's ModelConfig.
 
     tritonserver refuses the whole file with "failed to read text proto"; only its log names line and field. The usual
     causes are a misspelt field, an enum without its prefix (FP32 for TYPE_FP32), a missing brace or quote, or two
@@ -38,10 +48,9 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
     Source: github.com/triton-inference-server/server/issues/3584 ("there is no utility").
     Fix: correct the place that the finding names. `--fix` completes an enum value if only one fits.
     """
-    if document.trouble is not None:
+    if (problem := _unfit(document)) is not None:
+        yield problem
         return
-    if places(document.text):
-        return  # L024
     unknown_words = list(unknowns(document))
     yield from (Problem(document.position(unknown.at), unknown.message, fix=unknown.fix) for unknown in unknown_words)
     if not unknown_words:
@@ -58,29 +67,82 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
             yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
 
 
-@rule(
-    "L024",
-    Severity.INFO,
-    bad='name: "example"\nmax_batch_size: ${max_batch_size}',
-    good='name: "example"\nmax_batch_size: 8',
-    refused="failed to read text proto",
-)
-def templates_are_filled_in(document: Document) -> Iterator[Problem]:
-    """The file is a template: a place such as `${max_batch_size}` is not filled in.
-
-    Nothing else of the file is examined. tritonserver would refuse it.
-
-    Source: tensorrtllm_backend, tools/fill_template.py.
-    Fix: fill the template in, and examine the file that it becomes.
-    """
-    if document.trouble is None and (to_fill := places(document.text)):
-        offset, first = to_fill[0]
-        more = f" and {len(to_fill) - 1} more places" if len(to_fill) > 1 else ""
-        yield Problem(
-            document.position(offset),
-            f"this file is a template: {first[:80]}{more} must be filled in. The server refuses it as it is. Check the "
-            "file that the template becomes.",
+def _unfit(document: Document) -> Problem | None:
+    """What keeps the file from being a configuration at all: it cannot be read, or is a template."""
+    if document.trouble is not None:
+        return Problem(
+            document.position(document.trouble_at),
+            f"the file {document.trouble}, so the server refuses the model. Replace it with a text file in UTF-8.",
         )
+    for match in TEMPLATE.finditer(document.text):
+        if place := match["place"]:
+            return Problem(
+                document.position(match.start()),
+                f"this file is a template: {place} is not filled in, and the server refuses the file. Fill it in.",
+            )
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """A word at offset `at` that ModelConfig does not have; `fix` replaces it if only one other word fits."""
+
+    at: int
+    message: str
+    fix: tuple[Edit, ...] = ()
+
+
+def unknowns(document: Document) -> Iterator[Unknown]:
+    """Every field and enum value of a config.pbtxt that ModelConfig does not have."""
+    yield from _message(document, document.fields, ModelConfig.DESCRIPTOR)
+
+
+def _message(document: Document, fields: tuple[Field, ...], descriptor: Descriptor) -> Iterator[Unknown]:
+    for field in fields:
+        definition = descriptor.fields_by_name.get(field.name)
+        if definition is None:
+            if WORD.fullmatch(field.name):  # else what stands there is no name: a value is missing before it
+                yield _unknown_field(field, descriptor)
+        elif definition.message_type is not None:
+            for value in field.values:
+                yield from _message(document, value.fields or (), definition.message_type)
+        elif definition.enum_type is not None:
+            yield from _enum(document, field.values, definition)
+
+
+def _unknown_field(field: Field, descriptor: Descriptor) -> Unknown:
+    names = list(descriptor.fields_by_name)
+    place = "a model configuration" if descriptor is ModelConfig.DESCRIPTOR else descriptor.name
+    return Unknown(
+        at=field.start,
+        message=f'"{field.name[:80]}" is not a field of {place}, so the server refuses the whole file with only '
+        f'"failed to read text proto". {_advice(field.name, names)}',
+    )
+
+
+def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor) -> Iterator[Unknown]:
+    assert field.enum_type is not None
+    names = list(field.enum_type.values_by_name)
+    for value in values:
+        word = document.slice(value)
+        if word in names or word.lstrip("-").isdecimal():
+            continue
+        candidates = [name for name in names if name.endswith(f"_{word.strip(chr(34)).upper()}")]
+        fix = (Edit(start=value.start, end=value.end, text=candidates[0]),) if len(candidates) == 1 else ()
+        advice = f"Write {candidates[0]}." if fix else _advice(word, names)
+        yield Unknown(
+            at=value.start,
+            message=f"{word[:80]} is not a value of {field.name}, so the server refuses the whole file with only "
+            f'"failed to read text proto". {advice}',
+            fix=fix,
+        )
+
+
+def _advice(word: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(word.lower()[:80], names, n=1) or difflib.get_close_matches(
+        word.upper()[:80], names, n=1
+    )
+    return f"Did you mean {near[0]}?" if near else f"It has: {', '.join(names)}."
 
 
 @rule("L002", Severity.ERROR, bad="model_metrics { }", good="dynamic_batching { }", refused="failed to read text proto")
@@ -145,54 +207,4 @@ def folders_are_models(repository: Repository) -> Iterator[Problem]:
                 Position(path=path),
                 f"tritonserver takes {path.name}/ for a model, cannot load it and does not start. Move it out of the "
                 "repository.",
-            )
-
-
-@rule(
-    "L018",
-    Severity.ERROR,
-    bad=Example("max_batch_size: 8", files={"configs/half.pbtxt/": ""}),
-    good=Example("max_batch_size: 8", files={"configs/half.pbtxt": 'name: "example"'}),
-)
-def files_can_be_read(document: Document) -> Iterator[Problem]:
-    """A configuration cannot be read.
-
-    The file is a folder, a broken link, not permitted, not UTF-8, or larger than 1 MB and so something else.
-    tritonserver cannot read it either; for a variant under `configs/` it loads config.pbtxt without a warning.
-
-    Source: core, model_config_utils.cc, GetNormalizedModelConfig.
-    Fix: put a readable text file there.
-    """
-    if document.trouble is not None:
-        yield Problem(
-            document.position(document.trouble_at),
-            f"{document.path.name} {document.trouble}, so it is not used. Put a readable text file there.",
-        )
-
-
-@rule(
-    "L019",
-    Severity.WARNING,
-    bad=Example(files={"configs": "a file in the place of the folder"}),
-    good=Example(files={"configs/small.pbtxt": 'name: "example"'}),
-)
-def folders_can_be_listed(model: Model) -> Iterator[Problem]:
-    """A folder of the model cannot be listed.
-
-    The model's folder may not be read, or `configs` is a file. tritonserver then serves config.pbtxt although a variant
-    was asked for.
-
-    Source: core, filesystem/implementations/local.h.
-    Fix: let the server's user read the folder, or move the file that has its name.
-    """
-    for folder in (model.folder, model.folder / "configs"):
-        try:
-            next(folder.iterdir(), None)
-        except FileNotFoundError:
-            continue  # configs/ may be absent
-        except OSError as error:
-            yield Problem(
-                Position(path=folder),
-                f"cannot be listed ({error.strerror}), so nothing in it is served. Make it a folder that the server "
-                "may read.",
             )

@@ -1,25 +1,24 @@
-"""L0: versions and the files in them."""
+"""L0: versions and the files in them, the backend, and variants."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from export.repository import DEFAULT_FILES
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
+
+from export.repository import AOTI, DEFAULT_FILES, PLATFORMS
 from serve.doctor.configuration import Configuration
-from serve.doctor.finding import Position, Problem, Severity
-from serve.doctor.folders import entries, is_folder
-from serve.doctor.repository import Model
+from serve.doctor.finding import Problem, Severity
+from serve.doctor.repository import entries
 from serve.doctor.rule import Example, rule
+from triton_batching.releases import FACTS, has, written
 
 ONNX = '<ir_version: 8, opset_import: ["": 17]>\nexample (float[N,2] x) => (float[N,2] y) { y = Identity(x) }'
-EXTERNAL = """<ir_version: 8, opset_import: ["": 17]>
-example (float[N,2] x) => (float[N,2] y)
-<float[2] w = ["location": "weights.bin", "offset": "0", "length": "8"]> { y = Add(x, w) }"""
 
 
 @rule(
     "L004",
-    Severity.ERROR,
+    Severity.INFO,
     bad=Example(files={"01/model.onnx": ONNX, "1/": ""}, config="version_policy { specific { versions: [ 2 ] } }"),
     good=Example(files={"2/model.onnx": ONNX, "1/": ""}, config="version_policy { specific { versions: [ 2 ] } }"),
     refused="at least one version must be available under the version policy",
@@ -28,7 +27,8 @@ def a_version_is_served(config: Configuration) -> Iterator[Problem]:
     """There is no version that could be served.
 
     Versions are folders whose name is a number without a leading zero (`01` and `abc` are skipped); every model needs a
-    version, an ensemble too (an empty folder). git does not keep empty folders: put a file such as `.gitkeep` in it.
+    version, an ensemble too (an empty folder). git does not keep empty folders: put a file such as `.gitkeep` in it. It
+    is an info, because weights are rarely in git: the server may see a version that this checkout lacks.
 
     Source: core, model_lifecycle.cc. A comment that ignores this rule is never reported as unused: the rule depends on
     the checkout.
@@ -81,7 +81,7 @@ def model_file_exists(config: Configuration) -> Iterator[Problem]:
         return
     for number in config.served_versions:
         path = config.model.version_folder(number) / config.model_filename
-        if (trouble := _trouble(path, may_be_empty=config.backend == "onnxruntime")) is not None:
+        if (trouble := _trouble(path)) is not None:
             yield Problem(
                 config.at("default_model_filename"),
                 f"{config.model.name}/{path.parent.name}/{path.name} {trouble}, so version {number} cannot load. "
@@ -100,182 +100,106 @@ def _same_as_main(config: Configuration) -> bool:
     )
 
 
-def _trouble(path: Path, *, may_be_empty: bool) -> str | None:
-    """Why a model file cannot be loaded; None if it can, or if another rule (G113) looks into it."""
+def _trouble(path: Path) -> str | None:
+    """Why a model file cannot be loaded; None if it can."""
     try:
         status = path.stat()
     except OSError as error:
         return f"cannot be read ({os.strerror(error.errno or 0)})" if os.path.lexists(path) else "does not exist"
-    return "is empty" if status.st_size == 0 and not path.is_dir() and not may_be_empty else None
+    return "is empty" if status.st_size == 0 and not path.is_dir() else None
 
 
 def _instead(path: Path) -> str:
     others = [
         other.name
         for other in entries(path.parent)
-        if other.suffix == path.suffix and other != path and _trouble(other, may_be_empty=False) is None
+        if other.suffix == path.suffix and other != path and _trouble(other) is None
     ]
     return f', or write default_model_filename: "{others[0]}"' if len(others) == 1 else ""
 
 
+NAMED = 'backend: "onnxruntime"\n'
+VARIANT = (
+    f'{NAMED}max_batch_size: 16\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }} ]\n'
+    'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]'
+)
+
+
 @rule(
-    "L009",
+    "L006",
     Severity.ERROR,
-    bad=Example(files={"1/model.onnx": EXTERNAL}),
-    good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
-    refused="weights.bin",
+    bad='platform: "tensorrt_plan"\nbackend: "onnxruntime"',
+    good='platform: "onnxruntime_onnx"\nbackend: "onnxruntime"',
+    refused="unexpected 'platform' and 'backend' pair",
 )
-def external_data_exists(config: Configuration) -> Iterator[Problem]:
-    """The file with the weights of the ONNX file is missing.
+def platform_fits_the_backend(config: Configuration) -> Iterator[Problem]:
+    """`platform` is unknown or contradicts `backend`.
 
-    torch's exporter writes weights into `model.onnx.data` by default. A copy of model.onnx alone then fails to load.
+    tritonserver refuses the model: "unexpected platform type 'onnx'" or "unexpected 'platform' and 'backend' pair".
+    `platform` is the older field and has few values: onnxruntime_onnx, tensorrt_plan, pytorch_libtorch,
+    tensorflow_savedmodel, tensorflow_graphdef, ensemble and, since 26.03, torch_aoti.
 
-    Source: onnx, external data; names are relative to the ONNX file's folder.
-    Fix: copy the file too, or export with `external_data=False`.
+    Source: core, model_config_utils.cc, ValidateModelConfig.
+    Fix: write `backend` and remove `platform`.
     """
-    graph = config.graph
-    for name in graph.external_files if graph is not None else ():
-        assert graph is not None
-        if not (graph.path.parent / name).is_file():
-            yield Problem(
-                Position(path=graph.path),
-                f"its weights are in {name[:200]}, which is missing, so the model cannot load. Copy that file beside "
-                "it, or export with external_data=False.",
-            )
-
-
-@rule(
-    "L023",
-    Severity.ERROR,
-    bad=Example(files={"1/model.onnx": EXTERNAL.replace("weights.bin", "../weights.bin"), "weights.bin": "8 bytes."}),
-    good=Example(files={"1/model.onnx": EXTERNAL, "1/weights.bin": "8 bytes."}),
-    refused="weights.bin",
-)
-def external_data_is_beside_the_graph(config: Configuration) -> Iterator[Problem]:
-    """The ONNX file keeps weights outside of its folder.
-
-    onnxruntime refuses the model, so that no model reads other files of the server. Versions or models cannot share a
-    file of weights this way.
-
-    Source: onnxruntime, tensorprotoutils.cc (ValidateExternalDataPath); onnx, external data.
-    Fix: put the file beside model.onnx and correct the location in it: onnx.load, then onnx.save with
-    save_as_external_data.
-    """
-    graph = config.graph
-    for name in graph.external_files if graph is not None else ():
-        assert graph is not None
-        if Path(name).is_absolute() or os.path.normpath(name).startswith(".."):
-            yield Problem(
-                Position(path=graph.path),
-                f"its weights are in {name[:200]}, outside of its folder: onnxruntime refuses the model. Put that file "
-                "beside it, and save the model with that location.",
-            )
-
-
-@rule(
-    "L010",
-    Severity.WARNING,
-    bad=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
-    good=Example("version_policy { latest { num_versions: 1 } }", files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}),
-)
-def every_version_is_served(config: Configuration) -> Iterator[Problem]:
-    """Versions are not served, because there is no `version_policy`.
-
-    Without a policy tritonserver serves only the highest version. A request for another one fails with "Request for
-    unknown model".
-
-    Source: docs/user_guide/model_configuration.md, version policy.
-    Fix: write a policy: `latest`, `all` or `specific`.
-    """
-    if _same_as_main(config):
-        return
-    idle = sorted(set(config.model.versions) - set(config.served_versions))
-    if idle and not config.document.has("version_policy"):
+    platform, backend = config.proto.platform, config.proto.backend
+    expected = PLATFORMS.get(platform, "")
+    if platform == AOTI and not has("torch_aoti", config.target.release):
         yield Problem(
-            config.at("version_policy"),
-            f"version {', '.join(map(str, idle))} is not served, because without version_policy only the highest is. "
-            "Write version_policy, for example { latest { num_versions: 1 } }.",
+            config.at("platform"),
+            f'platform "{AOTI}" came with release {written(FACTS["torch_aoti"].since)}; {config.target.release_name} '
+            "refuses the model. Serve it with a newer one, or save the model with torch.jit.save.",
+        )
+    elif platform and not backend and platform not in PLATFORMS:
+        yield Problem(
+            config.at("platform"),
+            f'"{platform}" is not a platform of tritonserver, so the model cannot load. Write backend: "..." instead '
+            f"(platforms: {', '.join(PLATFORMS)}).",
+        )
+    elif platform and backend and backend in PLATFORMS.values() and expected != backend:
+        yield Problem(
+            config.at("platform"),
+            f'platform "{platform}" and backend "{backend}" contradict each other, so the model cannot load. Remove '
+            "platform.",
         )
 
 
 @rule(
-    "L012",
+    "L013",
     Severity.WARNING,
-    bad=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX, "1/model.py": "# never imported"}),
-    good=Example('backend: "onnxruntime"', files={"1/model.onnx": ONNX}),
+    bad=Example(NAMED, files={"configs/large.pbtxt": VARIANT.replace('"x"', '"tokens"')}),
+    good=Example(NAMED, files={"configs/large.pbtxt": VARIANT}),
 )
-def no_model_py_beside_another_backend(config: Configuration) -> Iterator[Problem]:
-    """A model.py lies beside a model of another backend.
+def variants_answer_the_same_requests(config: Configuration) -> Iterator[Problem]:
+    """A variant under `configs/` has other inputs or outputs than config.pbtxt.
 
-    Only the backend `python` reads it. With `backend: "onnxruntime"` neither the C++ backend nor a Python-based one
-    imports the file, so batching or preprocessing in it does not happen.
+    `--model-config-name=large` loads `configs/large.pbtxt`. If that file is missing, for example after a rename, it
+    silently loads config.pbtxt. Clients of the variant then fail or get answers of another shape. Variants that change
+    only how requests are scheduled are safe.
 
-    Source: python_backend, search for Python-based backends.
-    Fix: write `backend: "python"` if model.py is the model, or move it out of the version folder.
+    Source: core, model_repository_manager.cc (measured: no line in the log).
+    Fix: keep inputs, outputs and backend equal, or move the variant to a model of its own.
     """
-    if config.backend not in ("onnxruntime", "tensorrt", "tensorflow", "openvino"):
+    usual = config.model.config
+    if config.variant is None or usual is None or not usual.document.exists:
         return
-    for number in config.served_versions:
-        path = config.model.version_folder(number) / "model.py"
-        if path.is_file():
+    for kind in ("input", "output"):
+        tensors, expected = _tensors(config.proto, kind), _tensors(usual.proto, kind)
+        names = tensors.keys() | expected.keys()
+        different = sorted(name for name in names if tensors.get(name) != expected.get(name))
+        if different and tensors and expected:
             yield Problem(
-                config.at("backend"),
-                f'{number}/model.py is never imported, because the backend is "{config.backend}". Move it away, or '
-                'write backend: "python".',
+                config.at(kind),
+                f"{kind} {', '.join(different)} differs from config.pbtxt, which is served without a warning if this "
+                "variant is missing. Keep inputs and outputs equal, or make the variant a model of its own.",
             )
+    if config.backend != usual.backend and config.proto.backend:
+        yield Problem(
+            config.at("backend"),
+            f'backend "{config.backend}" differs from config.pbtxt\'s "{usual.backend}", which is served without a '
+            "warning if this variant is missing. Make it a model of its own.",
+        )
 
 
-@rule(
-    "L014",
-    Severity.ERROR,
-    bad='output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
-    good=Example(
-        'output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] label_filename: "labels.txt" } ]',
-        files={"labels.txt": "cat\ndog\n", "1/model.onnx": ONNX},
-    ),
-    refused="failed to open text file for read",
-)
-def label_files_exist(config: Configuration) -> Iterator[Problem]:
-    """The label file of an output is missing or outside the model's folder.
-
-    tritonserver refuses the model without it: "failed to open text file for read". The name is relative to the model's
-    folder.
-
-    Source: core, LabelProvider; newer releases refuse paths that leave the folder.
-    Fix: put the file into the model's folder, or correct `label_filename`.
-    """
-    for index, output in enumerate(config.proto.output):
-        if not output.label_filename:
-            continue
-        path = config.model.folder / output.label_filename
-        outside = os.path.relpath(path, config.model.folder).startswith("..")
-        if outside or not path.is_file():
-            yield Problem(
-                config.at("output", index, "label_filename"),
-                f"{output.label_filename} is {'outside' if outside else 'not in'} the model's folder, so the model "
-                "cannot load. Put it there.",
-            )
-
-
-@rule(
-    "L021",
-    Severity.WARNING,
-    bad=Example(files={"1/model.onnx": ONNX, "02/model.onnx": ONNX}),
-    good=Example(files={"1/model.onnx": ONNX, "2/model.onnx": ONNX}, config="version_policy { all { } }"),
-)
-def version_folders_are_numbers(model: Model) -> Iterator[Problem]:
-    """A folder that looks like a version is skipped.
-
-    tritonserver skips a folder with a leading zero (`02`) or a `v` and serves the highest of the others, an older
-    model. Only its log says so.
-
-    Source: core, model_lifecycle.cc: "ignore version directory '02' which contains leading zeros".
-    Fix: rename the folder to the plain number.
-    """
-    for path in entries(model.folder):
-        number = path.name.lstrip("vV0")
-        if path.name != number and number.isdecimal() and is_folder(path):
-            yield Problem(
-                Position(path=path),
-                f"tritonserver skips {path.name}/: a version is a plain number. Rename it to {int(number)}.",
-            )
+def _tensors(proto: ModelConfig, kind: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+    return {tensor.name: (str(DataType.Name(tensor.data_type)), tuple(tensor.dims)) for tensor in getattr(proto, kind)}

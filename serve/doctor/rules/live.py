@@ -1,8 +1,6 @@
 """V9: a running server, compared with the files and measured by its statistics."""
 
-import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
@@ -24,7 +22,6 @@ STALL_FILL = 0.5
 # The least share of the cores that is worth another instance, and the least wait in the queue, in executions.
 IDLE_SHARE = 0.15
 WAITING = 0.5
-REGION = re.compile(r"triton_(?P<backend>.+_)?shm_region_[0-9a-f-]+|triton_python_backend_shm.*")
 
 
 @rule("V901", Severity.ERROR, bad=None, good=None)
@@ -162,26 +159,6 @@ def queues_do_not_stall(server: LiveServer) -> Iterator[Problem]:
             )
 
 
-@rule("V905", Severity.INFO, bad=None, good=None)
-def shared_memory_is_cleaned_up(server: LiveServer) -> Iterator[Problem]:
-    """Shared memory of a Python backend is left in /dev/shm.
-
-    A killed tritonserver leaves its regions, at least 1 MB per instance. A container has 64 MB by default, and a full
-    /dev/shm stops every Python model.
-
-    Source: server/issues/7481, 5681.
-    Fix: remove the files; start the container with --shm-size or --ipc=host.
-    """
-    in_use = _mapped() if server.shared_memory else frozenset()
-    for path in server.shared_memory or ():
-        if REGION.fullmatch(path.name) and path.name not in in_use:
-            yield Problem(
-                Position(path=path),
-                "no process of this machine uses this shared memory; a killed server left it. Remove it if no other "
-                "container shares /dev/shm.",
-            )
-
-
 @rule("V906", Severity.INFO, bad=None, good=None)
 def executions_use_the_cores(server: LiveServer) -> Iterator[Problem]:
     """Requests wait for executions that leave cores idle.
@@ -190,7 +167,7 @@ def executions_use_the_cores(server: LiveServer) -> Iterator[Problem]:
     the mean meanwhile. If that is below 85 % of the cores, a second instance has cores to run on.
 
     Source: measured: two instances instead of one gave a small encoder 25 % more throughput.
-    Fix: set the count of `instance_group` to 2; `python -m perf.why MODEL --live URL --prove` measures it on a copy.
+    Fix: set the count of `instance_group` to 2; measure both (`python -m perf.measure`).
     """
     for name, version, stats in _busy(server):
         config = server.configs[name]
@@ -257,15 +234,3 @@ def _likely(server: LiveServer, name: str) -> str:
         delay_ms = queue.max_queue_delay_microseconds / 1e3
         return f"The delay of {delay_ms:g} ms is added to every batch that is not full (B206)."
     return "python -m perf.why explains the batches."
-
-
-def _mapped() -> frozenset[str]:
-    """Names of the files in /dev/shm that a process of this machine has mapped."""
-    names = set()
-    for maps in Path("/proc").glob("[0-9]*/maps"):
-        try:
-            text = maps.read_text(errors="replace")
-        except OSError:
-            continue  # it ended, or is another user's
-        names |= set(re.findall(r"/dev/shm/(\S+)", text))
-    return frozenset(names)

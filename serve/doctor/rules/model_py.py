@@ -1,20 +1,17 @@
-"""M8: what a model.py must have to load."""
+"""M8: what a model.py must have, the tensors that it uses, and `auto_complete_config`."""
 
 import ast
 from collections.abc import Iterator
 
 from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.rule import Example, rule
-from serve.doctor.rules.requests import input_names
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
+from serve.doctor.rules.requests import Execution, input_names, settings
 from serve.doctor.rules.responses import LOOP, PYTHON, model
 
-TWO_INPUTS = PYTHON + "".join(f'\ninput [ {{ name: "{name}" data_type: TYPE_FP32 dims: [ 2 ] }} ]' for name in "xz")
-HEADER = "import triton_python_backend_utils as pb_utils\n\n\n"
 
-
-def _source(text: str, config: str = PYTHON) -> Example:
-    return Example(config, files={"1/model.py": text})
+def _source(text: str) -> Example:
+    return Example(PYTHON, files={"1/model.py": text})
 
 
 @rule(
@@ -37,41 +34,6 @@ def the_file_is_python(source: Source) -> Iterator[Problem]:
         yield Problem(
             source.error_at or source.at(), f"syntax error: {source.error}. The model cannot load. Correct it."
         )
-
-
-@rule(
-    "M802",
-    Severity.ERROR,
-    bad=_source(f"{HEADER}class Model:\n    def execute(self, requests):\n        return []\n"),
-    good=LOOP,
-    refused="AttributeError: module '1.model' has no attribute 'TritonPythonModel'",
-)
-def the_class_is_there(source: Source) -> Iterator[Problem]:
-    """model.py defines no `TritonPythonModel`.
-
-    Source: python_backend, pb_stub.cc.
-    Fix: give the class that name, or import it under that name.
-    """
-    if source.error is None and source.document.exists and not _names(source.tree):
-        yield Problem(
-            source.at(), "there is no class TritonPythonModel, so the model cannot load. Give the class that name."
-        )
-
-
-def _names(tree: ast.Module) -> bool:
-    """Whether the file may define TritonPythonModel."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == "TritonPythonModel":
-            return True
-        if isinstance(node, ast.Name) and node.id == "TritonPythonModel" and isinstance(node.ctx, ast.Store):
-            return True
-        if isinstance(node, ast.Import | ast.ImportFrom) and any(
-            (alias.asname or alias.name) in ("TritonPythonModel", "*") for alias in node.names
-        ):
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("exec", "globals"):
-            return True
-    return False
 
 
 def _own_class(source: Source) -> ast.ClassDef | None:
@@ -114,85 +76,188 @@ def the_class_can_execute(source: Source) -> Iterator[Problem]:
         )
 
 
-@rule(
-    "M804",
-    Severity.ERROR,
-    bad=_source(
-        "class TritonPythonModel:\n    def initialize(self):\n        self.model = None\n\n"
-        "    def execute(self, requests):\n        return [None for request in requests]\n"
-    ),
-    good=LOOP,
-    refused="takes 1 positional argument but 2 were given",
-)
-def methods_take_what_they_get(source: Source) -> Iterator[Problem]:
-    """`initialize` or `execute` takes wrong arguments.
+def _completing(max_batch_size: int) -> Example:
+    """A Python model whose `auto_complete_config` sets `max_batch_size`."""
+    method = (
+        "class TritonPythonModel:\n    @staticmethod\n    def auto_complete_config(config):\n"
+        f"        config.set_max_batch_size({max_batch_size})\n        return config\n\n"
+    )
+    return Example(PYTHON, files={"1/model.py": PYTHON_MODEL.replace("class TritonPythonModel:\n", method)})
 
-    Triton calls initialize(args) and execute(requests). With another signature the model is refused, or every request
-    fails: "TypeError: TritonPythonModel.initialize() takes 1 positional argument but 2 were given".
 
-    Source: python_backend README.
-    Fix: write initialize(self, args) and execute(self, requests).
+@rule("M842", Severity.WARNING, bad=_completing(64), good=_completing(8))
+def completed_max_batch_size_is_the_same(source: Source) -> Iterator[Problem]:
+    """`auto_complete_config` sets a larger `max_batch_size` than the file, and wins.
+
+    Measured: 8 in config.pbtxt and 64 in model.py load as 64. With --disable-auto-complete-config it is 8.
+
+    Source: python_backend, triton_python_backend_utils.py (ModelConfig.set_max_batch_size).
+    Fix: set the same value, or remove one of them.
     """
-    if _own_class(source) is None:
-        return
-    for name, argument in (("initialize", "args"), ("execute", "requests")):
-        method = source.method(name)
-        if method is None or method.decorator_list:
-            continue
-        arguments = [*method.args.posonlyargs, *method.args.args]
-        required = len(arguments) - len(method.args.defaults)
-        fits = required <= 2 <= len(arguments) or (method.args.vararg is not None and required <= 2)
-        if not fits or any(default is None for default in method.args.kw_defaults):
+    config = source.configuration
+    most = config.proto.max_batch_size
+    for setting in settings(source) if config.document.has("max_batch_size") else ():
+        is_set = setting.is_certain and setting.method == "set_max_batch_size"
+        if is_set and isinstance(setting.value, int) and setting.value > most:
             yield Problem(
-                source.at(method),
-                f"{name} takes other arguments than Triton passes, so the model fails. Write {name}(self, {argument}).",
+                source.at(setting.node),
+                f"auto_complete_config sets max_batch_size {setting.value}, which replaces the {most} of the "
+                "configuration. Set the same value in both.",
             )
 
 
+RAGGED = (
+    f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]\n'
+    'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\ndynamic_batching { }'
+)
+ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
+JOINS = ("concatenate", "vstack", "stack", "cat")
+HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "squeeze", "nested")
+"""Words in a file that handles different lengths."""
+
+
 @rule(
-    "M806",
+    "M831",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        '    x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()',
+        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))',
+        "return responses",
+    ),
+    good=LOOP,
+)
+def inputs_are_declared(source: Source) -> Iterator[Problem]:
+    """model.py reads an input that the configuration does not declare.
+
+    `get_input_tensor_by_name` returns None, and the batch fails: "'NoneType' object has no attribute 'as_numpy'"
+    (measured). Not reported if the result is kept in a variable, which may be compared with None.
+
+    Source: python_backend README (get_input_tensor_by_name).
+    Fix: write the name in config.pbtxt.
+    """
+    names = input_names(source.configuration)
+    if not source.configuration.proto.input or _adds(source, "add_input"):
+        return
+    for node in ast.walk(source.tree):
+        # Only if the result is used at once: other code may test it for None.
+        call = node.value if isinstance(node, ast.Attribute) else None
+        name = _constant_name(call) if isinstance(call, ast.Call) else None
+        if name is not None and name not in names:
+            yield Problem(
+                source.at(call),
+                f'"{name}" is not an input of this model, which has {", ".join(sorted(names))}: every request fails. '
+                "Write the name in the configuration.",
+            )
+
+
+def _constant_name(call: ast.Call) -> str | None:
+    """The constant name in a call of pb_utils.get_input_tensor_by_name."""
+    called = call.func
+    if not isinstance(called, ast.Attribute) or called.attr != "get_input_tensor_by_name" or len(call.args) != 2:
+        return None
+    name = call.args[1]
+    return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
+
+
+@rule(
+    "M834",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        '    x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()',
+        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))',
+        "return responses",
+    ),
+    good=LOOP,
+)
+def outputs_are_declared(source: Source) -> Iterator[Problem]:
+    """A response holds an output that the configuration does not declare.
+
+    The server drops it without a warning (measured: the request succeeds, and the answer has no outputs).
+
+    Source: python_backend, pb_stub.cc keeps the requested outputs only.
+    Fix: write the name in config.pbtxt.
+    """
+    names = {tensor.name for tensor in source.configuration.proto.output}
+    names |= {state.output_name for state in source.configuration.proto.sequence_batching.state}
+    for node in ast.walk(source.tree) if names and not _adds(source, "add_output") else ():
+        if isinstance(node, ast.Call) and _name(node.func) == "InferenceResponse":
+            listed = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg == "output_tensors")]
+            for tensor in [element for part in listed if isinstance(part, ast.List) for element in part.elts]:
+                name = tensor.args[0] if isinstance(tensor, ast.Call) and tensor.args else None
+                if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value not in names:
+                    yield Problem(
+                        source.at(name),
+                        f'"{name.value}" is not an output of this model, which has {", ".join(sorted(names))}: the '
+                        "server drops it from every answer. Write the name in the configuration.",
+                    )
+
+
+def _adds(source: Source, method: str) -> bool:
+    """Whether auto_complete_config may declare more tensors."""
+    return method in source.document.text
+
+
+def _name(called: ast.expr) -> str:
+    """The last part of the name of a called function."""
+    return called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+
+
+@rule(
+    "M832",
     Severity.WARNING,
     bad=Example(
-        TWO_INPUTS,
+        RAGGED,
         files=model(
-            "responses = []",
-            "for request in requests:",
-            "    x = request.inputs()[0].as_numpy()",
-            '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))',
-            "return responses",
+            "import numpy as np",
+            ARRAYS,
+            "sums = np.concatenate(arrays).sum(axis=1, keepdims=True)",
+            'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", row)]) for row in np.split(sums, len(requests))]',
         ).files,
     ),
     good=Example(
-        TWO_INPUTS,
-        files=LOOP.files,
+        RAGGED,
+        files=model(
+            ARRAYS,
+            "sums = [array.sum(axis=1, keepdims=True) for array in arrays]",
+            'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", row)]) for row in sums]',
+        ).files,
     ),
 )
-def inputs_are_found_by_name(source: Source) -> Iterator[Problem]:
-    """An input is read by its index in the request.
+def ragged_arrays_are_not_stacked(source: Source) -> Iterator[Problem]:
+    """The input is ragged, and model.py joins the arrays of the requests as if they had one shape.
 
-    The client chooses the order, not config.pbtxt. Measured: `request.inputs()[0]` is the second input if the client
-    sends that first; sequence controls come first.
+    With `allow_ragged_batch` a batch holds requests of different length. np.concatenate and np.stack fail, and with
+    them every request of the batch: "all the input array dimensions except for the concatenation axis must match
+    exactly" (measured: lengths 1, 2, 3, 4; 4 errors). A single request works.
 
-    Source: python_backend README (get_input_tensor_by_name); core keeps the order of the request.
-    Fix: use pb_utils.get_input_tensor_by_name(request, "name").
+    Source: python_backend hands over requests unmerged; server#3984, server#6740 (wrong answers after stacking).
+    Fix: pad to the longest and pass the lengths on, or flatten, join and split by length.
     """
-    if len(input_names(source.configuration)) < 2:
+    config = source.configuration
+    ragged = [tensor.name for tensor in config.proto.input if tensor.allow_ragged_batch and -1 in tensor.dims]
+    execution = Execution.of(source)
+    if not ragged or config.scheduler != "dynamic_batching" or execution is None:
         return
-    for node in ast.walk(source.tree):
-        if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and _is_inputs(node.value):
+    for node in ast.walk(execution.function):
+        joins = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in JOINS
+        if isinstance(node, ast.Call) and joins and _along_rows(node) and not _handles_lengths(source):
             yield Problem(
                 source.at(node),
-                f"inputs()[{node.slice.value!r}] depends on the order in which the client sends the inputs, and the "
-                "model has several. Use pb_utils.get_input_tensor_by_name.",
-            )
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple) and _is_inputs(node.value):
-            yield Problem(
-                source.at(node),
-                "the inputs are unpacked in the order in which the client sends them. "
-                "Use pb_utils.get_input_tensor_by_name.",
+                f'arrays of different length are joined here, because "{ragged[0]}" is ragged: the batch fails. '
+                "Pad them to the longest and pass the lengths on, or flatten, join and split.",
             )
 
 
-def _is_inputs(node: ast.expr) -> bool:
-    called = isinstance(node, ast.Call) and not node.args and isinstance(node.func, ast.Attribute)
-    return called and node.func.attr == "inputs"  # type: ignore[attr-defined]
+def _along_rows(call: ast.Call) -> bool:
+    axes = [keyword.value for keyword in call.keywords if keyword.arg in ("axis", "dim")] or call.args[1:2]
+    return not axes or (isinstance(axes[0], ast.Constant) and axes[0].value == 0)
+
+
+def _handles_lengths(source: Source) -> bool:
+    text = source.document.text.lower()
+    # np.split after the join shows nothing: the faulty case has it as well.
+    return any(word in text for word in HANDLED)

@@ -1,18 +1,20 @@
-"""P5: `parameters` of config.pbtxt: keys that are not read, and values that are refused."""
+"""P5: `parameters` of config.pbtxt and accelerators: keys that are not read, and values that are refused."""
 
 import difflib
-from collections import Counter
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from serve.doctor.configuration import Configuration
-from serve.doctor.finding import Edit, Problem, Severity
+from serve.doctor.finding import Problem, Severity
+from serve.doctor.pairs import variable_inputs
 from serve.doctor.rule import rule
 from serve.policies import queue_limit
 from serve.policies.policy_settings import KEYS
 
+THREADS = ("intra_op_thread_count", "inter_op_thread_count")
 NUMBERS = (
-    "intra_op_thread_count",
-    "inter_op_thread_count",
+    *THREADS,
     "execution_mode",
     "cudnn_conv_algo_search",
     "arena_extend_strategy",
@@ -46,7 +48,6 @@ RENAMED = {
     "enable_cpu_mem_arena": "enable_mem_arena",
 }
 CLOSE = 0.85
-SWITCH_WORDS = ("true", "on", "1", "false", "off", "0")
 
 
 def parameter_text(key: str, value: str) -> str:
@@ -54,20 +55,15 @@ def parameter_text(key: str, value: str) -> str:
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
 
 
-def place(config: Configuration, key: str) -> int:
-    """The index of the last entry of `parameters` with this key, which is the one that counts; 0 if there is none."""
+def _key(config: Configuration, key: str) -> tuple[str, int, str]:
+    """The place of this key in the last entry of `parameters` that has it, which is the one that counts."""
     document = config.document
-    places = [
+    entries = [
         index
         for index in range(len(document.values("parameters")))
         if (value := document.value("parameters", index, "key")) and document.slice(value).strip("\"'") == key
     ]
-    return places[-1] if places else 0
-
-
-def replaced_value(config: Configuration, key: str, text: str) -> tuple[Edit, ...]:
-    """The edit that gives a parameter another text."""
-    return config.document.replaced(f'"{text}"', "parameters", place(config, key), "value", "string_value")
+    return "parameters", entries[-1] if entries else 0, "key"
 
 
 def _meant(key: str, keys: tuple[str, ...]) -> str | None:
@@ -93,7 +89,7 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Pro
     intra_op_num_threads, Triton's backend intra_op_thread_count.
 
     Source: onnxruntime_backend README; python_backend, python_be.cc; onnxruntime_backend#34.
-    Fix: write the key as the backend reads it.
+    Fix: write the key as the backend reads it (`--fix` does for counts of threads).
     """
     keys = KNOWN.get(config.backend, ())
     for key in config.proto.parameters:
@@ -102,7 +98,8 @@ def parameters_are_spelt_as_they_are_read(config: Configuration) -> Iterator[Pro
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the {config.backend} backend, and has no effect. '
                 f'It reads "{meant}": write that.',
-                fix=config.document.replaced(f'"{meant}"', "parameters", place(config, key), "key"),
+                # Other parameters take only some values, and one that was not read may have a wrong one.
+                fix=config.document.replaced(f'"{meant}"', *_key(config, key)) if meant in THREADS else (),
             )
 
 
@@ -122,33 +119,6 @@ def onnxruntime_reads_the_parameter(config: Configuration) -> Iterator[Problem]:
                 config.at_parameter(key),
                 f'parameter "{key}" is not read by the onnxruntime backend, and has no effect there. '
                 "Remove it, unless another program reads it.",
-            )
-
-
-@rule(
-    "P503",
-    Severity.WARNING,
-    bad=parameter_text("intra_op_thread_count", "1") + "\n" + parameter_text("intra_op_thread_count", "2"),
-    good=parameter_text("intra_op_thread_count", "2"),
-)
-def a_parameter_is_set_once(config: Configuration) -> Iterator[Problem]:
-    """A parameter is written twice.
-
-    The last one counts, without a warning (measured: 1 and then 2 load as 2).
-
-    Source: protobuf, map fields in text format.
-    Fix: remove the first entry.
-    """
-    document = config.document
-    keys = [
-        document.slice(value).strip("\"'") if (value := document.value("parameters", index, "key")) else ""
-        for index in range(len(document.values("parameters")))
-    ]
-    for key, times in Counter(keys).items():
-        if key and times > 1:
-            yield Problem(
-                config.at_parameter(key),
-                f'parameter "{key}" is set {times} times, and only the last one counts. Remove the others.',
             )
 
 
@@ -184,102 +154,78 @@ def _is_integer(text: str) -> bool:
     return True
 
 
-@rule(
-    "P505",
-    Severity.ERROR,
-    bad=parameter_text("enable_mem_arena", "yes"),
-    good=parameter_text("enable_mem_arena", "true"),
-    refused="failed to convert 'yes' to boolean",
-)
-def switches_are_switches(config: Configuration) -> Iterator[Problem]:
-    """A switch of the onnxruntime backend is neither on nor off.
+MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
+ENVIRONMENT = "EXECUTION_ENV_PATH"
 
-    It reads true, on, 1, false, off and 0, in any case.
 
-    Source: onnxruntime_backend, ParseBoolParameter.
-    Fix: write true or false.
-    """
-    for key in SWITCHES:
-        value = config.parameter(key)
-        if config.backend == "onnxruntime" and value is not None and value.lower() not in SWITCH_WORDS:
-            word = {"yes": "true", "no": "false"}.get(value.lower())
-            yield Problem(
-                config.at_parameter(key),
-                f'parameter "{key}" is "{value}", which is neither on nor off: the model cannot load. '
-                "Write true or false.",
-                fix=replaced_value(config, key, word) if word else (),
-            )
+def _environment(config: Configuration) -> Path | None:
+    """The environment of a Python model; None if it is not below the model's folder."""
+    value = config.parameter(ENVIRONMENT)
+    if config.backend != "python" or value is None or not value.startswith(MODEL_DIRECTORY):
+        return None
+    return config.model.folder / value.removeprefix(MODEL_DIRECTORY).lstrip("/")
 
 
 @rule(
-    "P506",
+    "P511",
     Severity.ERROR,
-    bad=parameter_text("execution_mode", "2"),
-    good=parameter_text("execution_mode", "1"),
-    refused="execution_mode are 0 or 1 but got 2",
+    bad='backend: "python"\n' + parameter_text(ENVIRONMENT, f"{MODEL_DIRECTORY}/env.tar.gz"),
+    good='backend: "python"',
+    refused="Failed to get the canonical path",
 )
-def execution_mode_is_known(config: Configuration) -> Iterator[Problem]:
-    """`execution_mode` is neither 0 (sequential) nor 1 (parallel).
+def the_environment_is_there(config: Configuration) -> Iterator[Problem]:
+    """The Python environment of a model is missing.
 
-    Source: onnxruntime_backend, onnxruntime.cc.
-    Fix: write 0, or 1 for a graph with wide branches.
+    tritonserver refuses the model: "Failed to get the canonical path for ...". Only paths that begin with
+    $$TRITON_MODEL_DIRECTORY are checked; others are on the machine that serves.
+
+    Source: python_backend README (EXECUTION_ENV_PATH), env_manager.cc.
+    Fix: put the archive of conda-pack there, or correct the path.
     """
-    value = config.parameter("execution_mode")
-    is_unknown = value is not None and _is_integer(value) and int(value) not in (0, 1)
-    if config.backend == "onnxruntime" and is_unknown:
+    path = _environment(config)
+    if path is not None and not os.path.lexists(path):
         yield Problem(
-            config.at_parameter("execution_mode"),
-            f'execution_mode is "{value}", and only 0 (sequential) and 1 (parallel) exist: the model cannot load. '
-            "Write one of them.",
+            config.at_parameter(ENVIRONMENT),
+            f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, which does not "
+            "exist: the model cannot load. Put the environment there, or correct the path.",
         )
 
 
+PROFILES = ("trt_profile_min_shapes", "trt_profile_max_shapes", "trt_profile_opt_shapes")
+TENSOR = '[ { name: "%s" data_type: TYPE_FP32 dims: [ -1 ] } ]'
+VARIABLE = f"input {TENSOR % 'x'}\noutput {TENSOR % 'y'}\n"
+
+
+def _accelerated(**parameters: str) -> str:
+    entries = " ".join(f'parameters {{ key: "{key}" value: "{value}" }}' for key, value in parameters.items())
+    accelerator = f'gpu_execution_accelerator [ {{ name: "tensorrt" {entries} }} ]'
+    return f"{VARIABLE}optimization {{ execution_accelerators {{ {accelerator} }} }}"
+
+
 @rule(
-    "P507",
+    "P526",
     Severity.WARNING,
-    bad=parameter_text("inter_op_thread_count", "4"),
-    good=parameter_text("inter_op_thread_count", "4") + "\n" + parameter_text("execution_mode", "1"),
+    bad=_accelerated(precision_mode="FP16"),
+    good=_accelerated(
+        trt_profile_min_shapes="x:1x1", trt_profile_opt_shapes="x:8x64", trt_profile_max_shapes="x:8x512"
+    ),
 )
-def inter_op_threads_have_work(config: Configuration) -> Iterator[Problem]:
-    """`inter_op_thread_count` has no effect in the sequential mode.
+def tensorrt_knows_the_shapes(config: Configuration) -> Iterator[Problem]:
+    """The TensorRT accelerator has no shape profile, and an input has a variable shape.
 
-    In that mode, the default, onnxruntime runs one operator after the other and makes no such threads.
+    TensorRT builds a new engine during the request whenever a shape lies outside the earlier ones. That takes seconds
+    to minutes, in which the instance answers no request.
 
-    Source: onnxruntime documentation, thread management.
-    Fix: add execution_mode 1, or remove inter_op_thread_count.
+    Source: onnxruntime documentation, TensorRT execution provider (explicit shapes); onnxruntime#6978, server#3701.
+    Fix: set trt_profile_min_shapes, trt_profile_opt_shapes and trt_profile_max_shapes, and warm the model up.
     """
-    value = config.parameter("inter_op_thread_count") or ""
-    parallel = config.parameter("execution_mode") == "1"
-    if config.backend == "onnxruntime" and value.isdecimal() and int(value) > 1 and not parallel:
-        yield Problem(
-            config.at_parameter("inter_op_thread_count"),
-            f"inter_op_thread_count {value} has no effect in sequential mode, the default. "
-            "Add execution_mode 1, or remove it.",
-        )
-
-
-@rule(
-    "P508",
-    Severity.ERROR,
-    bad='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "false"),
-    good='backend: "python"\n' + parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "no"),
-    refused="Incorrect value for FORCE_CPU_ONLY_INPUT_TENSORS: false",
-)
-def cpu_only_inputs_are_yes_or_no(config: Configuration) -> Iterator[Problem]:
-    """`FORCE_CPU_ONLY_INPUT_TENSORS` is neither yes nor no.
-
-    Capitals are refused as well.
-
-    Source: python_backend, python_be.cc.
-    Fix: write yes (inputs are copied to the CPU, the default) or no.
-    """
-    key = "FORCE_CPU_ONLY_INPUT_TENSORS"
-    value = config.parameter(key)
-    if config.backend == "python" and value is not None and value not in ("yes", "no"):
-        words = dict.fromkeys(("true", "on", "1", "yes"), "yes") | dict.fromkeys(("false", "off", "0", "no"), "no")
-        word = words.get(value.lower())
-        yield Problem(
-            config.at_parameter(key),
-            f'{key} is "{value}", and only yes and no are allowed: the model cannot load. Write "{word or "no"}".',
-            fix=replaced_value(config, key, word) if word else (),
-        )
+    if config.backend != "onnxruntime" or not any(True for _ in variable_inputs(config)):
+        return
+    accelerators = config.proto.optimization.execution_accelerators.gpu_execution_accelerator
+    for index, accelerator in enumerate(accelerators):
+        if accelerator.name == "tensorrt" and not all(key in accelerator.parameters for key in PROFILES):
+            yield Problem(
+                config.at("optimization", "execution_accelerators", "gpu_execution_accelerator", index),
+                "TensorRT builds an engine for each new shape while requests wait, and an input has a -1. "
+                f"Set {', '.join(PROFILES)}.",
+            )

@@ -1,4 +1,4 @@
-"""M8: one response of a model.py for each request."""
+"""M8: one response of a model.py for each request, and the value that `execute` returns."""
 
 import ast
 from collections.abc import Iterator
@@ -8,8 +8,7 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.values import Kind, Size, Value
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.completions import settings
-from serve.doctor.rules.requests import Execution, batches
+from serve.doctor.rules.requests import Execution, batches, own, settings
 
 PYTHON = 'backend: "python"'
 DECOUPLED = 'backend: "python"\nmodel_transaction_policy { decoupled: true }'
@@ -153,3 +152,119 @@ def returned_lists(source: Source) -> Iterator[tuple[Event, Value]]:
     for event in source.events:
         if event.act is Act.RETURNS and event.value is not None and event.value.kind is Kind.LIST:
             yield event, event.value
+
+
+@rule("M821", Severity.ERROR, bad=model("for request in requests:", f"    {READ}", f"    return {ANSWER}"), good=LOOP)
+def execute_returns_a_list(source: Source) -> Iterator[Problem]:
+    """`execute` returns one response, or a tuple or a generator, instead of a list.
+
+    Every request fails: "Expected a list in the execute return, found type '<class '...InferenceResponse'>'"
+    (measured).
+
+    Source: python_backend, pb_stub.cc.
+    Fix: return a list with one response for each request.
+    """
+    execution = Execution.of(source)
+    if execution is None or is_decoupled(source):
+        return
+    for statement in execution.returns:
+        if isinstance(statement.value, ast.Tuple | ast.GeneratorExp | ast.Dict) or _is_response(statement.value):
+            yield Problem(
+                source.at(statement),
+                "execute returns something other than a list, so every request fails. "
+                "Return a list with one response for each request.",
+            )
+    for node in own(execution.function):
+        if isinstance(node, ast.Yield | ast.YieldFrom):
+            yield Problem(
+                source.at(node),
+                "execute is a generator, not a list of responses, so every request fails. Collect the responses in a "
+                "list, or use response senders and a decoupled model.",
+            )
+            return
+
+
+def _is_response(value: ast.expr | None) -> bool:
+    called = value.func if isinstance(value, ast.Call) else None
+    return isinstance(called, ast.Attribute | ast.Name) and "InferenceResponse" in (
+        called.attr if isinstance(called, ast.Attribute) else called.id
+    )
+
+
+@rule(
+    "M822",
+    Severity.ERROR,
+    bad=model("responses = []", "for request in requests:", f"    {READ}", f"    responses.append({ANSWER})"),
+    good=LOOP,
+)
+def execute_returns_something(source: Source) -> Iterator[Problem]:
+    """`execute` neither returns nor sends a response, so no request is ever answered.
+
+    None is right only for a model that answers through response senders. Without them the request hangs until its
+    client gives up; there is no error, and the server's statistics count a success (measured).
+
+    Source: python_backend README (Default Mode, Decoupled mode).
+    Fix: return the list of responses.
+    """
+    execution = Execution.of(source)
+    if execution is None or execution.escapes or is_decoupled(source):
+        return
+    answers = any(not _is_nothing(statement.value) for statement in execution.returns)
+    # An execute that only raises answers every request with an error.
+    raises = isinstance(execution.function.body[-1], ast.Raise)
+    yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own(execution.function))
+    if not answers and not raises and not yields and not execution.uses("get_response_sender"):
+        yield Problem(
+            source.at(execution.function),
+            "execute returns no responses and uses no response sender, so clients wait forever. "
+            "Return a list with one response for each request.",
+        )
+
+
+def _is_nothing(value: ast.expr | None) -> bool:
+    """Whether the value holds no response: None, [None for request in requests], [None] * n."""
+    match value:
+        case None:
+            return True
+        case ast.Constant():
+            return value.value is None
+        case ast.ListComp():
+            return _is_nothing(value.elt)
+        case ast.BinOp(left=ast.List(elts=[element])):
+            return _is_nothing(element)
+    return False
+
+
+@rule(
+    "M823",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}",
+        f"    responses.append({ANSWER})",
+        "return responses",
+        config=DECOUPLED,
+    ),
+    good=STREAM,
+)
+def decoupled_models_send(source: Source) -> Iterator[Problem]:
+    """A decoupled model returns its responses instead of sending them.
+
+    In decoupled mode `execute` must return None. Otherwise every request fails with an error that says so (measured).
+
+    Source: python_backend, pb_stub.cc; python_backend README (Decoupled mode).
+    Fix: use request.get_response_sender(), or remove decoupled from the configuration.
+    """
+    execution = Execution.of(source)
+    if execution is None or execution.escapes or not is_decoupled(source):
+        return
+    if execution.uses("get_response_sender"):
+        return
+    for statement in execution.returns:
+        if not _is_nothing(statement.value):
+            yield Problem(
+                source.at(statement),
+                "a decoupled model returns its responses, so every request fails. Send them with "
+                "request.get_response_sender(), or remove decoupled.",
+            )

@@ -1,11 +1,16 @@
-"""S7: the strategies of the sequence batcher."""
+"""S7: the strategies of the sequence batcher, and implicit state."""
 
 from collections.abc import Iterator
+
+from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
 
 from serve.doctor.configuration import Configuration, Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.controls import IDENTIFIER, START, Control
+
+Control = ModelSequenceBatching.Control
+START = "kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ]"
+IDENTIFIER = "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64"
 
 
 def _batched(strategy: str) -> Example:
@@ -31,73 +36,6 @@ def oldest_says_how_many(config: Configuration) -> Iterator[Problem]:
             "max_candidate_sequences is not set, so only max_batch_size sequences per instance run at a time. "
             "Write the number of sequences in progress.",
         )
-
-
-@rule(
-    "S712",
-    Severity.WARNING,
-    bad=_batched("direct { max_queue_delay_microseconds: 1000 }"),
-    good=_batched("direct { max_queue_delay_microseconds: 1000 minimum_slot_utilization: 0.5 }"),
-)
-def direct_delays_have_a_goal(config: Configuration) -> Iterator[Problem]:
-    """The queue delay of the strategy "direct" is ignored.
-
-    The delay lasts until `minimum_slot_utilization` is reached. Without that, nothing waits.
-
-    Source: core, sequence_batch_scheduler.cc; model_config.proto (StrategyDirect).
-    Fix: set minimum_slot_utilization (more than 0, at most 1), or remove the delay.
-    """
-    direct = config.proto.sequence_batching.direct
-    if direct.max_queue_delay_microseconds > 0 and direct.minimum_slot_utilization == 0:
-        yield Problem(
-            config.at("sequence_batching", "direct", "max_queue_delay_microseconds"),
-            "the delay is ignored without minimum_slot_utilization. Set it, or remove the delay.",
-        )
-
-
-@rule(
-    "S713",
-    Severity.ERROR,
-    bad=_batched("direct { minimum_slot_utilization: 50 }"),
-    good=_batched("direct { minimum_slot_utilization: 0.5 max_queue_delay_microseconds: 1000 }"),
-    refused="sequence batching minimum slot utilization must be in range (0.0, 1.0]",
-)
-def slot_utilization_is_a_share(config: Configuration) -> Iterator[Problem]:
-    """`minimum_slot_utilization` is not between 0 and 1.
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: write a share of the slots, for example 0.5.
-    """
-    share = config.proto.sequence_batching.direct.minimum_slot_utilization
-    if not 0 <= share <= 1:
-        yield Problem(
-            config.at("sequence_batching", "direct", "minimum_slot_utilization"),
-            f"minimum_slot_utilization {share:g} is not between 0 and 1: the model cannot load. Write a share of the "
-            "slots, for example 0.5.",
-        )
-
-
-@rule(
-    "S714",
-    Severity.ERROR,
-    bad=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 16 ] }"),
-    good=_batched("oldest { max_candidate_sequences: 32 preferred_batch_size: [ 8 ] }"),
-    refused="sequence batching preferred batch size must be <= max batch size",
-)
-def preferred_sequence_batches_are_possible(config: Configuration) -> Iterator[Problem]:
-    """A preferred batch size of the strategy "oldest" is larger than `max_batch_size`, or not positive.
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: raise max_batch_size, or remove the size.
-    """
-    most = max(config.proto.max_batch_size, 1)
-    for index, size in enumerate(config.proto.sequence_batching.oldest.preferred_batch_size):
-        if not 0 < size <= most:
-            yield Problem(
-                config.at("sequence_batching", "oldest", "preferred_batch_size", index),
-                f"preferred_batch_size {size} is not between 1 and max_batch_size {most}: the model cannot load. "
-                "Remove it, or raise max_batch_size.",
-            )
 
 
 ADDS_UP = """\
@@ -159,4 +97,27 @@ def oldest_says_which_sequence(source: Source) -> Iterator[Problem]:
             config.at("sequence_batching", "oldest"),
             "with the strategy oldest a request is anywhere in the batch, and model.py does not learn its sequence: "
             "values of several sequences mix. Add a control CONTROL_SEQUENCE_CORRID, or call correlation_id().",
+        )
+
+
+@rule(
+    "S721",
+    Severity.WARNING,
+    bad=_batched('state [ { input_name: "STATE" output_name: "NEXT" data_type: TYPE_FP32 dims: [ 1 ] } ]'),
+    good=_batched(""),
+)
+def python_models_keep_their_own_state(config: Configuration) -> Iterator[Problem]:
+    """A Python model has implicit state, which is never stored.
+
+    The model loads, but the Python backend cannot return a state: in every request of a sequence the state input has
+    its initial value (measured), and without an `initial_state` undefined values.
+
+    Source: python_backend does not use the state functions of tritonbackend.h.
+    Fix: keep the state in the model, by request.correlation_id(), and drop it at the end of the sequence.
+    """
+    if config.backend == "python" and config.proto.sequence_batching.state:
+        yield Problem(
+            config.at("sequence_batching", "state"),
+            "the Python backend never stores implicit state, so every request gets the initial one. Keep the state "
+            "in the model, by correlation id.",
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.rule import DROPPED, MERGED, RULES, rule
+from serve.doctor.rule import RULES, rule
 from serve.doctor.suppress import Suppressions
 
 # Whether these find something depends on the files that were built in this checkout, not on the text.
@@ -39,8 +39,7 @@ def suppressions_have_a_reason(suppressions: Suppressions) -> Iterator[Problem]:
 def suppressions_are_used(suppressions: Suppressions) -> Iterator[Problem]:
     """A comment silences a rule that finds nothing there, or that does not exist.
 
-    It would hide the finding on the day that it becomes true. The code of a rule that is part of another one now stands
-    for that one.
+    It would hide the finding on the day that it becomes true.
 
     Source: this project's own experience.
     Fix: remove the code from the comment. L004 and L008 are never reported: they depend on the files built here.
@@ -53,11 +52,6 @@ def suppressions_are_used(suppressions: Suppressions) -> Iterator[Problem]:
 
 def _unused(code: str, used: set[str], selected: frozenset[str]) -> str:
     """Why a code in a comment silences nothing; "" if it does, or if nothing can be said."""
-    current = MERGED.get(code, code)
-    if code in DROPPED:
-        return f"is no longer a rule ({DROPPED[code]})"
-    if current not in RULES:
+    if code not in RULES:
         return "is not a rule"
-    if current not in selected or current in used | OF_THE_CHECKOUT:
-        return ""
-    return "finds nothing here" if current == code else f"is part of {current} now, which finds nothing here"
+    return "finds nothing here" if code in selected - used - OF_THE_CHECKOUT else ""

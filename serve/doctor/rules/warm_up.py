@@ -1,12 +1,14 @@
-"""W6: `model_warmup`: samples that are skipped, are refused, or do not warm the model."""
+"""W6: warm-up samples that are skipped or do not warm the model, and the response cache."""
 
 from collections.abc import Iterator
 
-from tritonclient.grpc.model_config_pb2 import DataType, ModelInput, ModelInstanceGroup, ModelWarmup
+from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelWarmup
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.rule import rule
+from serve.doctor.rule import Example, rule
+from serve.doctor.rules.requests import input_names
+from serve.doctor.target import Target
 
 
 def sample(batch: str = "batch_size: 1", data: str = "zero_data: true", rest: str = "", **changed: str) -> str:
@@ -22,14 +24,6 @@ def samples(config: Configuration) -> Iterator[tuple[int, ModelWarmup]]:
         yield from ((index, warmup) for index, warmup in enumerate(config.proto.model_warmup) if warmup.batch_size > 0)
 
 
-def tensors(config: Configuration) -> Iterator[tuple[int, str, ModelWarmup.Input, ModelInput | None]]:
-    """Index of the sample, name, tensor and input of every tensor of those samples."""
-    inputs = {tensor.name: tensor for tensor in config.proto.input}
-    for index, warmup in samples(config):
-        for name, tensor in sorted(warmup.inputs.items()):
-            yield index, name, tensor, inputs.get(name)
-
-
 @rule("W601", Severity.WARNING, bad=sample(batch=""), good=sample())
 def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
     """A warm-up sample has no `batch_size`, so it is skipped.
@@ -42,32 +36,31 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
     """
     for index, warmup in enumerate(config.proto.model_warmup):
         if warmup.batch_size == 0:
-            value = config.document.value("model_warmup", index)
-            missing = not config.document.has("model_warmup", index, "batch_size")
-            edit = (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),) if value else ()
             yield Problem(
                 config.at("model_warmup", index),
                 f'warm-up sample "{warmup.name}" has no batch_size, so tritonserver skips it. Write batch_size: 1.',
-                fix=edit if missing else (),
+                fix=_batched(config, index) if _can_run(config, warmup) else (),
             )
 
 
-@rule("W604", Severity.ERROR, bad=sample(name="z"), good=sample(), refused="Please provide all required input")
-def samples_have_every_input(config: Configuration) -> Iterator[Problem]:
-    """A warm-up sample lacks an input of the model.
+def _batched(config: Configuration, index: int) -> tuple[Edit, ...]:
+    value = config.document.value("model_warmup", index)
+    if value is None or config.document.has("model_warmup", index, "batch_size"):
+        return ()
+    return (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),)
 
-    The model is refused: "expected 1 inputs but got 0 inputs ... missing required input(s) ['x']".
 
-    Source: core, infer_request.cc (Normalize).
-    Fix: add the input to the sample's `inputs`; its key is the input's name.
-    """
-    required = [tensor.name for tensor in config.proto.input if not tensor.optional]
-    for index, warmup in samples(config):
-        if missing := [name for name in required if name not in warmup.inputs]:
-            yield Problem(
-                config.at("model_warmup", index),
-                f'warm-up sample "{warmup.name}" has no input {", ".join(missing)}: the model cannot load. Add it.',
-            )
+def _can_run(config: Configuration, warmup: ModelWarmup) -> bool:
+    """Whether the server takes the sample once it is not skipped: made-up data that fits each required input."""
+    inputs = {tensor.name: tensor for tensor in config.proto.input}
+    required = {name for name, tensor in inputs.items() if not tensor.optional}
+    return required <= warmup.inputs.keys() <= inputs.keys() and all(
+        (tensor.zero_data or tensor.random_data)
+        and tensor.data_type == inputs[name].data_type
+        and len(tensor.dims) == len(inputs[name].dims)
+        and all(size > 0 and dim in (-1, size) for size, dim in zip(tensor.dims, inputs[name].dims, strict=True))
+        for name, tensor in warmup.inputs.items()
+    )
 
 
 @rule(
@@ -88,110 +81,12 @@ def samples_have_known_inputs(config: Configuration) -> Iterator[Problem]:
     """
     if not config.proto.input:
         return
-    controls = {control.name for control in config.proto.sequence_batching.control_input}
-    states = {state.input_name for state in config.proto.sequence_batching.state}
-    required = {tensor.name for tensor in config.proto.input if not tensor.optional}
-    complete = {index for index, warmup in samples(config) if required.issubset(warmup.inputs)}
-    for index, name, _, declared in tensors(config):
-        # Of an incomplete sample W604 reports the name that is missing.
-        if index in complete and declared is None and name not in controls | states:
+    for index, warmup in samples(config):
+        for name in sorted(warmup.inputs.keys() - input_names(config)):
             yield Problem(
                 config.at("model_warmup", index, "inputs"),
                 f'the warm-up sample fills "{name}", which is not an input of this model, so backends fail. Correct '
                 "the name, or remove it.",
-            )
-
-
-@rule("W606", Severity.ERROR, bad=sample(dims="3"), good=sample(), refused="unexpected shape for input")
-def samples_fit_the_inputs(config: Configuration) -> Iterator[Problem]:
-    """A tensor of a warm-up sample does not fit the input.
-
-    The model is refused: "unexpected shape for input 'x' ... Expected [-1,2], got [1,3]". The dims of a sample are
-    without the batch axis.
-
-    Source: core, infer_request.cc (Normalize).
-    Fix: write the input's dims, with a size for each -1.
-    """
-    for index, name, tensor, declared in tensors(config):
-        if declared is None or any(dim < 0 for dim in tensor.dims):
-            continue
-        fits = len(tensor.dims) == len(declared.dims) and all(
-            wanted in (-1, dim) for dim, wanted in zip(tensor.dims, declared.dims, strict=True)
-        )
-        if declared.dims and not fits:
-            yield Problem(
-                config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" has dims {list(tensor.dims)}, and the input takes '
-                f"{list(declared.dims)}: the model cannot load. Write those dims, with a size for each -1.",
-            )
-
-
-@rule(
-    "W607",
-    Severity.ERROR,
-    bad=sample(kind="TYPE_INT32"),
-    good=sample(),
-    refused="inference input 'x' data-type is 'INT32', but model 'example' expects 'FP32'",
-)
-def samples_have_the_inputs_type(config: Configuration) -> Iterator[Problem]:
-    """A tensor of a warm-up sample and the input have different data types.
-
-    Source: core, infer_request.cc (Normalize).
-    Fix: write the input's data type.
-    """
-    for index, name, tensor, declared in tensors(config):
-        if declared is not None and tensor.data_type != declared.data_type:
-            actual, wanted = (DataType.Name(kind) for kind in (tensor.data_type, declared.data_type))
-            yield Problem(
-                config.at("model_warmup", index, "inputs"),
-                f'the warm-up sample for "{name}" is {actual}, and the input is {wanted}: the model cannot load. '
-                f"Write {wanted}.",
-            )
-
-
-@rule("W608", Severity.ERROR, bad=sample(batch="batch_size: 9"), good=sample(batch="batch_size: 8"))
-def samples_are_possible_batches(config: Configuration) -> Iterator[Problem]:
-    """A warm-up sample has more rows than `max_batch_size`.
-
-    The model is refused: "failed to run warmup sample 'zeros': batch size 9 for 'example_0_0', max allowed is 8", or
-    tritonserver 2.51 aborts, as it sometimes does when a warm-up fails (measured).
-
-    Source: python_backend and onnxruntime_backend check the rows of an execution.
-    Fix: write at most max_batch_size.
-    """
-    most = config.proto.max_batch_size
-    for index, warmup in samples(config):
-        if most > 0 and warmup.batch_size > most:
-            yield Problem(
-                config.at("model_warmup", index, "batch_size"),
-                f'warm-up sample "{warmup.name}" has batch_size {warmup.batch_size}, and max_batch_size is {most}: '
-                f"the model cannot load. Write at most {most}.",
-            )
-
-
-@rule(
-    "W609",
-    Severity.ERROR,
-    bad=f"max_batch_size: 0\n{sample(batch='batch_size: 2')}",
-    good=f"max_batch_size: 0\n{sample(batch='batch_size: 1')}",
-)
-def a_sample_of_a_model_without_batches_is_one(config: Configuration) -> Iterator[Problem]:
-    """A warm-up sample has several requests, and the model does not batch.
-
-    With `max_batch_size: 0` the backend gets one request at a time, but a warm-up sends batch_size requests at once.
-    The model is refused: "failed to run warmup sample 'zeros': batch size 2 ... max allowed is 0", or tritonserver 2.51
-    aborts with all other models (measured: 3 of 4 times without an instance group).
-
-    Source: core, backend_model_instance.cc (WarmUp).
-    Fix: write batch_size: 1.
-    """
-    for index, warmup in samples(config):
-        if config.proto.max_batch_size == 0 and warmup.batch_size > 1:
-            yield Problem(
-                config.at("model_warmup", index, "batch_size"),
-                f'warm-up sample "{warmup.name}" has batch_size {warmup.batch_size} and the model max_batch_size 0: '
-                "it cannot load, or crashes the server. Write batch_size: 1.",
-                fix=config.document.replaced("1", "model_warmup", index, "batch_size"),
             )
 
 
@@ -255,3 +150,52 @@ def a_sample_is_several_requests(config: Configuration) -> Iterator[Problem]:
                 f'warm-up sample "{warmup.name}" is {warmup.batch_size} requests of one row each for execute, not one '
                 f"of {warmup.batch_size} rows. It warms a batch only if model.py joins requests.",
             )
+
+
+CACHE = "response_cache { enable: true }"
+
+
+@rule(
+    "W621",
+    Severity.ERROR,
+    bad=f"sequence_batching {{ }}\n{CACHE}",
+    good=f"dynamic_batching {{ }}\n{CACHE}",
+    refused="with sequence batching scheduler",
+)
+def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
+    """A model with the sequence batcher uses the response cache.
+
+    tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
+    scheduler".
+
+    Source: core, model_config_utils.cc (ValidateModelConfig).
+    Fix: remove response_cache: the answers depend on earlier requests.
+    """
+    if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
+        yield Problem(
+            config.at("response_cache", "enable"),
+            "response_cache and sequence_batching exclude each other: the model cannot load. Remove response_cache.",
+        )
+
+
+@rule(
+    "W623",
+    Severity.WARNING,
+    bad=Example(CACHE, target=Target(cache=False)),
+    good=Example(CACHE, target=Target(cache=True)),
+)
+def the_cache_is_switched_on(config: Configuration) -> Iterator[Problem]:
+    """A model uses the response cache, and the server has none.
+
+    Without `--cache-config` the model loads and nothing is cached, without a warning (measured: the same request twice,
+    2 executions; with a cache 1). Reported with `--no-cache`.
+
+    Source: server documentation, response_cache.md; core, server.cc.
+    Fix: start tritonserver with --cache-config=local,size=BYTES.
+    """
+    if config.target.cache is False and config.proto.response_cache.enable:
+        yield Problem(
+            config.at("response_cache", "enable"),
+            "response_cache has no effect unless the server is started with --cache-config. Add the flag, for example "
+            "--cache-config=local,size=104857600.",
+        )

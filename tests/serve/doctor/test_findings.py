@@ -1,13 +1,13 @@
-"""Findings of a model with variants, and codes of rules that were merged or dropped."""
+"""Findings of a model with variants, and codes of rules that are gone."""
 
 import json
 from pathlib import Path
 
 import pytest
+from doctor_examples import completed, write
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import completed, write
-from serve.doctor.rule import DROPPED, MERGED, RULES, Example
+from serve.doctor.rule import Example
 from serve.doctor.rules import all_rules
 
 assert all_rules()
@@ -43,10 +43,10 @@ def test_a_variant_can_be_ignored_alone(model: Path, capsys: pytest.CaptureFixtu
 
 
 def test_two_groups_of_a_file_stay_two_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = 'backend: "python"\ninstance_group [ { count: 2000 }, { count: 3000 } ]'
+    text = "instance_group [ { count: 2 kind: KIND_CPU }, { count: 3 kind: KIND_CPU } ]"
     write(Example(text, files={"configs/other.pbtxt": completed(text)}), tmp_path)
-    messages = [str(finding["message"]) for finding in findings(capsys, tmp_path, "--select", "I409")]
-    assert [("2000" in message, "3000" in message) for message in messages] == [(True, False), (False, True)]
+    messages = [str(finding["message"]) for finding in findings(capsys, tmp_path, "--select", "I411")]
+    assert [message[0] for message in messages] == ["2", "3"]
     assert all(message.endswith("(config.pbtxt and 1 variant: other)") for message in messages)
 
 
@@ -57,36 +57,13 @@ def test_all_variants_are_fixed(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert findings(capsys, tmp_path, "--select", "L003", "--fix") == []
 
 
-@pytest.mark.parametrize("code", sorted(MERGED))
-def test_the_code_of_a_merged_rule_stands_for_its_new_rule(code: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert MERGED[code] in RULES
-    assert code not in RULES
-    assert main(["--explain", code]) == 0
-    captured = capsys.readouterr()
-    assert captured.out.startswith(MERGED[code])
-    assert f"{code} is part of {MERGED[code]} now" in captured.err
-
-
-def test_a_merged_code_ignores_in_comments_only(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # As an option it would hide every finding of the larger rule.
-    assert findings(capsys, model, "--ignore", "S761") == findings(capsys, model) != []
-    assert findings(capsys, model, "--ignore", "B201") == []
+@pytest.mark.parametrize("code", ["R301", "I409", "G112"])
+def test_the_code_of_a_rule_that_is_gone_is_named(code: str, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("--select", "--ignore", "--explain"):
+        assert main([*([str(model)] if option != "--explain" else []), option, code]) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith(f'"{code}" is not the code of a rule')
     path = model / "config.pbtxt"
-    path.write_text(f"# doctor: ignore=R301 requests run alone here\n{path.read_text()}")
-    assert findings(capsys, model) == []
-
-
-def test_an_unused_merged_code_is_named_with_its_new_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(Example("# doctor: ignore=B207 shapes are equal\ndynamic_batching { }"), tmp_path)
-    (finding,) = findings(capsys, tmp_path, "--select", "L016,B216")
-    assert "B207 is part of B216 now, which finds nothing here" in str(finding["message"])
-
-
-@pytest.mark.parametrize("code", sorted(DROPPED))
-def test_a_dropped_code_says_why(code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert code not in RULES
-    write(Example(f"# doctor: ignore={code} known\nmax_batch_size: 1"), tmp_path)
-    assert main([str(tmp_path), "--ignore", code]) == 0
-    captured = capsys.readouterr()
-    assert f"L016: {code} is no longer a rule ({DROPPED[code]})" in captured.out
-    assert f"{code} is no longer a rule: {DROPPED[code]}" in captured.err
+    path.write_text(f"# doctor: ignore={code} an old comment\n{path.read_text()}")
+    (finding,) = findings(capsys, model, "--select", "L016")
+    assert finding["message"] == f"{code} is not a rule, so the comment ignores nothing. Remove the code."

@@ -4,23 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serve.doctor.__main__ import main
 from serve.doctor.examination import examine
-from serve.doctor.example import write
 from serve.doctor.finding import Severity
 from serve.doctor.fixes import changes
 from serve.doctor.pbtxt import comments
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example, Rule
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.accelerators import CONV, CONV_TENSORS
 from serve.doctor.rules.batch_inputs import example as batch_input_example
+from serve.doctor.rules.ensembles import ENSEMBLE, STEP_FILES
 from serve.doctor.rules.graph_shapes import FREE
 from serve.doctor.rules.parameters import parameter_text
-from serve.doctor.rules.steps import ENSEMBLE, STEP_FILES
 
 # Many problems with fixes, and comments in every place that an edit touches.
 WRECK = """\
@@ -60,7 +59,6 @@ instance_group [ { count: 1 } ]
 # foot
 """
 FIXABLE = [rule for rule in all_rules() if rule.bad is not None]
-ON_GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
 
 
 def wreck(repository: Path, text: str = WRECK) -> Path:
@@ -138,26 +136,26 @@ def test_an_ensemble_follows_a_model_to_its_name(only: tuple[str, ...] | None, t
     assert 'name: "part"' in (tmp_path / "part" / "config.pbtxt").read_text()
 
 
-def test_an_axis_that_goes_takes_its_other_findings_along(tmp_path: Path) -> None:
-    """The -1 of the batch axis is not a variable shape, for which the search of convolutions would be set."""
-    text = f"{ON_GPU}max_batch_size: 8\n{CONV_TENSORS}".replace("[ 1, -1, -1 ]", "[ -1, 1, 8, 8 ]")
-    graph = CONV["1/model.onnx"].replace("yh, yw", "8, 8").replace("h, w", "8, 8")
-    path = write(Example(text, files={"1/model.onnx": graph}), tmp_path) / "config.pbtxt"
-    assert fix(tmp_path) == ["G105"]
-    assert "cudnn" not in path.read_text()
-
-
 SKIPPED = (
     'model_warmup [ { name: "zeros" inputs { key: "z" value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true } } } ]'
 )
-IGNORED = {"P501": parameter_text("intra_op_num_threads", "all"), "W601": SKIPPED}
+PYTHON = 'backend: "python"\n'
+IGNORED = [
+    ("P501", parameter_text("intra_op_num_threads", "all")),
+    ("P501", PYTHON + parameter_text("force_cpu_only_input_tensors", "banana")),
+    ("W601", SKIPPED),
+    *(
+        ("W601", SKIPPED.replace('"z"', '"x"').replace(*change))
+        for change in (("[ 2 ]", "[ -1 ]"), ("[ 2 ]", "[ 3 ]"), ("FP32", "INT32"), ("zero_data: true", ""))
+    ),
+]
 
 
-@pytest.mark.parametrize("code", IGNORED)
+@pytest.mark.parametrize(("code", "text"), IGNORED)
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_setting_that_was_not_read_stays_if_it_is_wrong(code: str, alone: bool, tmp_path: Path) -> None:
+def test_a_setting_that_was_not_read_stays_if_it_is_wrong(code: str, text: str, alone: bool, tmp_path: Path) -> None:
     """The model loads with it, and would not load if it were read. Other findings of the file are fixed."""
-    path = write(Example(IGNORED[code] if alone else f'name: "other"\n{IGNORED[code]}'), tmp_path) / "config.pbtxt"
+    path = write(Example(text if alone else f'name: "other"\n{text}'), tmp_path) / "config.pbtxt"
     before = path.read_text()
     rules = [rule for rule in all_rules() if rule.code == code] if alone else all_rules()
     for change in changes(Repository(path=tmp_path), rules):

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from doctor_mistakes import model
 from doctor_server import AS_WRITTEN, serving
 
-from serve.doctor.example import write
 from serve.doctor.fixes import changes
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Example

@@ -1,16 +1,15 @@
 """The doctor with a running server: models that failed in silence, other configurations, batches that do not form."""
 
 import json
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from doctor_examples import completed
 from doctor_server import AS_WRITTEN, HELD, Examiner, serving
 
 from serve.doctor.__main__ import main
-from serve.doctor.example import completed
 from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules.live import FEWEST_REQUESTS
 
@@ -95,20 +94,6 @@ def test_without_a_log_the_message_asks_for_it(triton: Examiner, capsys: pytest.
     message = findings(triton, capsys)["V901"]["misnamed"]
     assert "--log" in message
     assert f"{triton.repository / 'misnamed'} --live {triton.server.http_url.removeprefix('http://')}" in message
-
-
-def test_leftover_shared_memory_is_named(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    left = Path("/dev/shm") / f"triton_python_backend_shm_region_{uuid.uuid4()}"
-    left.write_bytes(b"left by a server that was killed")
-    try:
-        main([str(triton.repository), "--select", "V905", "--live", triton.server.http_url])
-        assert str(left) in capsys.readouterr().out
-    finally:
-        left.unlink()
-    main([str(triton.repository), "--select", "V905", "--live", triton.server.http_url])
-    out = capsys.readouterr().out
-    assert str(left) not in out
-    assert triton.server.shared_memory_prefix not in out
 
 
 def test_no_server_is_a_mistake(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,11 @@
 
 from pathlib import Path
 
-import parameters
-import providers
 import pytest
 
 from serve.doctor.examination import examine
 from serve.doctor.repository import Repository
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.accelerators import TENSORRT
-from serve.doctor.rules.parameters import SWITCH_WORDS
 
 HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
 X = 'pb_utils.get_input_tensor_by_name(request, "x").as_numpy()'
@@ -133,9 +129,6 @@ class TritonPythonModel(Base):
             mode = extra.as_numpy() if extra is not None else None
             responses.append(pb_utils.InferenceResponse([]))
 {RETURN}""",
-    "only input": f"""{EXECUTE}
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", r.inputs()[0].as_numpy())]) for r in requests]
-""",
     "queue": f"""{EXECUTE}
         for request in requests:
             self.queue.put(request)
@@ -219,9 +212,3 @@ def test_a_correct_model_has_no_finding(style: str, tmp_path: Path) -> None:
 def test_a_wrong_model_has_its_finding(style: str, tmp_path: Path) -> None:
     code, text = WRONG[style]
     assert codes(EXECUTE + text, tmp_path) == [code]
-
-
-def test_the_doctor_knows_the_keys_of_the_backend() -> None:
-    keys = providers.TENSORRT_NUMBERS | providers.TENSORRT_SWITCHES | providers.TENSORRT_TEXTS
-    assert keys - set(providers.RENAMED.values()) | set(providers.RENAMED) | {"precision_mode"} == TENSORRT
-    assert set(SWITCH_WORDS) == set(parameters.SWITCH)

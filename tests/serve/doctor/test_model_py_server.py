@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tritonclient.grpc as grpc
 from doctor_server import AS_WRITTEN, HELD, ONE, Examiner, Tensors, ask, bad, good, serving, value
 from streams import Stream
 
@@ -28,13 +27,6 @@ def unbatched(example: Example) -> Example:
     return replace(example, config='backend: "python"')
 
 
-def ended(example: Example) -> Example:
-    """The model with a last response to each request."""
-    flags = ", flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)\n        "
-    text = example.files["1/model.py"].replace(")\n            responses", f"{flags}    responses")
-    return replace(example, files={"1/model.py": text})
-
-
 MODELS = {
     "M813": bad("M813"),
     "M814": bad("M814"),
@@ -47,8 +39,6 @@ MODELS = {
     "M818": unbatched(bad("M818")),
     "M819": bad("M819"),
     "M819_good": good("M819"),
-    "M826": bad("M826"),
-    "M826_ended": ended(bad("M826")),
 }
 # The first request has two rows, so that the first batch has seven requests.
 ROWS: list[Tensors] = [{"x": np.full((2 if at == 0 else 1, 2), at, np.float32)} for at in range(HELD)]
@@ -107,21 +97,6 @@ def test_a_pause_delays_every_request(loaded: Examiner) -> None:
     started = time.monotonic()
     assert loaded.refusals([{"x": ONE}] * 3, model="M818", gap_s=0) == []
     assert time.monotonic() - started >= 0.15
-
-
-@pytest.mark.parametrize(("model", "message"), [("M826", "must return None"), ("M826_ended", "")])
-def test_what_a_decoupled_model_returns_is_lost(loaded: Examiner, model: str, message: str) -> None:
-    received: list[tuple[object, object]] = []
-    with grpc.InferenceServerClient(loaded.server.grpc_url) as client:
-        client.start_stream(lambda result, error: received.append((result, error)))
-        tensor = grpc.InferInput("x", [1, 2], "FP32")
-        tensor.set_data_from_numpy(ONE)
-        client.async_stream_infer(model, [tensor])
-        client.stop_stream()
-    errors = [str(error) for _, error in received if error is not None]
-    assert len(received) - len(errors) == 1, received
-    assert message in "".join(errors)
-    assert bool(errors) == bool(message)
 
 
 def test_a_larger_completed_size_wins(tmp_path_factory: pytest.TempPathFactory) -> None:

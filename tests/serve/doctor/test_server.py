@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import NAME, write
 from doctor_server import AS_WRITTEN, serving
 
 from serve.doctor.examination import examine
-from serve.doctor.example import NAME, write
 from serve.doctor.fixes import changes
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Example, Rule
@@ -41,14 +41,9 @@ def messages(
         return refusals
 
 
-def completes(code: str) -> bool:
-    """Whether the rule is about auto_complete_config, which `AS_WRITTEN` does not call."""
-    return code.startswith("M84")
-
-
 def quick(code: str, example: Example) -> Example:
     """The example with the Python backend, which starts in a third of the time, if the backend does not matter."""
-    if code[0] not in "LBIWS" or code in ("L011", "W605"):
+    if code[0] not in "LBIWS":
         return example
     if example.whole or example.files or "backend:" in (config := example.config or "") or "platform:" in config:
         return example
@@ -61,15 +56,7 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     examples = {rule.code: quick(rule.code, rule.bad) for rule in REFUSED if rule.bad is not None}
     examples["G111"] = Example(files={"1/model.onnx": FREE.replace("ir_version: 8", "ir_version: 99")})
     examples["AOTI"] = Example('backend: "pytorch"\nplatform: "torch_aoti"', files={"1/model.pt2": "a package"})
-    # Failing warm-ups crash the server most often: apart, so that little has to be loaded again.
-    warm_ups = {code: example for code, example in examples.items() if code.startswith("W6")}
-    completed = {code: example for code, example in examples.items() if completes(code)}
-    others = {code: example for code, example in examples.items() if code not in warm_ups | completed}
-    return (
-        messages(others, tmp_path_factory, AS_WRITTEN)
-        | messages(warm_ups, tmp_path_factory, AS_WRITTEN)
-        | messages(completed, tmp_path_factory)
-    )
+    return messages(examples, tmp_path_factory, AS_WRITTEN)
 
 
 @pytest.mark.parametrize("rule", REFUSED, ids=lambda rule: rule.code)
@@ -99,11 +86,7 @@ def test_the_server_loads_the_good_and_the_fixed_examples(
     fixed["wreck"] = fix(Example(WRECK, files={"1/model.onnx": FREE}, whole=True), tmp_path / "wreck")
     assert len(fixed) > 5
     examples |= fixed
-    completed = {code: example for code, example in examples.items() if completes(code)}
-    written = {code: example for code, example in examples.items() if code not in completed}
-    assert completed
-    found = messages(written, tmp_path_factory, AS_WRITTEN) | messages(completed, tmp_path_factory)
-    assert found == dict.fromkeys(examples, "")
+    assert messages(examples, tmp_path_factory, AS_WRITTEN) == dict.fromkeys(examples, "")
 
 
 def fix(example: Example, folder: Path) -> Example:

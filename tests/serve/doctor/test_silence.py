@@ -4,28 +4,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from doctor_examples import write
 from padded_models import encoder
 
 from serve.doctor.examination import examine
-from serve.doctor.example import write
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.accelerators import CONV, CONV_TENSORS
-from serve.doctor.rules.graph_operators import CUSTOM
 from serve.doctor.rules.graph_shapes import FREE, HEAD
-from serve.doctor.rules.layout_files import EXTERNAL
 from serve.doctor.rules.sequences import ADDS_UP
-from serve.doctor.rules.step_streams import JOINING, STREAMING
-from serve.doctor.rules.steps import PLATFORM, STEP_FILES, ensemble_text, step_text
 from serve.doctor.target import Target
 from triton_batching.releases import Release
 
 assert all_rules()
 X = '{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }'
-Y = '{ name: "y" data_type: TYPE_FP32 dims: [ 2 ] }'
 PYTHON = 'backend: "python"\n'
-ON_GPU = "instance_group [ { kind: KIND_GPU count: 1 } ]\n"
 
 
 def queue(policy: str, more: str = "") -> Example:
@@ -56,25 +49,11 @@ def oldest(model: str) -> Example:
     return replace(example, files={"1/model.py": model})
 
 
-def joined(*steps: str, files: dict[str, str] = STREAMING) -> Example:
-    return Example(ensemble_text(*steps), files=files | JOINING)
-
-
-LEFT, RIGHT = step_text(outputs={"y": "left"}), step_text(outputs={"y": "right"})
-JOIN = step_text(model="join", inputs={"x": "left", "z": "right"})
-AFTER_MIDDLE = step_text(inputs={"x": "middle"}, outputs={"y": "left"})
 FIXED_INSIDE = (
     "<float[2, 2] w = {1, 2, 3, 4}, int64[3] s = {4, 1, 2}> { z = Gemm(x, w)\nr = Reshape(z, s)\ny = Squeeze(r) }"
 )
-BRANCHES = (
-    "<bool c = {1}> { y = If(c) <then_branch = t () => (float[N, 2] a) { a = mine.Twice(x) }, "
-    "else_branch = e () => (float[N, 2] a) { a = Identity(x) }> }"
-)
-REPEATED = f"{ON_GPU}max_batch_size: 8\n" + CONV_TENSORS.replace("[ 1, -1, -1 ]", "[ -1, 1, 8, 8 ]")
-CONV_8 = {"1/model.onnx": CONV["1/model.onnx"].replace("h, w", "8, 8").replace("yh, yw", "8, 8")}
 
 HARMLESS = [
-    ("G108", Example(f"{PYTHON}output [ {Y}, {Y} ]")),
     ("B206", Example("max_batch_size: 1\ndynamic_batching { max_queue_delay_microseconds: 500000 }")),
     ("B204", Example("max_batch_size: 8\ndynamic_batching { preferred_batch_size: [ 8 ] }")),
     ("B204", Example("dynamic_batching { preferred_batch_size: [ 8 ] max_queue_delay_microseconds: 100 }")),
@@ -101,28 +80,12 @@ HARMLESS = [
             "input [ " + X.replace("[ 2 ]", "[ -1, 2 ]") + " ]\ndynamic_batching { }", files={"1/model.onnx": FREE}
         ),
     ),
-    ("P527", Example(ON_GPU + CONV_TENSORS, files=CONV, target=Target(gpus=0))),
-    ("P527", Example(REPEATED, files=CONV_8)),
     ("S715", oldest(ADDS_UP.replace("[place]", "[request.correlation_id()]"))),
-    ("S764", joined(LEFT, step_text(model="join", inputs={"x": "left", "z": "left"}))),
-    ("S764", joined(LEFT, RIGHT, JOIN, files=STEP_FILES)),
-    ("I409", Example("instance_group [ { count: 999 } ]")),
-    (
-        "L023",
-        Example(
-            files={
-                "1/model.onnx": EXTERNAL.replace("weights", "data/../more/weights"),
-                "1/more/weights.bin": "8 bytes.",
-            }
-        ),
-    ),
     ("G119", graph("{ z = Transpose<perm = [1, 0]>(x)\nw = Softmax<axis = 0>(z)\ny = Transpose<perm = [1, 0]>(w) }")),
     ("G119", graph("<float[2, 2] w = {1, 2, 3, 4}> { s = Softmax<axis = 0>(w)\ny = MatMul(x, s) }")),
     ("G119", replace(graph("{ y = Softmax<axis = 0>(x) }"), config="max_batch_size: 1")),
     ("G120", graph("<float[2, 2] w = {1, 2, 3, 4}, int64[2] s = {2, 2}> { r = Reshape(w, s)\ny = MatMul(x, r) }")),
     ("G120", graph("<int64[2] s = {-1, 2}> { y = Reshape(x, s) }")),
-    ("G122", Example(files={"1/model.onnx": CUSTOM.replace("mine", "com.microsoft").replace("Twice", "Gelu")})),
-    ("G122", Example('model_operations { op_library_filename: [ "libmine.so" ] }', files={"1/model.onnx": CUSTOM})),
 ]
 REPORTED = [
     ("B208", delayed(), "before release 26.08"),
@@ -138,14 +101,6 @@ REPORTED = [
     ("G119", graph("{ y = Softmax<axis = 0>(x) }", opset=12), "batch axis"),
     ("G119", graph("<float[2] b = {1, 2}> { z = Add(b, x)\ny = Softmax<axis = 0>(z) }"), "batch axis"),
     ("G120", graph(FIXED_INSIDE), "[4, 1, 2]"),
-    ("G122", graph(BRANCHES), "mine.Twice"),
-    ("L023", Example(files={"1/model.onnx": EXTERNAL.replace("weights.bin", "/etc/hostname")}), "/etc/hostname"),
-    ("S763", Example(f"{PLATFORM}\ndynamic_batching {{ }}"), "but dynamic_batching"),
-    (
-        "S764",
-        joined(JOIN, AFTER_MIDDLE, step_text(outputs={"y": "middle"}), RIGHT),
-        "decoupled steps 1, 3",
-    ),
 ]
 
 

@@ -1,7 +1,5 @@
 """A real tritonserver whose batchers run as always shows what rules say about queues, rows of a graph and instances."""
 
-import json
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from doctor_server import AS_WRITTEN, Examiner, ask, bad, examiner, good, serving, value
+from doctor_server import AS_WRITTEN, HEAD, Examiner, ask, bad, examiner, good, serving, value
 from padded_models import encoder
 from tritonclient.utils import InferenceServerException
 
@@ -30,6 +28,15 @@ def timing_out(timeout_us: int, more: str = "") -> Example:
     return python(Example(f"dynamic_batching {{ {DELAY} {policy} }}"))
 
 
+# Without an initial state the tensor has undefined values.
+ZERO = 'initial_state { name: "zero" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }'
+COUNTS = f"""{HEAD}    def execute(self, requests):
+        states = [pb_utils.get_input_tensor_by_name(request, "STATE").as_numpy() for request in requests]
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", state), pb_utils.Tensor("NEXT", state + np.float32(1))])
+            for state in states
+        ]
+"""
 MODELS = {
     "B218_bad": python(bad("B218"), SLOW),
     "B218_good": python(good("B218"), SLOW),
@@ -42,7 +49,9 @@ MODELS = {
     "G120_bad": bad("G120"),
     "G120_good": good("G120"),
     "S715_bad": bad("S715"),
-    "decoupled": bad("W622", config=str(bad("W622").config).replace("response_cache { enable: true }", "")),
+    "S721_bad": bad(
+        "S721", config=str(bad("S721").config).replace(" } ]", f" {ZERO} }} ]"), files={"1/model.py": COUNTS}
+    ),
 }
 
 
@@ -101,11 +110,9 @@ def test_sequences_mix_where_the_model_does_not_know_them(triton: Examiner) -> N
     assert [value(triton, "S715_bad", sequence_id=sequence, **flags) for sequence, flags in steps] == [1, 1, 2, 3]
 
 
-def test_http_generates_with_a_decoupled_model(triton: Examiner) -> None:
-    url = f"http://{triton.server.http_url}/v2/models/decoupled/generate"
-    request = urllib.request.Request(url, data=json.dumps({"x": [3.0, 4.0]}).encode())
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        assert json.loads(answer.read())["y"] == [3.0, 4.0]
+def test_python_never_stores_the_state(triton: Examiner) -> None:
+    options: list[dict[str, Any]] = [{"sequence_start": True}, {}, {"sequence_end": True}]
+    assert [value(triton, "S721_bad", sequence_id=7, **flags) for flags in options] == [0, 0, 0]
 
 
 def stubs(triton: Examiner) -> int:
