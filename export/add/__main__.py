@@ -3,8 +3,7 @@
 MODEL is an ONNX file, a torch.export file (.pt2) or a torch module factory `package.module:function`, which returns the
 module and example inputs by name, the batch first (see export/README.md). A TorchScript archive (.pt), an AOTInductor
 package (.pt2) and a TensorRT plan (.plan) are added as what they are, for NVIDIA's image: `python -m export.add
-ranker.pt --input items=INT64[-1] --range items=0:9999`. `--yaml FILE` adds many models at once, from
-a list in the form of grps' inference.yml. `make serve MODEL=NAME` serves the added model.
+ranker.pt --input items=INT64[-1] --range items=0:9999`. `make serve MODEL=NAME` serves the added model.
 """
 
 import argparse
@@ -33,9 +32,7 @@ def _parser() -> argparse.ArgumentParser:
         __doc__,
         example="classifier.onnx --name classifier --batching dynamic --max-batch-size 16 --batch-timeout-us 2000",
     )
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="FILE.onnx, .pt2, .pt, .plan or package.module:function"
-    )
+    parser.add_argument("model", metavar="MODEL", help="FILE.onnx, .pt2, .pt, .plan or package.module:function")
     parser.add_argument("--name", help="what the model is served as (default: the file's name)")
     parser.add_argument("--batching", choices=("dynamic", "none"), default="dynamic")
     parser.add_argument("--max-batch-size", type=int, default=16, help="rows in one execution (default: 16)")
@@ -84,7 +81,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="what an input is padded with (default 0)",
     )
-    parser.add_argument("--yaml", type=path, help="add every model of a list in the form of grps' inference.yml")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser

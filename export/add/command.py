@@ -1,4 +1,4 @@
-"""Adds models to a repository, all or none, and prints what was proved: what `python -m export.add` does."""
+"""Adds a model to a repository, and prints what was proved: what `python -m export.add` does."""
 
 import argparse
 import contextlib
@@ -6,14 +6,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from export.add import grps, hints, model_config, model_folder, notes, pipeline
+from export.add import hints, model_config, model_folder, notes
 from export.add.added import Added
-from export.add.deployment import NAME, Deployment
-from export.add.grps import Plan
+from export.add.deployment import NAME, VERSION, Deployment
 from export.add.model_source import check_name, read
 from export.compiled.platform import PLAN_ENDINGS, TORCH_ENDINGS, Platform, platform_of
 from export.compiled.proof import compiled
@@ -35,40 +34,20 @@ from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
-# The options that describe one model and have no value if they are not given.
-OF_ONE_MODEL = (
-    "name",
-    "batch-timeout-us",
-    "kind",
-    "input",
-    "range",
-    "samples",
-    "opset",
-    "tolerance",
-    "variable-length",
-    "ragged",
-    "mask",
-    "pad-value",
-)
 
 
-def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
-    """Add all models of the plan or none; raises `Mistake`, `Failure` or `BatchAxisError`."""
-    for deployment in plan.models:
-        check_name(deployment.source)
-    names = [deployment.name for deployment in plan.models] + ([plan.pipeline.name] if plan.pipeline else [])
-    for name in names:
-        model_folder.existing(repository, name, force=force)
-    with model_folder.drafts(repository) as drafts, model_folder.explained():
-        added = [_draft(deployment, drafts, say) for deployment in plan.models]
-        if plan.pipeline:
-            model_folder.write(drafts / plan.pipeline.name, pipeline.files(plan.pipeline, added))
-        model_folder.move_in([drafts / name for name in names], repository, force=force)
+def add(deployment: Deployment, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> Added:
+    """Add a model, its whole folder or nothing; raises `Mistake`, `Failure` or `BatchAxisError`."""
+    check_name(deployment.source)
+    model_folder.existing(repository, deployment.name, force=force)
+    with model_folder.explained(), model_folder.draft(repository, deployment.name) as draft:
+        added = _draft(deployment, draft, say)
+        model_folder.move_in(draft, repository, force=force)
     return added
 
 
-def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
-    """Write the folder of one model below `drafts`, and check its configurations against its graph."""
+def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
+    """Write the folder of the model, and check its configurations against its graph."""
     say(f"{deployment.name}: reading {deployment.source}")
     settings = ProofSettings(
         largest=deployment.max_batch_size,
@@ -78,7 +57,7 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         say=lambda text: say(f"{deployment.name}: {text}"),
     )
     if platform := platform_of(Path(deployment.source)):
-        return _compiled(platform, deployment, drafts, settings)
+        return _compiled(platform, deployment, folder, settings)
     if deployment.inputs:
         raise Mistake(f"{deployment.source}: --input is for compiled models, and this one says itself what it takes.")
     proved: Batched | None
@@ -90,9 +69,8 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         proved, shared, why_not = _batched(source, settings, deployment)
     if proved and deployment.variable_length:
         proved, padding = _padding(source, proved, settings, deployment)
-    folder = drafts / deployment.name
-    path = folder / str(deployment.version) / "model.onnx"
-    path.parent.mkdir(parents=True)
+    path = folder / VERSION / "model.onnx"
+    path.parent.mkdir()
     onnx_graph.save(proved.model if proved else source.model, path)
     open_session(path, user_path=source.user_path)
     signature = Signature.of(path)
@@ -110,7 +88,7 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
     return added
 
 
-def _compiled(platform: Platform, deployment: Deployment, drafts: Path, settings: ProofSettings) -> Added:
+def _compiled(platform: Platform, deployment: Deployment, folder: Path, settings: ProofSettings) -> Added:
     """Write the folder of a compiled model, which stays the file that it is."""
     for option in deployment.of_graphs:
         raise Mistake(
@@ -121,9 +99,8 @@ def _compiled(platform: Platform, deployment: Deployment, drafts: Path, settings
     proved = compiled(platform, path, settings, deployment.inputs, batching=deployment.batching)
     if proved.kind and deployment.kind not in (None, proved.kind):
         raise Mistake(f"{path}: was compiled for {proved.kind}, and --kind is {deployment.kind}. Leave --kind out.")
-    folder = drafts / deployment.name
-    served = folder / str(deployment.version) / platform.file
-    served.parent.mkdir(parents=True)
+    served = folder / VERSION / platform.file
+    served.parent.mkdir()
     shutil.copyfile(path, served)
     added = Added(
         deployment=replace(deployment, kind=proved.kind or deployment.kind),
@@ -208,39 +185,26 @@ def _padding(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Add the models that the command line or the YAML file names, and print what was proved."""
-    if bool(arguments.model) == bool(arguments.yaml):
-        raise Mistake("Name one model, or a list of models with --yaml FILE; see --help.")
-    for option in OF_ONE_MODEL if arguments.yaml else ():
-        if getattr(arguments, option.replace("-", "_")):
-            raise Mistake(f"--{option}: is of one model, and --yaml describes each in its file. Leave it out.")
-    plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
+    """Add the model that the command line names, and print what was proved."""
+    deployment, repository = _deployment(arguments), arguments.repository
     console = terminal()
     with console.status("adding") as status:
         say = status.update if console.is_terminal else notes.in_lines()
-        added = add(plan, repository=arguments.repository, force=arguments.force, say=say)
+        added = add(deployment, repository=repository, force=arguments.force, say=say)
     console.print(notes.table(added))
-    for model in added:
-        for note in notes.notes(model):
-            console.print(f"{model.deployment.name}: {note}", markup=False)
-    names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
-    for hint in (hint for model in added for hint in hints.of(model.deployment, model.signature, arguments.repository)):
-        console.print(hint, markup=False)
-    folder = shlex.quote(str(arguments.repository))
-    where = "" if arguments.repository.resolve() == REPOSITORY else f" --repository {folder}"
-    release = max([MEASURED, *(model.compiled.platform.since or MEASURED for model in added if model.compiled)])
-    for line in _findings([arguments.repository / name for name in names], release):
+    for line in (*notes.notes(added), *hints.of(deployment, added.signature, repository)):
+        console.print(f"{deployment.name}: {line}", markup=False)
+    where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
+    release = (added.compiled.platform.since if added.compiled else None) or MEASURED
+    for line in _findings(repository / deployment.name, release):
         console.print(f"doctor: {line}", markup=False)
-    for model in added:
-        console.print(model.how_to_serve(where), markup=False)
-    if plan.pipeline:
-        console.print(f"serve it: triton-batching serve --model {plan.pipeline.name}{where}", markup=False)
+    console.print(added.how_to_serve(where), markup=False)
     return 0
 
 
-def _findings(folders: Sequence[Path], release: Release) -> list[str]:
+def _findings(folder: Path, release: Release) -> list[str]:
     """The doctor's findings on what was written, a line each. It is a later stage, so it runs in its own process."""
-    command = [sys.executable, "-m", "serve.doctor", *map(str, folders), "--fail-on", "never"]
+    command = [sys.executable, "-m", "serve.doctor", str(folder), "--fail-on", "never"]
     command += ["--target", written(release)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return (ran.stdout or f"it failed: {ran.stderr}").splitlines()

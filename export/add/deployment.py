@@ -1,10 +1,10 @@
-"""The settings of a model to add, and the checks of their values."""
+"""The settings of the model to add, and the checks of their values."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from export.graph.input_values import Range
 from export.graph.signature import Tensor
@@ -17,15 +17,17 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 # In a shorter time nothing arrives to join the batch; with a longer one a lone request waits more than a second.
 SHORTEST_TIMEOUT_US, LONGEST_TIMEOUT_US = 100, 1_000_000
 LARGEST_BATCH, MOST_INSTANCES = 65_536, 64
+VERSION = "1"
+"""The version folder that holds the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """One model to add.
+    """A model to add.
 
     `source` is an ONNX file, a torch.export file (.pt2), a compiled model or `module:function`. `inputs` are types and
     shapes of inputs, for compiled models that do not hold them. `batch_timeout_us` is how long the oldest
-    request of a batch may wait for others (None: no delay). `gpus` are the devices for kind gpu, empty for all.
+    request of a batch may wait for others (None: no delay).
     `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
     a batch from its rows (None: by the graph's types). With `variable_length` requests of different length share a
     batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. With `ragged` a torch model takes
@@ -40,8 +42,6 @@ class Deployment:
     batch_timeout_us: int | None = None
     instances: int = 1
     kind: Kind | None = None
-    gpus: tuple[int, ...] = ()
-    version: int = 1
     ranges: Mapping[str, Range] = field(default_factory=dict)
     samples: Path | None = None
     tolerance: float | None = None
@@ -60,13 +60,8 @@ class Deployment:
                 "Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
             )
             yield "name", reason
-        if self.batching not in get_args(Batching):
-            yield "batching", f"{self.batching!r} is not a kind of batching. Write dynamic or none."
-        if self.kind not in (None, *get_args(Kind)):
-            yield "kind", f"{self.kind!r} is not a kind of device. Write cpu or gpu, or leave it out."
         yield from _whole("max_batch_size", self.max_batch_size, "rows in one execution", LARGEST_BATCH)
         yield from _whole("instances", self.instances, "executions at the same time", MOST_INSTANCES)
-        yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
         if self.batch_timeout_us is not None and (reason := _wrong_timeout(self.batch_timeout_us)):
             yield "batch_timeout_us", reason
         if self.opset is not None:
@@ -79,7 +74,7 @@ class Deployment:
             yield "variable_length", "without batching requests never share a batch. Leave one of the two out."
         if self.ragged:
             yield from self._beside_ragged()
-        if self.tolerance is not None and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
             reason = (
                 f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
                 "divided by the largest value. Write for example 0.001."
@@ -106,17 +101,13 @@ class Deployment:
             yield unused, "is not used with --ragged, which writes a graph of its own. Leave one of the two out."
 
 
-def _whole(name: str, value: object, meaning: str, largest: int) -> Iterator[tuple[str, str]]:
-    if not isinstance(value, int) or isinstance(value, bool):
-        yield name, f"{value!r} is not a whole number: it is {meaning}. Write 1 or more."
-    elif not 1 <= value <= largest:
+def _whole(name: str, value: int, meaning: str, largest: int) -> Iterator[tuple[str, str]]:
+    if not 1 <= value <= largest:
         yield name, f"{value} is not from 1 to {largest}: it is {meaning}. Write a number in that range."
 
 
-def _wrong_timeout(value: object) -> str:
+def _wrong_timeout(value: int) -> str:
     """Why a timeout is invalid; "" if it is valid."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return f"{value!r} is not a whole number of microseconds. Write for example 2000 (2 ms), or leave it out."
     if value <= 0:
         return (
             f"{value} is not a time to wait. Leave it out for no delay: requests that arrive while an execution runs "

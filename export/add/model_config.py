@@ -145,7 +145,6 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
 def _instances(added: Added, count: int) -> Iterator[str]:
     deployment = added.deployment
     kind = {"cpu": " kind: KIND_CPU", "gpu": " kind: KIND_GPU", None: ""}[deployment.kind]
-    gpus = f" gpus: [ {', '.join(map(str, deployment.gpus))} ]" if deployment.gpus else ""
     if deployment.kind is None:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
     elif added.compiled and added.compiled.kind:
@@ -156,7 +155,7 @@ def _instances(added: Added, count: int) -> Iterator[str]:
         yield "# One execution at a time: more instances share the cores, and each has its own copy of the weights."
     else:
         yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
-    yield f"instance_group [ {{ count: {count}{kind}{gpus} }} ]"
+    yield f"instance_group [ {{ count: {count}{kind} }} ]"
 
 
 def _batching(added: Added, dynamic: bool) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""What `python -m export.add` prints of the models that it added."""
+"""What `python -m export.add` prints of the model that it added."""
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.table import Table
 
@@ -13,21 +13,20 @@ from export.add.added import Added
 SILENT_S = 5.0
 
 
-def table(added: Sequence[Added]) -> Table:
-    """A line for each model, with its proof."""
+def table(model: Added) -> Table:
+    """The model and its proof."""
     table = Table("model", "from", "max batch", "batching", "batches proved", "largest difference")
-    for model in added:
-        proof = model.batched.proof if model.batched else None
-        delay = model.deployment.batch_timeout_us
-        dynamic = model.batched and model.deployment.batching == "dynamic"
-        table.add_row(
-            model.deployment.name,
-            model.origin,
-            str(model.max_batch_size),
-            f"dynamic, {delay or 0} us delay" if dynamic else "none",
-            ", ".join(map(str, proof.batches)) if proof else "-",
-            f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
-        )
+    proof = model.batched.proof if model.batched else None
+    delay = model.deployment.batch_timeout_us
+    dynamic = model.batched and model.deployment.batching == "dynamic"
+    table.add_row(
+        model.deployment.name,
+        model.origin,
+        str(model.max_batch_size),
+        f"dynamic, {delay or 0} us delay" if dynamic else "none",
+        ", ".join(map(str, proof.batches)) if proof else "-",
+        f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
+    )
     return table
 
 
