@@ -63,11 +63,6 @@ def _parser() -> argparse.ArgumentParser:
         help="let requests of different length share a batch: the server pads them; proves that answers stay the same",
     )
     parser.add_argument(
-        "--ragged",
-        action="store_true",
-        help="the same by a graph that takes flat input, made of a torch model forward(padded, lengths or mask)",
-    )
-    parser.add_argument(
         "--mask",
         action="append",
         default=[],

@@ -20,7 +20,6 @@ from export.compiled.runtime import parse_input
 from export.graph import onnx_graph
 from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
-from export.graph.flat import Flat
 from export.graph.input_values import parse_range, ranges, read_samples
 from export.graph.lengths import declared
 from export.graph.opset import lowered
@@ -28,7 +27,7 @@ from export.graph.padding_axes import Variation
 from export.graph.padding_proof import Padding, prove
 from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
-from export.graph.source import INSTALL_TORCH, Source
+from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
 from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
@@ -60,13 +59,8 @@ def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
         return _compiled(platform, deployment, folder, settings)
     if deployment.inputs:
         raise Mistake(f"{deployment.source}: --input is for compiled models, and this one says itself what it takes.")
-    proved: Batched | None
-    why_not, shared, flat, padding = "", Shared(), None, None
-    if deployment.ragged:
-        source, proved, flat = _ragged(deployment, settings)
-    else:
-        source = _source(deployment, settings)
-        proved, shared, why_not = _batched(source, settings, deployment)
+    padding, source = None, _source(deployment, settings)
+    proved, shared, why_not = _batched(source, settings, deployment)
     if proved and deployment.variable_length:
         proved, padding = _padding(source, proved, settings, deployment)
     path = folder / VERSION / "model.onnx"
@@ -82,7 +76,6 @@ def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
         why_not=why_not,
         shared=shared,
         padding=padding,
-        flat=flat,
     )
     _write(folder, added)
     return added
@@ -145,21 +138,6 @@ def _batched(source: Source, settings: ProofSettings, deployment: Deployment) ->
         if not shared.inputs and deployment.batching != "none":
             raise
         return None, shared, shared.reason or getattr(error, "reason", str(error))
-
-
-def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Batched, Flat]:
-    """The ragged variant of a torch model; raises `Mistake` or `BatchAxisError`."""
-    text = deployment.source
-    if text.endswith(".onnx"):
-        raise Mistake(
-            f"{text}: --ragged wraps a torch module, and this is a graph already. Name a factory (package.module:"
-            "function) or a .pt2 file, or use --variable-length, which takes any graph."
-        )
-    try:
-        from export.add.ragged import ragged
-    except ModuleNotFoundError as error:
-        raise Mistake(f"{text}: reading it needs {error.name}. {INSTALL_TORCH}") from error
-    return ragged(text, settings, deployment.pad_values)
 
 
 def _padding(
@@ -225,7 +203,6 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         samples=arguments.samples,
         tolerance=arguments.tolerance,
         variable_length=arguments.variable_length,
-        ragged=arguments.ragged,
         pad_values=dict(map(_pad_value, arguments.pad_value)),
         masks=tuple(arguments.mask),
         opset=arguments.opset,

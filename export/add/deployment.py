@@ -30,8 +30,7 @@ class Deployment:
     request of a batch may wait for others (None: no delay).
     `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
     a batch from its rows (None: by the graph's types). With `variable_length` requests of different length share a
-    batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. With `ragged` a torch model takes
-    requests of different length as one flat tensor, and pads inside its graph. `opset` converts the graph to that
+    batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. `opset` converts the graph to that
     version. The values are not checked before `faults` is called.
     """
 
@@ -46,7 +45,6 @@ class Deployment:
     samples: Path | None = None
     tolerance: float | None = None
     variable_length: bool = False
-    ragged: bool = False
     pad_values: Mapping[str, float] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
     opset: int | None = None
@@ -68,12 +66,10 @@ class Deployment:
             yield from _whole("opset", self.opset, "a version of ONNX's operators", 99)
         if self.masks and not self.variable_length:
             yield "mask", "no mask is made without --variable-length. Write that as well, or leave it out."
-        if self.pad_values and not (self.variable_length or self.ragged):
+        if self.pad_values and not self.variable_length:
             yield "pad_value", "nothing is padded without --variable-length. Write that as well, or leave it out."
         if self.variable_length and self.batching == "none":
             yield "variable_length", "without batching requests never share a batch. Leave one of the two out."
-        if self.ragged:
-            yield from self._beside_ragged()
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             reason = (
                 f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
@@ -86,19 +82,9 @@ class Deployment:
         """The options that change a graph, which a compiled model does not have."""
         given = {
             "variable-length": self.variable_length,
-            "ragged": self.ragged,
             "opset": self.opset is not None,
         }
         return [option for option, is_given in given.items() if is_given]
-
-    def _beside_ragged(self) -> Iterator[tuple[str, str]]:
-        if self.variable_length:
-            yield "ragged", "it and --variable-length are two ways to the same. Leave one of the two out."
-        if self.batching == "none":
-            yield "ragged", "without batching requests never share a batch. Leave one of the two out."
-        if self.samples or self.opset is not None:
-            unused = "samples" if self.samples else "opset"
-            yield unused, "is not used with --ragged, which writes a graph of its own. Leave one of the two out."
 
 
 def _whole(name: str, value: int, meaning: str, largest: int) -> Iterator[tuple[str, str]]:

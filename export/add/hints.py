@@ -12,7 +12,7 @@ from export.repository import REPOSITORY
 def of(deployment: Deployment, signature: Signature, repository: Path) -> Iterator[str]:
     """The hints on an added model, a line each."""
     fixed = [name for name, tensor in signature.inputs.items() if _has_fixed_length(tensor)]
-    if fixed and _is_factory(deployment.source) and not (deployment.variable_length or deployment.ragged):
+    if fixed and _is_factory(deployment.source) and not deployment.variable_length:
         size = " and ".join(f"{name} takes {list(signature.inputs[name].shape[1:])} per row" for name in fixed)
         yield (
             f"the length is fixed, as in the example inputs ({size}). If requests differ in length: --variable-length"

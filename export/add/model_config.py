@@ -6,7 +6,6 @@ from google.protobuf.text_encoding import CEscape
 
 from export.add.added import Added, sentence
 from export.add.readme import readme
-from export.graph.flat import COUNTS, Flat
 from export.graph.padding_proof import Padding
 from export.graph.signature import Tensor
 
@@ -35,11 +34,6 @@ def files(added: Added) -> dict[str, str]:
         texts["configs/dynamic.pbtxt"] = _config(added, True, added.deployment.instances, comment)
         comment = "dynamic_2_instances: the same as dynamic, with two executions at a time."
         texts["configs/dynamic_2_instances.pbtxt"] = _config(added, True, 2, comment)
-        if added.flat:
-            comment = "padding_budget: as dynamic, and splits a batch of very different lengths where that is faster."
-            text = _config(added, True, added.deployment.instances, comment)
-            reason = "# The backend measures which split is faster. NVIDIA's C++ backend ignores this parameter."
-            texts["configs/padding_budget.pbtxt"] = f"{text}{reason}\n{PADDING_BUDGET}\n"
     return texts | {"README.md": readme(added)}
 
 
@@ -48,13 +42,10 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
     lines = [f"# {added.deployment.name}, from {one_line(added.origin)}."]
     lines += [f"# {variant}"] if variant else []
     if added.batched and not variant:
-        rules = "B201,R301" if added.flat else "B201"
-        lines.append(f"# doctor: ignore={rules} in=baseline it runs every request alone, for comparison.")
+        lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
-    lines += _flat_inputs(added.flat) if added.flat else []
-    lines += ["output [", *_tensors(added, added.answered), "]"]
-    lines += _flat_outputs(added.flat) if added.flat else []
+    lines += ["output [", *_tensors(added, added.signature.outputs), "]"]
     lines += ["", *_instances(added, instances)]
     lines += _batching(added, dynamic)
     lines += _padding(added.padding) if added.padding else []
@@ -90,24 +81,6 @@ def _padding(padding: Padding) -> Iterator[str]:
     if len(padding.fills) == len({axis.tensor for axis in padding.fills}):
         yield "# A batch costs its longest request, so it is split by length where that was measured to be faster."
         yield PADDING_BUDGET
-
-
-def _flat_inputs(flat: Flat) -> Iterator[str]:
-    source, (shortest, longest) = quoted(flat.input), flat.lengths
-    yield "# Ragged: the graph gets the elements of all requests one after the other, and pads inside. Mixes of"
-    yield f"# {shortest} to {longest} were compared with each request alone. It finds the rows by their shapes."
-    yield "batch_input ["
-    yield f'  {{ kind: BATCH_ITEM_SHAPE target_name: "{COUNTS}" data_type: TYPE_INT32 source_input: "{source}" }}'
-    yield "]"
-
-
-def _flat_outputs(flat: Flat) -> Iterator[str]:
-    if flat.scattered:
-        yield "# The answer is as long as its request."
-        yield "batch_output ["
-        yield f'  {{ kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "{quoted(flat.output)}"'
-        yield f'    source_input: "{quoted(flat.input)}" }}'
-        yield "]"
 
 
 def _batch_size(added: Added) -> Iterator[str]:

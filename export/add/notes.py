@@ -53,11 +53,6 @@ def notes(model: Added) -> Iterator[str]:
             yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:
             yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
-    if flat := model.flat:
-        tried = f"{flat.lengths[0]} to {flat.lengths[1]} tried"
-        yield f"requests of different length run together, as one flat tensor: {tried}"
-        if flat.made:
-            yield f"clients send {flat.input} only: the graph makes the {flat.made}"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"
 

@@ -9,7 +9,7 @@ def readme(added: Added) -> str:
     rows = "".join(
         f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
         f"{_valid(added, side, tensor_name)} |\n"
-        for side, tensors in (("in", added.sent), ("out", added.answered))
+        for side, tensors in (("in", added.sent), ("out", added.signature.outputs))
         for tensor_name, tensor in tensors.items()
     )
     shape = "shape of one row" if added.batched else "shape"
@@ -40,11 +40,6 @@ def _proof_text(added: Added) -> str:
         f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
         f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
     )
-    if added.flat:
-        text += (
-            f"It takes requests of different length as one flat tensor (ragged): mixes of {added.flat.lengths[0]} to "
-            f"{added.flat.lengths[1]} were tried, so requests of different length share a batch.\n"
-        )
     if proof.open_dim is not None:
         text += f"Open dimensions had {proof.open_dim} elements.\n"
     if added.padding:

@@ -10,7 +10,6 @@ import inspect
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +27,17 @@ CONTRACT = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TorchModel:
-    """A module ready to use, and its example inputs by name, in the order of `forward`; `outputs` may be empty."""
-
-    module: torch.nn.Module
-    examples: Mapping[str, torch.Tensor]
-    outputs: Sequence[str] = ()
-
-
-def torch_model(text: str) -> TorchModel:
-    """The module of a factory or of a torch.export file; raises `Mistake`."""
-    if ":" in text and not Path(text).is_file():
-        module, inputs, tensors, outputs = _call_factory(text)
-        return TorchModel(module=module.eval(), examples=dict(zip(inputs, tensors, strict=True)), outputs=outputs)
-    program = _program(Path(text))
-    return TorchModel(module=program.module(), examples=dict(zip(*_inputs(program), strict=False)))
-
-
-def _program(path: Path) -> torch.export.ExportedProgram:
+def from_program(path: Path) -> Source:
+    """Read a file of `torch.export.save`; raises `Mistake`."""
     try:
         with quiet():
-            return torch.export.load(path)
+            program = torch.export.load(path)
     except Exception as error:
         raise Mistake(
             f"{path}: not a torch.export file ({first_line(error)}). Write it with torch.export.save."
         ) from error
-
-
-def _inputs(program: torch.export.ExportedProgram) -> tuple[list[str], list[Any]]:
-    """The names of a program's inputs, and its example inputs (none if the file has none)."""
     arguments, keywords = program.example_inputs or ((), {})
-    return [str(name) for name in program.graph_signature.user_inputs], [*arguments, *keywords.values()]
-
-
-def from_program(path: Path) -> Source:
-    """Read a file of `torch.export.save`; raises `Mistake`."""
-    program = _program(path)
-    inputs, tensors = _inputs(program)
+    inputs, tensors = [str(name) for name in program.graph_signature.user_inputs], [*arguments, *keywords.values()]
     outputs = _output_names(len(program.graph_signature.user_outputs))
     examples = _named(inputs, tensors)
     module = program.module()
