@@ -4,16 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from export.add.deployment import Deployment
-from export.compiled.proof import Compiled
 from export.graph.batched import Batched
 from export.graph.padding_proof import Padding
 from export.graph.shared import Shared
 from export.graph.signature import Signature, Tensor
-
-
-def sentence(text: str) -> str:
-    """The text as a sentence; "" for none."""
-    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +15,7 @@ class Added:
     """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
 
     `shared` are inputs that all rows share. `padding` is how requests of different length share a batch, None if they
-    do not. `compiled` is a model that stays the file that it is, None for a graph.
+    do not.
     """
 
     deployment: Deployment
@@ -31,7 +25,6 @@ class Added:
     why_not: str = ""
     shared: Shared = field(default_factory=Shared)
     padding: Padding | None = None
-    compiled: Compiled | None = None
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
@@ -47,16 +40,7 @@ class Added:
     @property
     def request(self) -> str:
         """What a request may hold if requests share no execution; "" if many rows were not proved."""
-        if self.compiled and self.compiled.rows:
-            return f"a request may hold many rows: {', '.join(map(str, self.compiled.rows))} rows answered as alone"
         return self.shared.rows if self.shared.batches else ""
-
-    def how_to_serve(self, options: str = "") -> str:
-        """The command that serves the model, with `options`, or the server that can."""
-        if self.compiled:
-            platform = self.compiled.platform
-            return f"serve it in {platform.server}: the server from pip has no {platform.backend} backend"
-        return f"serve it: triton-batching serve --model {self.deployment.name}{options}"
 
     @property
     def max_batch_size(self) -> int:

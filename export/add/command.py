@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,9 +13,7 @@ from export.add import hints, model_config, model_folder, notes
 from export.add.added import Added
 from export.add.deployment import NAME, VERSION, Deployment
 from export.add.model_source import check_name, read
-from export.compiled.platform import PLAN_ENDINGS, TORCH_ENDINGS, Platform, platform_of
-from export.compiled.proof import compiled
-from export.compiled.runtime import parse_input
+from export.compiled import TORCH_ENDINGS
 from export.graph import onnx_graph
 from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
@@ -29,7 +26,6 @@ from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
-from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
@@ -55,10 +51,6 @@ def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
         tolerance=deployment.tolerance,
         say=lambda text: say(f"{deployment.name}: {text}"),
     )
-    if platform := platform_of(Path(deployment.source)):
-        return _compiled(platform, deployment, folder, settings)
-    if deployment.inputs:
-        raise Mistake(f"{deployment.source}: --input is for compiled models, and this one says itself what it takes.")
     padding, source = None, _source(deployment, settings)
     proved, shared, why_not = _batched(source, settings, deployment)
     if proved and deployment.variable_length:
@@ -77,42 +69,11 @@ def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
         shared=shared,
         padding=padding,
     )
-    _write(folder, added)
-    return added
-
-
-def _compiled(platform: Platform, deployment: Deployment, folder: Path, settings: ProofSettings) -> Added:
-    """Write the folder of a compiled model, which stays the file that it is."""
-    for option in deployment.of_graphs:
-        raise Mistake(
-            f"{deployment.source}: is {platform.title}, and --{option} needs a graph. Leave it out, or name the ONNX "
-            "file or the torch module that it was made of."
-        )
-    path = Path(deployment.source)
-    proved = compiled(platform, path, settings, deployment.inputs, batching=deployment.batching)
-    if proved.kind and deployment.kind not in (None, proved.kind):
-        raise Mistake(f"{path}: was compiled for {proved.kind}, and --kind is {deployment.kind}. Leave --kind out.")
-    served = folder / VERSION / platform.file
-    served.parent.mkdir()
-    shutil.copyfile(path, served)
-    added = Added(
-        deployment=replace(deployment, kind=proved.kind or deployment.kind),
-        origin=path.name,
-        signature=proved.signature,
-        batched=proved.batched,
-        why_not=proved.why_not,
-        compiled=proved,
-    )
-    _write(folder, added)
-    return added
-
-
-def _write(folder: Path, added: Added) -> None:
-    """Write the text files of a model, and check its configurations against its tensors."""
     model_folder.write(folder, model_config.files(added))
     for config in [folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")]:
-        for fault in check(read_config(config), added.signature):
-            raise Failure(f"{added.deployment.name}/{config.relative_to(folder)}: {fault}")
+        for fault in check(read_config(config), signature):
+            raise Failure(f"{deployment.name}/{config.relative_to(folder)}: {fault}")
+    return added
 
 
 def _source(deployment: Deployment, settings: ProofSettings) -> Source:
@@ -173,17 +134,15 @@ def run(arguments: argparse.Namespace) -> int:
     for line in (*notes.notes(added), *hints.of(deployment, added.signature, repository)):
         console.print(f"{deployment.name}: {line}", markup=False)
     where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
-    release = (added.compiled.platform.since if added.compiled else None) or MEASURED
-    for line in _findings(repository / deployment.name, release):
+    for line in _findings(repository / deployment.name):
         console.print(f"doctor: {line}", markup=False)
-    console.print(added.how_to_serve(where), markup=False)
+    console.print(f"serve it: triton-batching serve --model {deployment.name}{where}", markup=False)
     return 0
 
 
-def _findings(folder: Path, release: Release) -> list[str]:
+def _findings(folder: Path) -> list[str]:
     """The doctor's findings on what was written, a line each. It is a later stage, so it runs in its own process."""
     command = [sys.executable, "-m", "serve.doctor", str(folder), "--fail-on", "never"]
-    command += ["--target", written(release)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return (ran.stdout or f"it failed: {ran.stderr}").splitlines()
 
@@ -206,7 +165,6 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         pad_values=dict(map(_pad_value, arguments.pad_value)),
         masks=tuple(arguments.mask),
         opset=arguments.opset,
-        inputs=dict(map(parse_input, arguments.input)),
     )
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
@@ -225,6 +183,6 @@ def _pad_value(text: str) -> tuple[str, float]:
 def _file_name(model: str) -> str:
     """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
     path = Path(model)
-    if path.suffix in (".onnx", *TORCH_ENDINGS, *PLAN_ENDINGS) and NAME.fullmatch(path.stem):
+    if path.suffix in (".onnx", *TORCH_ENDINGS) and NAME.fullmatch(path.stem):
         return path.stem
     raise Mistake(f"{model}: gives the model no name. Add --name NAME.")

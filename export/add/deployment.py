@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Literal
 
 from export.graph.input_values import Range
-from export.graph.signature import Tensor
 
 Batching = Literal["dynamic", "none"]
 Kind = Literal["cpu", "gpu"]
@@ -25,8 +24,7 @@ VERSION = "1"
 class Deployment:
     """A model to add.
 
-    `source` is an ONNX file, a torch.export file (.pt2), a compiled model or `module:function`. `inputs` are types and
-    shapes of inputs, for compiled models that do not hold them. `batch_timeout_us` is how long the oldest
+    `source` is an ONNX file, a torch.export file (.pt2) or `module:function`. `batch_timeout_us` is how long the oldest
     request of a batch may wait for others (None: no delay).
     `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
     a batch from its rows (None: by the graph's types). With `variable_length` requests of different length share a
@@ -48,7 +46,6 @@ class Deployment:
     pad_values: Mapping[str, float] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
     opset: int | None = None
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Every field with an invalid value, with the reason and what to write: (field, reason)."""
@@ -76,15 +73,6 @@ class Deployment:
                 "divided by the largest value. Write for example 0.001."
             )
             yield "tolerance", reason
-
-    @property
-    def of_graphs(self) -> list[str]:
-        """The options that change a graph, which a compiled model does not have."""
-        given = {
-            "variable-length": self.variable_length,
-            "opset": self.opset is not None,
-        }
-        return [option for option, is_given in given.items() if is_given]
 
 
 def _whole(name: str, value: int, meaning: str, largest: int) -> Iterator[tuple[str, str]]:

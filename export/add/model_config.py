@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from google.protobuf.text_encoding import CEscape
 
-from export.add.added import Added, sentence
+from export.add.added import Added
 from export.add.readme import readme
 from export.graph.padding_proof import Padding
 from export.graph.signature import Tensor
@@ -53,11 +53,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
 
 
 def _backend(added: Added) -> Iterator[str]:
-    if compiled := added.compiled:
-        yield f"# {sentence(f'{compiled.platform.title}, for {compiled.platform.server}')}"
-        yield f'backend: "{compiled.platform.backend}"'
-        yield f'platform: "{compiled.platform.name}"'
-    elif added.padding:
+    if added.padding:
         yield "# It pads requests of different length, which NVIDIA's C++ backend does not; both servers have it."
         yield 'backend: "onnxruntime_padded"'
     else:
@@ -91,8 +87,6 @@ def _batch_size(added: Added) -> Iterator[str]:
         names = one_line(" and ".join(added.shared.inputs))
         yield f"# 0: all rows of an execution share {names}, so each request runs alone."
         yield "# A first -1 below is the number of its rows."
-    elif added.compiled:
-        yield f"# 0: each request runs alone, for the reason below. {sentence(added.request)}".rstrip()
     else:
         yield "# 0: the shapes below have no batch axis, so each request runs alone."
     yield f"max_batch_size: {added.max_batch_size}"
@@ -120,11 +114,9 @@ def _instances(added: Added, count: int) -> Iterator[str]:
     kind = {"cpu": " kind: KIND_CPU", "gpu": " kind: KIND_GPU", None: ""}[deployment.kind]
     if deployment.kind is None:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
-    elif added.compiled and added.compiled.kind:
-        yield "# It was compiled for this kind of device."
     if count > 1:
         yield f"# {count} executions at a time, each with its own copy of the weights."
-    elif added.padding or added.compiled:
+    elif added.padding:
         yield "# One execution at a time: more instances share the cores, and each has its own copy of the weights."
     else:
         yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
@@ -144,8 +136,7 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
         yield f"# A request waits at most {timeout} us ({timeout / 1000:g} ms) for others, even if the"
         yield "# model is idle; a full batch runs at once. No preferred sizes, because they would cap the batch."
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {timeout} }}"
-    # Of the backends only ours refuses late requests.
-    if added.batched and dynamic and not added.compiled:
+    if added.batched and dynamic:
         yield from _limit(ignored=not added.padding)
 
 

@@ -32,10 +32,8 @@ def table(model: Added) -> Table:
 
 def notes(model: Added) -> Iterator[str]:
     """The changes to the graph, the ranges of the random inputs, and limits of the proof."""
-    if model.compiled and model.compiled.note:
-        yield model.compiled.note
     if model.batched is None:
-        yield f"{'no batches' if model.compiled else 'no batch axis'}, so max_batch_size is 0. {model.why_not}"
+        yield f"no batch axis, so max_batch_size is 0. {model.why_not}"
         if model.request:
             yield model.request
         return

@@ -1,6 +1,6 @@
 """Writes the README of an added model: its tensors, its proof, and how to serve it."""
 
-from export.add.added import Added, sentence
+from export.add.added import Added
 
 
 def readme(added: Added) -> str:
@@ -16,13 +16,8 @@ def readme(added: Added) -> str:
     return (
         f"# {name}\n\nServes `{added.origin}`.\n\n"
         f"| | name | type | {shape} | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
-        f"{_how_to_serve(added)}\n"
+        f"Serve it: triton-batching serve --model {name}. Measure it: make measure MODEL={name}.\n"
     )
-
-
-def _how_to_serve(added: Added) -> str:
-    measure = "" if added.compiled else f" Measure it: make measure MODEL={added.deployment.name}."
-    return f"{sentence(added.how_to_serve())}{measure}"
 
 
 def _valid(added: Added, side: str, name: str) -> str:
@@ -33,8 +28,7 @@ def _valid(added: Added, side: str, name: str) -> str:
 def _proof_text(added: Added) -> str:
     if added.batched is None:
         rows = f" But {added.request}." if added.request else ""
-        lacks = "Its requests share no execution" if added.compiled else "It has no batch axis"
-        return f"{lacks}: {added.why_not}{rows}\n"
+        return f"It has no batch axis: {added.why_not}{rows}\n"
     proof = added.batched.proof
     text = (
         f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "

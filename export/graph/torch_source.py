@@ -34,7 +34,7 @@ def from_program(path: Path) -> Source:
             program = torch.export.load(path)
     except Exception as error:
         raise Mistake(
-            f"{path}: not a torch.export file ({first_line(error)}). Write it with torch.export.save."
+            f"{path}: not a torch.export file ({_first_line(error)}). Write it with torch.export.save."
         ) from error
     arguments, keywords = program.example_inputs or ((), {})
     inputs, tensors = [str(name) for name in program.graph_signature.user_inputs], [*arguments, *keywords.values()]
@@ -57,7 +57,7 @@ def from_factory(text: str, *, open_axes: bool = False) -> Source:
             answer = module(*tensors)
     except Exception as error:
         raise Mistake(
-            f"{text}: the module does not run on its example inputs ({first_line(error)}). {CONTRACT}"
+            f"{text}: the module does not run on its example inputs ({_first_line(error)}). {CONTRACT}"
         ) from error
     outputs = outputs or _output_names(len(answer) if isinstance(answer, (tuple, list)) else 1)
     with quiet():
@@ -83,7 +83,7 @@ def _call_factory(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Ten
     try:
         result = factory()
     except Exception as error:
-        raise Mistake(f"{text}: the factory raised {type(error).__name__}: {first_line(error)}. {CONTRACT}") from error
+        raise Mistake(f"{text}: the factory raised {type(error).__name__}: {_first_line(error)}. {CONTRACT}") from error
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], torch.nn.Module):
         raise Mistake(f"{text}: the factory returned {type(result).__name__}, not (module, examples). {CONTRACT}")
     module, examples = result[0], result[1]
@@ -115,7 +115,7 @@ def _imported(text: str) -> Callable[[], Any]:
         raise Mistake(f"{text}: no module {error.name} to import. Run from the folder that holds it.") from error
     except Exception as error:
         raise Mistake(
-            f"{text}: importing {module} raised {type(error).__name__}: {first_line(error)}. Correct it there."
+            f"{text}: importing {module} raised {type(error).__name__}: {_first_line(error)}. Correct it there."
         ) from error
     if factory is None:
         raise Mistake(f"{text}: {module} has no function {name}. {CONTRACT}")
@@ -148,7 +148,7 @@ def _graph(
                 verbose=False,
             )
         except Exception as error:
-            raise Mistake(f"{text}: torch cannot export it to ONNX ({first_line(error)}).") from error
+            raise Mistake(f"{text}: torch cannot export it to ONNX ({_first_line(error)}).") from error
         return load(path)
 
 
@@ -173,6 +173,6 @@ def _output_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of a message, at most 300 characters."""
     return str(error).strip().split("\n")[0][:300]
