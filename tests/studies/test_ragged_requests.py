@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -15,7 +16,7 @@ from export.__main__ import main as export
 from export.models import alphabet, word_image
 from export.models.catalogue import TRAINED
 from export.models.text_recognition import build
-from export.words import reading_accuracy
+from export.variant.trial_rows import word_pictures
 from perf.studies.ragged_requests import __main__ as ragged
 from perf.studies.ragged_requests import messages
 from perf.studies.ragged_requests.__main__ import EQUAL, MIXED, MODEL, MixedRequest, as_they_are, measure, send
@@ -98,11 +99,15 @@ def test_100_crops_of_20_widths_are_read_as_alone() -> None:
     """The served ragged recogniser against the torch model on one crop at a time."""
     assert export(["text_recognition_ragged"]) == 0
     rng = np.random.default_rng(3)
-    drawn = reading_accuracy.pictures(reading_accuracy.HELD_OUT_SEED, 100)
+    drawn, model = word_pictures()[0][:100], build(64, TRAINED)
     widths = rng.permutation(np.repeat(np.arange(16, 316, 15), 5))
     assert len(set(widths)) == 20
-    crops = [Image.fromarray(word_image.stretch(word.picture, w)) for word, w in zip(drawn, widths, strict=True)]
-    alone = reading_accuracy.read(build(64, TRAINED), crops, None)
+    crops = [
+        Image.fromarray(word_image.stretch(Image.fromarray(word), w)) for word, w in zip(drawn, widths, strict=True)
+    ]
+    with torch.inference_mode():
+        rows = [torch.from_numpy(word_image.prepare(crop, None)[None]) for crop in crops]
+        alone = [alphabet.decode(model(row).numpy())[0] for row in rows]
 
     async def read(url: str) -> list[str]:
         async with connect(url) as connection:
