@@ -155,8 +155,8 @@ $(VENV)/.cluster: $(READY)
 	@touch $@
 
 $(VENV)/.dev: $(READY) | $(VENV)/axe.min.js
-	@echo "installing torch, type faces, Ray and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,pack,ray,dev]'
+	@echo "installing torch, Ray and the checkers into $(VENV)"
+	$(INSTALL) --editable '.[$(RUNTIME),export,memory,pack,ray,dev]'
 	@touch $@
 
 $(VENV)/axe.min.js: | $(VENV)/bin/python

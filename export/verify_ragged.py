@@ -8,7 +8,7 @@ import onnxruntime
 from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.graph.ragged_feed import Items, cut, draw_items, feed
+from export.graph.ragged_feed import Items, draw_items, feed
 from export.graph.samples import Array
 from export.models.catalogue import Exporter, Reference
 
@@ -59,11 +59,10 @@ def run(config: ModelConfig, session: onnxruntime.InferenceSession, items: Items
     """One execution of `items`; returns the answer of each, by output name."""
     names = [tensor.name for tensor in config.output]
     outputs = dict(zip(names, session.run(names, feed(config, items)), strict=True))
-    parts = {name: cut(config, name, array, items) for name, array in outputs.items()}
-    for name, rows in parts.items():
+    for name, rows in outputs.items():
         if len(rows) != len(items):
             raise ValueError(f"output '{name}' has {len(rows)} rows for {len(items)} items, so it cannot be split.")
-    return [{name: parts[name][index] for name in names} for index in range(len(items))]
+    return [{name: outputs[name][index] for name in names} for index in range(len(items))]
 
 
 def _alone(reference: Reference, item: Mapping[str, Array]) -> dict[str, NDArray[Any]]:

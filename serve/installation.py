@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from export.compiled.platform import platform_of_config
+from export.compiled import platform_of_config
 from triton_batching.terminal import Mistake
 
 if TYPE_CHECKING:

@@ -120,7 +120,7 @@ FACTS: Mapping[str, Fact] = {
         since=(26, 3),
         text="AOTInductor packages (`model.pt2`, platform `torch_aoti`) are served; before, the platform is refused.",
         source="core pull request 477; pytorch_backend, README.md and pull request 179",
-        used="`export.add`, doctor L006",
+        used="`serve` names the image that can, doctor L006",
     ),
     "client_shared_memory": Fact(
         since=(26, 4),

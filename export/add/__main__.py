@@ -1,10 +1,8 @@
 """Add a model to the repository: prove its batch axis and write its configuration, with a reason for every choice.
 
 MODEL is an ONNX file, a torch.export file (.pt2) or a torch module factory `package.module:function`, which returns the
-module and example inputs by name, the batch first (see export/README.md). A TorchScript archive (.pt), an AOTInductor
-package (.pt2) and a TensorRT plan (.plan) are added as what they are, for NVIDIA's image: `python -m export.add
-ranker.pt --input items=INT64[-1] --range items=0:9999`. `--yaml FILE` adds many models at once, from
-a list in the form of grps' inference.yml. `make serve MODEL=NAME` serves the added model.
+module and example inputs by name, the batch first (see export/README.md). `make serve MODEL=NAME` serves the added
+model.
 """
 
 import argparse
@@ -33,9 +31,7 @@ def _parser() -> argparse.ArgumentParser:
         __doc__,
         example="classifier.onnx --name classifier --batching dynamic --max-batch-size 16 --batch-timeout-us 2000",
     )
-    parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="FILE.onnx, .pt2, .pt, .plan or package.module:function"
-    )
+    parser.add_argument("model", metavar="MODEL", help="FILE.onnx, FILE.pt2 or package.module:function")
     parser.add_argument("--name", help="what the model is served as (default: the file's name)")
     parser.add_argument("--batching", choices=("dynamic", "none"), default="dynamic")
     parser.add_argument("--max-batch-size", type=int, default=16, help="rows in one execution (default: 16)")
@@ -44,14 +40,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--instances", type=int, default=1, help="executions at a time (default: 1)")
     parser.add_argument("--kind", choices=("cpu", "gpu"), help="device (default: a GPU if the server has one)")
-    parser.add_argument(
-        "--input",
-        action="append",
-        default=[],
-        metavar="NAME=TYPE[dims]",
-        help="type and shape of one row of an input that a compiled model does not hold, as in tokens=INT64[-1] "
-        "(repeatable)",
-    )
     parser.add_argument(
         "--range", action="append", default=[], metavar="NAME=lo:hi", help="valid values of an input (repeatable)"
     )
@@ -64,11 +52,6 @@ def _parser() -> argparse.ArgumentParser:
         "--variable-length",
         action="store_true",
         help="let requests of different length share a batch: the server pads them; proves that answers stay the same",
-    )
-    parser.add_argument(
-        "--ragged",
-        action="store_true",
-        help="the same by a graph that takes flat input, made of a torch model forward(padded, lengths or mask)",
     )
     parser.add_argument(
         "--mask",
@@ -84,7 +67,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="NAME=VALUE",
         help="what an input is padded with (default 0)",
     )
-    parser.add_argument("--yaml", type=path, help="add every model of a list in the form of grps' inference.yml")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser

@@ -4,25 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from export.add.deployment import Deployment
-from export.compiled.proof import Compiled
 from export.graph.batched import Batched
-from export.graph.flat import Flat
 from export.graph.padding_proof import Padding
 from export.graph.shared import Shared
 from export.graph.signature import Signature, Tensor
-
-
-def sentence(text: str) -> str:
-    """The text as a sentence; "" for none."""
-    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
     """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
 
-    `shared` are inputs that all rows share. `padding` and `flat` are the two ways in which requests of different length
-    share a batch, None if they do not. `compiled` is a model that stays the file that it is, None for a graph.
+    `shared` are inputs that all rows share. `padding` is how requests of different length share a batch, None if they
+    do not.
     """
 
     deployment: Deployment
@@ -32,46 +25,22 @@ class Added:
     why_not: str = ""
     shared: Shared = field(default_factory=Shared)
     padding: Padding | None = None
-    flat: Flat | None = None
-    compiled: Compiled | None = None
 
     @property
     def sent(self) -> Mapping[str, Tensor]:
-        """The inputs that clients send: the graph's, without masks that the backend makes; for a flat one a row's."""
-        if flat := self.flat:
-            return {flat.input: Tensor(type=flat.data_type, shape=(-1, *flat.item))}
+        """The inputs that clients send: the graph's, without masks that the backend makes."""
         made = self.padding.masks if self.padding else {}
         return {name: tensor for name, tensor in self.signature.inputs.items() if name not in made}
 
     @property
-    def answered(self) -> Mapping[str, Tensor]:
-        """The outputs that clients get: the graph's, for a flat one as each request gets it."""
-        if self.flat is None or not self.flat.scattered:
-            return self.signature.outputs
-        return {
-            name: Tensor(type=tensor.type, shape=(-1, *tensor.shape)) for name, tensor in self.signature.outputs.items()
-        }
-
-    @property
     def ragged(self) -> frozenset[str]:
         """The inputs whose requests may differ in length."""
-        if self.flat:
-            return frozenset([self.flat.input])
         return frozenset(axis.tensor for axis in self.padding.fills) if self.padding else frozenset()
 
     @property
     def request(self) -> str:
         """What a request may hold if requests share no execution; "" if many rows were not proved."""
-        if self.compiled and self.compiled.rows:
-            return f"a request may hold many rows: {', '.join(map(str, self.compiled.rows))} rows answered as alone"
         return self.shared.rows if self.shared.batches else ""
-
-    def how_to_serve(self, options: str = "") -> str:
-        """The command that serves the model, with `options`, or the server that can."""
-        if self.compiled:
-            platform = self.compiled.platform
-            return f"serve it in {platform.server}: the server from pip has no {platform.backend} backend"
-        return f"serve it: triton-batching serve --model {self.deployment.name}{options}"
 
     @property
     def max_batch_size(self) -> int:

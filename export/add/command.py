@@ -1,27 +1,22 @@
-"""Adds models to a repository, all or none, and prints what was proved: what `python -m export.add` does."""
+"""Adds a model to a repository, and prints what was proved: what `python -m export.add` does."""
 
 import argparse
 import contextlib
 import shlex
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from export.add import grps, hints, model_config, model_folder, notes, pipeline
+from export.add import hints, model_config, model_folder, notes
 from export.add.added import Added
-from export.add.deployment import NAME, Deployment
-from export.add.grps import Plan
+from export.add.deployment import NAME, VERSION, Deployment
 from export.add.model_source import check_name, read
-from export.compiled.platform import PLAN_ENDINGS, TORCH_ENDINGS, Platform, platform_of
-from export.compiled.proof import compiled
-from export.compiled.runtime import parse_input
+from export.compiled import TORCH_ENDINGS
 from export.graph import onnx_graph
 from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
-from export.graph.flat import Flat
 from export.graph.input_values import parse_range, ranges, read_samples
 from export.graph.lengths import declared
 from export.graph.opset import lowered
@@ -29,46 +24,25 @@ from export.graph.padding_axes import Variation
 from export.graph.padding_proof import Padding, prove
 from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
-from export.graph.source import INSTALL_TORCH, Source
+from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
-from triton_batching.releases import MEASURED, Release, written
 from triton_batching.terminal import Failure, Mistake, terminal
 
 Say = Callable[[str], None]
-# The options that describe one model and have no value if they are not given.
-OF_ONE_MODEL = (
-    "name",
-    "batch-timeout-us",
-    "kind",
-    "input",
-    "range",
-    "samples",
-    "opset",
-    "tolerance",
-    "variable-length",
-    "ragged",
-    "mask",
-    "pad-value",
-)
 
 
-def add(plan: Plan, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> list[Added]:
-    """Add all models of the plan or none; raises `Mistake`, `Failure` or `BatchAxisError`."""
-    for deployment in plan.models:
-        check_name(deployment.source)
-    names = [deployment.name for deployment in plan.models] + ([plan.pipeline.name] if plan.pipeline else [])
-    for name in names:
-        model_folder.existing(repository, name, force=force)
-    with model_folder.drafts(repository) as drafts, model_folder.explained():
-        added = [_draft(deployment, drafts, say) for deployment in plan.models]
-        if plan.pipeline:
-            model_folder.write(drafts / plan.pipeline.name, pipeline.files(plan.pipeline, added))
-        model_folder.move_in([drafts / name for name in names], repository, force=force)
+def add(deployment: Deployment, *, repository: Path, force: bool = False, say: Say = lambda _: None) -> Added:
+    """Add a model, its whole folder or nothing; raises `Mistake`, `Failure` or `BatchAxisError`."""
+    check_name(deployment.source)
+    model_folder.existing(repository, deployment.name, force=force)
+    with model_folder.explained(), model_folder.draft(repository, deployment.name) as draft:
+        added = _draft(deployment, draft, say)
+        model_folder.move_in(draft, repository, force=force)
     return added
 
 
-def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
-    """Write the folder of one model below `drafts`, and check its configurations against its graph."""
+def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
+    """Write the folder of the model, and check its configurations against its graph."""
     say(f"{deployment.name}: reading {deployment.source}")
     settings = ProofSettings(
         largest=deployment.max_batch_size,
@@ -77,22 +51,12 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         tolerance=deployment.tolerance,
         say=lambda text: say(f"{deployment.name}: {text}"),
     )
-    if platform := platform_of(Path(deployment.source)):
-        return _compiled(platform, deployment, drafts, settings)
-    if deployment.inputs:
-        raise Mistake(f"{deployment.source}: --input is for compiled models, and this one says itself what it takes.")
-    proved: Batched | None
-    why_not, shared, flat, padding = "", Shared(), None, None
-    if deployment.ragged:
-        source, proved, flat = _ragged(deployment, settings)
-    else:
-        source = _source(deployment, settings)
-        proved, shared, why_not = _batched(source, settings, deployment)
+    padding, source = None, _source(deployment, settings)
+    proved, shared, why_not = _batched(source, settings, deployment)
     if proved and deployment.variable_length:
         proved, padding = _padding(source, proved, settings, deployment)
-    folder = drafts / deployment.name
-    path = folder / str(deployment.version) / "model.onnx"
-    path.parent.mkdir(parents=True)
+    path = folder / VERSION / "model.onnx"
+    path.parent.mkdir()
     onnx_graph.save(proved.model if proved else source.model, path)
     open_session(path, user_path=source.user_path)
     signature = Signature.of(path)
@@ -104,45 +68,12 @@ def _draft(deployment: Deployment, drafts: Path, say: Say) -> Added:
         why_not=why_not,
         shared=shared,
         padding=padding,
-        flat=flat,
     )
-    _write(folder, added)
-    return added
-
-
-def _compiled(platform: Platform, deployment: Deployment, drafts: Path, settings: ProofSettings) -> Added:
-    """Write the folder of a compiled model, which stays the file that it is."""
-    for option in deployment.of_graphs:
-        raise Mistake(
-            f"{deployment.source}: is {platform.title}, and --{option} needs a graph. Leave it out, or name the ONNX "
-            "file or the torch module that it was made of."
-        )
-    path = Path(deployment.source)
-    proved = compiled(platform, path, settings, deployment.inputs, batching=deployment.batching)
-    if proved.kind and deployment.kind not in (None, proved.kind):
-        raise Mistake(f"{path}: was compiled for {proved.kind}, and --kind is {deployment.kind}. Leave --kind out.")
-    folder = drafts / deployment.name
-    served = folder / str(deployment.version) / platform.file
-    served.parent.mkdir(parents=True)
-    shutil.copyfile(path, served)
-    added = Added(
-        deployment=replace(deployment, kind=proved.kind or deployment.kind),
-        origin=path.name,
-        signature=proved.signature,
-        batched=proved.batched,
-        why_not=proved.why_not,
-        compiled=proved,
-    )
-    _write(folder, added)
-    return added
-
-
-def _write(folder: Path, added: Added) -> None:
-    """Write the text files of a model, and check its configurations against its tensors."""
     model_folder.write(folder, model_config.files(added))
     for config in [folder / "config.pbtxt", *folder.glob("configs/*.pbtxt")]:
-        for fault in check(read_config(config), added.signature):
-            raise Failure(f"{added.deployment.name}/{config.relative_to(folder)}: {fault}")
+        for fault in check(read_config(config), signature):
+            raise Failure(f"{deployment.name}/{config.relative_to(folder)}: {fault}")
+    return added
 
 
 def _source(deployment: Deployment, settings: ProofSettings) -> Source:
@@ -170,21 +101,6 @@ def _batched(source: Source, settings: ProofSettings, deployment: Deployment) ->
         return None, shared, shared.reason or getattr(error, "reason", str(error))
 
 
-def _ragged(deployment: Deployment, settings: ProofSettings) -> tuple[Source, Batched, Flat]:
-    """The ragged variant of a torch model; raises `Mistake` or `BatchAxisError`."""
-    text = deployment.source
-    if text.endswith(".onnx"):
-        raise Mistake(
-            f"{text}: --ragged wraps a torch module, and this is a graph already. Name a factory (package.module:"
-            "function) or a .pt2 file, or use --variable-length, which takes any graph."
-        )
-    try:
-        from export.add.ragged import ragged
-    except ModuleNotFoundError as error:
-        raise Mistake(f"{text}: reading it needs {error.name}. {INSTALL_TORCH}") from error
-    return ragged(text, settings, deployment.pad_values)
-
-
 def _padding(
     source: Source, proved: Batched, settings: ProofSettings, deployment: Deployment
 ) -> tuple[Batched, Padding]:
@@ -208,40 +124,25 @@ def _padding(
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Add the models that the command line or the YAML file names, and print what was proved."""
-    if bool(arguments.model) == bool(arguments.yaml):
-        raise Mistake("Name one model, or a list of models with --yaml FILE; see --help.")
-    for option in OF_ONE_MODEL if arguments.yaml else ():
-        if getattr(arguments, option.replace("-", "_")):
-            raise Mistake(f"--{option}: is of one model, and --yaml describes each in its file. Leave it out.")
-    plan = grps.read(arguments.yaml) if arguments.yaml else Plan(models=[_deployment(arguments)])
+    """Add the model that the command line names, and print what was proved."""
+    deployment, repository = _deployment(arguments), arguments.repository
     console = terminal()
     with console.status("adding") as status:
         say = status.update if console.is_terminal else notes.in_lines()
-        added = add(plan, repository=arguments.repository, force=arguments.force, say=say)
+        added = add(deployment, repository=repository, force=arguments.force, say=say)
     console.print(notes.table(added))
-    for model in added:
-        for note in notes.notes(model):
-            console.print(f"{model.deployment.name}: {note}", markup=False)
-    names = [model.deployment.name for model in added] + ([plan.pipeline.name] if plan.pipeline else [])
-    for hint in (hint for model in added for hint in hints.of(model.deployment, model.signature, arguments.repository)):
-        console.print(hint, markup=False)
-    folder = shlex.quote(str(arguments.repository))
-    where = "" if arguments.repository.resolve() == REPOSITORY else f" --repository {folder}"
-    release = max([MEASURED, *(model.compiled.platform.since or MEASURED for model in added if model.compiled)])
-    for line in _findings([arguments.repository / name for name in names], release):
+    for line in (*notes.notes(added), *hints.of(deployment, added.signature, repository)):
+        console.print(f"{deployment.name}: {line}", markup=False)
+    where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
+    for line in _findings(repository / deployment.name):
         console.print(f"doctor: {line}", markup=False)
-    for model in added:
-        console.print(model.how_to_serve(where), markup=False)
-    if plan.pipeline:
-        console.print(f"serve it: triton-batching serve --model {plan.pipeline.name}{where}", markup=False)
+    console.print(f"serve it: triton-batching serve --model {deployment.name}{where}", markup=False)
     return 0
 
 
-def _findings(folders: Sequence[Path], release: Release) -> list[str]:
+def _findings(folder: Path) -> list[str]:
     """The doctor's findings on what was written, a line each. It is a later stage, so it runs in its own process."""
-    command = [sys.executable, "-m", "serve.doctor", *map(str, folders), "--fail-on", "never"]
-    command += ["--target", written(release)]
+    command = [sys.executable, "-m", "serve.doctor", str(folder), "--fail-on", "never"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     return (ran.stdout or f"it failed: {ran.stderr}").splitlines()
 
@@ -261,11 +162,9 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         samples=arguments.samples,
         tolerance=arguments.tolerance,
         variable_length=arguments.variable_length,
-        ragged=arguments.ragged,
         pad_values=dict(map(_pad_value, arguments.pad_value)),
         masks=tuple(arguments.mask),
         opset=arguments.opset,
-        inputs=dict(map(parse_input, arguments.input)),
     )
     for field, reason in deployment.faults():
         raise Mistake(f"--{field.replace('_', '-')}: {reason}")
@@ -284,6 +183,6 @@ def _pad_value(text: str) -> tuple[str, float]:
 def _file_name(model: str) -> str:
     """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
     path = Path(model)
-    if path.suffix in (".onnx", *TORCH_ENDINGS, *PLAN_ENDINGS) and NAME.fullmatch(path.stem):
+    if path.suffix in (".onnx", *TORCH_ENDINGS) and NAME.fullmatch(path.stem):
         return path.stem
     raise Mistake(f"{model}: gives the model no name. Add --name NAME.")

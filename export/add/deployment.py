@@ -1,13 +1,12 @@
-"""The settings of a model to add, and the checks of their values."""
+"""The settings of the model to add, and the checks of their values."""
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from export.graph.input_values import Range
-from export.graph.signature import Tensor
 
 Batching = Literal["dynamic", "none"]
 Kind = Literal["cpu", "gpu"]
@@ -17,19 +16,19 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 # In a shorter time nothing arrives to join the batch; with a longer one a lone request waits more than a second.
 SHORTEST_TIMEOUT_US, LONGEST_TIMEOUT_US = 100, 1_000_000
 LARGEST_BATCH, MOST_INSTANCES = 65_536, 64
+VERSION = "1"
+"""The version folder that holds the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Deployment:
-    """One model to add.
+    """A model to add.
 
-    `source` is an ONNX file, a torch.export file (.pt2), a compiled model or `module:function`. `inputs` are types and
-    shapes of inputs, for compiled models that do not hold them. `batch_timeout_us` is how long the oldest
-    request of a batch may wait for others (None: no delay). `gpus` are the devices for kind gpu, empty for all.
+    `source` is an ONNX file, a torch.export file (.pt2) or `module:function`. `batch_timeout_us` is how long the oldest
+    request of a batch may wait for others (None: no delay).
     `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
     a batch from its rows (None: by the graph's types). With `variable_length` requests of different length share a
-    batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. With `ragged` a torch model takes
-    requests of different length as one flat tensor, and pads inside its graph. `opset` converts the graph to that
+    batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. `opset` converts the graph to that
     version. The values are not checked before `faults` is called.
     """
 
@@ -40,17 +39,13 @@ class Deployment:
     batch_timeout_us: int | None = None
     instances: int = 1
     kind: Kind | None = None
-    gpus: tuple[int, ...] = ()
-    version: int = 1
     ranges: Mapping[str, Range] = field(default_factory=dict)
     samples: Path | None = None
     tolerance: float | None = None
     variable_length: bool = False
-    ragged: bool = False
     pad_values: Mapping[str, float] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
     opset: int | None = None
-    inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
     def faults(self) -> Iterator[tuple[str, str]]:
         """Every field with an invalid value, with the reason and what to write: (field, reason)."""
@@ -60,63 +55,33 @@ class Deployment:
                 "Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
             )
             yield "name", reason
-        if self.batching not in get_args(Batching):
-            yield "batching", f"{self.batching!r} is not a kind of batching. Write dynamic or none."
-        if self.kind not in (None, *get_args(Kind)):
-            yield "kind", f"{self.kind!r} is not a kind of device. Write cpu or gpu, or leave it out."
         yield from _whole("max_batch_size", self.max_batch_size, "rows in one execution", LARGEST_BATCH)
         yield from _whole("instances", self.instances, "executions at the same time", MOST_INSTANCES)
-        yield from _whole("version", self.version, "the number of a version folder", 2**31 - 1)
         if self.batch_timeout_us is not None and (reason := _wrong_timeout(self.batch_timeout_us)):
             yield "batch_timeout_us", reason
         if self.opset is not None:
             yield from _whole("opset", self.opset, "a version of ONNX's operators", 99)
         if self.masks and not self.variable_length:
             yield "mask", "no mask is made without --variable-length. Write that as well, or leave it out."
-        if self.pad_values and not (self.variable_length or self.ragged):
+        if self.pad_values and not self.variable_length:
             yield "pad_value", "nothing is padded without --variable-length. Write that as well, or leave it out."
         if self.variable_length and self.batching == "none":
             yield "variable_length", "without batching requests never share a batch. Leave one of the two out."
-        if self.ragged:
-            yield from self._beside_ragged()
-        if self.tolerance is not None and not (isinstance(self.tolerance, int | float) and 0 < self.tolerance < 1):
+        if self.tolerance is not None and not 0 < self.tolerance < 1:
             reason = (
                 f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
                 "divided by the largest value. Write for example 0.001."
             )
             yield "tolerance", reason
 
-    @property
-    def of_graphs(self) -> list[str]:
-        """The options that change a graph, which a compiled model does not have."""
-        given = {
-            "variable-length": self.variable_length,
-            "ragged": self.ragged,
-            "opset": self.opset is not None,
-        }
-        return [option for option, is_given in given.items() if is_given]
 
-    def _beside_ragged(self) -> Iterator[tuple[str, str]]:
-        if self.variable_length:
-            yield "ragged", "it and --variable-length are two ways to the same. Leave one of the two out."
-        if self.batching == "none":
-            yield "ragged", "without batching requests never share a batch. Leave one of the two out."
-        if self.samples or self.opset is not None:
-            unused = "samples" if self.samples else "opset"
-            yield unused, "is not used with --ragged, which writes a graph of its own. Leave one of the two out."
-
-
-def _whole(name: str, value: object, meaning: str, largest: int) -> Iterator[tuple[str, str]]:
-    if not isinstance(value, int) or isinstance(value, bool):
-        yield name, f"{value!r} is not a whole number: it is {meaning}. Write 1 or more."
-    elif not 1 <= value <= largest:
+def _whole(name: str, value: int, meaning: str, largest: int) -> Iterator[tuple[str, str]]:
+    if not 1 <= value <= largest:
         yield name, f"{value} is not from 1 to {largest}: it is {meaning}. Write a number in that range."
 
 
-def _wrong_timeout(value: object) -> str:
+def _wrong_timeout(value: int) -> str:
     """Why a timeout is invalid; "" if it is valid."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return f"{value!r} is not a whole number of microseconds. Write for example 2000 (2 ms), or leave it out."
     if value <= 0:
         return (
             f"{value} is not a time to wait. Leave it out for no delay: requests that arrive while an execution runs "

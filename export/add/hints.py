@@ -4,25 +4,24 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from export.add.deployment import Deployment
+from export.add.deployment import VERSION, Deployment
 from export.graph.signature import Signature, Tensor
 from export.repository import REPOSITORY
 
 
 def of(deployment: Deployment, signature: Signature, repository: Path) -> Iterator[str]:
-    """The hints on one added model, a line each."""
+    """The hints on an added model, a line each."""
     fixed = [name for name, tensor in signature.inputs.items() if _has_fixed_length(tensor)]
-    if fixed and _is_factory(deployment.source) and not (deployment.variable_length or deployment.ragged):
+    if fixed and _is_factory(deployment.source) and not deployment.variable_length:
         size = " and ".join(f"{name} takes {list(signature.inputs[name].shape[1:])} per row" for name in fixed)
         yield (
-            f"{deployment.name}: the length is fixed, as in the example inputs ({size}). If requests differ in length: "
-            "--variable-length"
+            f"the length is fixed, as in the example inputs ({size}). If requests differ in length: --variable-length"
         )
-    file = next((repository / deployment.name / str(deployment.version)).glob("model.*"))
-    yield f"{deployment.name}: the model file is {file}"
+    file = next((repository / deployment.name / VERSION).glob("model.*"))
+    yield f"the model file is {file}"
     if repository.resolve() == REPOSITORY and _ignored_by_git(file):
         yield (
-            f"{deployment.name}: git ignores that file in this project. To keep a model in git: --repository FOLDER, "
+            "git ignores that file in this project. To keep a model in git: --repository FOLDER, "
             "with a folder of your own"
         )
 

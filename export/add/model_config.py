@@ -4,9 +4,8 @@ from collections.abc import Iterator, Mapping
 
 from google.protobuf.text_encoding import CEscape
 
-from export.add.added import Added, sentence
+from export.add.added import Added
 from export.add.readme import readme
-from export.graph.flat import COUNTS, Flat
 from export.graph.padding_proof import Padding
 from export.graph.signature import Tensor
 
@@ -35,11 +34,6 @@ def files(added: Added) -> dict[str, str]:
         texts["configs/dynamic.pbtxt"] = _config(added, True, added.deployment.instances, comment)
         comment = "dynamic_2_instances: the same as dynamic, with two executions at a time."
         texts["configs/dynamic_2_instances.pbtxt"] = _config(added, True, 2, comment)
-        if added.flat:
-            comment = "padding_budget: as dynamic, and splits a batch of very different lengths where that is faster."
-            text = _config(added, True, added.deployment.instances, comment)
-            reason = "# The backend measures which split is faster. NVIDIA's C++ backend ignores this parameter."
-            texts["configs/padding_budget.pbtxt"] = f"{text}{reason}\n{PADDING_BUDGET}\n"
     return texts | {"README.md": readme(added)}
 
 
@@ -51,9 +45,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
         lines.append("# doctor: ignore=B201 in=baseline it runs every request alone, for comparison.")
     lines += [f'name: "{added.deployment.name}"', *_backend(added), *_batch_size(added)]
     lines += ["input [", *_tensors(added, added.sent), "]"]
-    lines += _flat_inputs(added.flat) if added.flat else []
-    lines += ["output [", *_tensors(added, added.answered), "]"]
-    lines += _flat_outputs(added.flat) if added.flat else []
+    lines += ["output [", *_tensors(added, added.signature.outputs), "]"]
     lines += ["", *_instances(added, instances)]
     lines += _batching(added, dynamic)
     lines += _padding(added.padding) if added.padding else []
@@ -61,11 +53,7 @@ def _config(added: Added, dynamic: bool, instances: int, variant: str = "") -> s
 
 
 def _backend(added: Added) -> Iterator[str]:
-    if compiled := added.compiled:
-        yield f"# {sentence(f'{compiled.platform.title}, for {compiled.platform.server}')}"
-        yield f'backend: "{compiled.platform.backend}"'
-        yield f'platform: "{compiled.platform.name}"'
-    elif added.padding:
+    if added.padding:
         yield "# It pads requests of different length, which NVIDIA's C++ backend does not; both servers have it."
         yield 'backend: "onnxruntime_padded"'
     else:
@@ -91,24 +79,6 @@ def _padding(padding: Padding) -> Iterator[str]:
         yield PADDING_BUDGET
 
 
-def _flat_inputs(flat: Flat) -> Iterator[str]:
-    source, (shortest, longest) = quoted(flat.input), flat.lengths
-    yield "# Ragged: the graph gets the elements of all requests one after the other, and pads inside. Mixes of"
-    yield f"# {shortest} to {longest} were compared with each request alone. It finds the rows by their shapes."
-    yield "batch_input ["
-    yield f'  {{ kind: BATCH_ITEM_SHAPE target_name: "{COUNTS}" data_type: TYPE_INT32 source_input: "{source}" }}'
-    yield "]"
-
-
-def _flat_outputs(flat: Flat) -> Iterator[str]:
-    if flat.scattered:
-        yield "# The answer is as long as its request."
-        yield "batch_output ["
-        yield f'  {{ kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "{quoted(flat.output)}"'
-        yield f'    source_input: "{quoted(flat.input)}" }}'
-        yield "]"
-
-
 def _batch_size(added: Added) -> Iterator[str]:
     if added.batched:
         proved = ", ".join(map(str, added.batched.proof.batches))
@@ -117,8 +87,6 @@ def _batch_size(added: Added) -> Iterator[str]:
         names = one_line(" and ".join(added.shared.inputs))
         yield f"# 0: all rows of an execution share {names}, so each request runs alone."
         yield "# A first -1 below is the number of its rows."
-    elif added.compiled:
-        yield f"# 0: each request runs alone, for the reason below. {sentence(added.request)}".rstrip()
     else:
         yield "# 0: the shapes below have no batch axis, so each request runs alone."
     yield f"max_batch_size: {added.max_batch_size}"
@@ -144,18 +112,15 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
 def _instances(added: Added, count: int) -> Iterator[str]:
     deployment = added.deployment
     kind = {"cpu": " kind: KIND_CPU", "gpu": " kind: KIND_GPU", None: ""}[deployment.kind]
-    gpus = f" gpus: [ {', '.join(map(str, deployment.gpus))} ]" if deployment.gpus else ""
     if deployment.kind is None:
         yield "# No kind: Triton uses a GPU if there is one, the CPU otherwise."
-    elif added.compiled and added.compiled.kind:
-        yield "# It was compiled for this kind of device."
     if count > 1:
         yield f"# {count} executions at a time, each with its own copy of the weights."
-    elif added.padding or added.compiled:
+    elif added.padding:
         yield "# One execution at a time: more instances share the cores, and each has its own copy of the weights."
     else:
         yield "# Without a count onnxruntime makes two instances on a CPU, which share its cores."
-    yield f"instance_group [ {{ count: {count}{kind}{gpus} }} ]"
+    yield f"instance_group [ {{ count: {count}{kind} }} ]"
 
 
 def _batching(added: Added, dynamic: bool) -> Iterator[str]:
@@ -171,8 +136,7 @@ def _batching(added: Added, dynamic: bool) -> Iterator[str]:
         yield f"# A request waits at most {timeout} us ({timeout / 1000:g} ms) for others, even if the"
         yield "# model is idle; a full batch runs at once. No preferred sizes, because they would cap the batch."
         yield f"dynamic_batching {{ max_queue_delay_microseconds: {timeout} }}"
-    # Of the backends only ours refuses late requests.
-    if added.batched and dynamic and not added.compiled:
+    if added.batched and dynamic:
         yield from _limit(ignored=not added.padding)
 
 

@@ -1,4 +1,4 @@
-"""Writes model folders into a repository, all of them complete or none."""
+"""Writes a model folder into a repository, complete or not at all."""
 
 import contextlib
 import errno
@@ -27,8 +27,8 @@ def _exists(folder: Path) -> Mistake:
 
 
 @contextlib.contextmanager
-def drafts(repository: Path) -> Iterator[Path]:
-    """A temporary folder for model folders, on the repository's disk so that each of them moves there in one step.
+def draft(repository: Path, name: str) -> Iterator[Path]:
+    """An empty folder `name` on the repository's disk, so that it moves there in one step.
 
     It lies beside the repository, because tritonserver takes every directory in it as a model, even a hidden one.
     """
@@ -41,7 +41,8 @@ def drafts(repository: Path) -> Iterator[Path]:
     except OSError as error:
         raise Mistake(f"{repository}: cannot be written to ({error.strerror}). Name another --repository.") from error
     try:
-        yield folder
+        (folder / name).mkdir()
+        yield folder / name
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -72,23 +73,21 @@ def write(folder: Path, files: Mapping[str, str]) -> None:
         path.write_text(text)
 
 
-def move_in(folders: list[Path], repository: Path, *, force: bool) -> None:
-    """Move complete folders into the repository, all of them or none; `force` replaces folders of the same name.
+def move_in(folder: Path, repository: Path, *, force: bool) -> None:
+    """Move a complete folder into the repository; `force` replaces a folder of the same name.
 
     Raises `Mistake` for a folder that exists, also if another program made it a moment ago: a folder that is not empty
     cannot be replaced by a rename.
     """
-    done: list[tuple[Path, Path, Path]] = []
+    target, old = repository / folder.name, folder.with_name(f"{folder.name}.replaced")
     try:
-        for draft in folders:
-            target, old = repository / draft.name, draft.with_name(f"{draft.name}.replaced")
-            done.append((draft, target, old))
-            if force and target.exists():
-                target.rename(old)
-            draft.rename(target)
+        if force and target.exists():
+            target.rename(old)
+        folder.rename(target)
     except BaseException as error:
-        for move in reversed(done):
-            _put_back(*move)
+        if old.exists():
+            with contextlib.suppress(OSError):
+                old.rename(target)
         if isinstance(error, OSError):
             if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
                 raise _exists(target) from error
@@ -96,12 +95,3 @@ def move_in(folders: list[Path], repository: Path, *, force: bool) -> None:
                 f"{repository}: cannot be written to ({error.strerror}). Name another --repository."
             ) from error
         raise
-
-
-def _put_back(draft: Path, target: Path, old: Path) -> None:
-    """Undo one move; a folder that another program put there stays."""
-    if not draft.exists():
-        shutil.rmtree(target, ignore_errors=True)
-    if old.exists():
-        with contextlib.suppress(OSError):
-            old.rename(target)

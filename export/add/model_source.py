@@ -1,23 +1,17 @@
-"""Reads the model that a user names: an ONNX file, a torch.export file or a torch module factory.
-
-Compiled models are named here too, and read by `export.compiled`.
-"""
+"""Reads the model that a user names: an ONNX file, a torch.export file or a torch module factory."""
 
 import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from export.compiled.platform import TORCH_ENDINGS, platform_of
+from export.compiled import TORCH_ENDINGS, platform_of
 from export.graph.onnx_graph import load
 from export.graph.source import INSTALL_TORCH, Source, check
 from triton_batching.terminal import Mistake
 
 # One of these is in every archive of torch.export.save, under the archive's own name in newer ones.
 MARKS = ("archive_format", "serialized_exported_program.json")
-FORMS = (
-    "an ONNX file (.onnx), a torch.export file or an AOTInductor package (.pt2), a TorchScript archive (.pt), a "
-    "TensorRT plan (.plan) or a torch module factory (package.module:function)"
-)
+FORMS = "an ONNX file (.onnx), a torch.export file (.pt2) or a torch module factory (package.module:function)"
 
 
 def read(text: str, *, open_axes: bool = False) -> Source:
@@ -35,9 +29,9 @@ def read(text: str, *, open_axes: bool = False) -> Source:
 
 
 def check_name(text: str) -> None:
-    """Raise `Mistake` if `text` names no file, or a file of another kind; a factory is not imported."""
+    """Raise `Mistake` if `text` names no file, a compiled model or a file of another kind; imports no factory."""
     path = Path(text)
-    is_known = path.suffix in (".onnx", ".pt2") or _is_program(path) or platform_of(path) is not None
+    is_known = path.suffix in (".onnx", ".pt2") or _is_program(path)
     if ":" in text and not is_known and not path.exists():
         if not all(text.rpartition(":")[::2]):
             raise Mistake(f"{text}: names no factory. Write package.module:function.")
@@ -46,6 +40,10 @@ def check_name(text: str) -> None:
         raise Mistake(f"{path}: is a folder. Name {FORMS}.")
     if not path.is_file():
         raise Mistake(f"{path}: no such file. Name {FORMS}.")
+    if platform := platform_of(path):
+        raise Mistake(
+            f"{path}: is {platform.title}, and only a graph has a proof of its batch axis. Add {platform.instead}."
+        )
     if not is_known:
         raise Mistake(f"{path}: {_unreadable(path)} Name {FORMS}.")
 
@@ -71,7 +69,7 @@ def _is_program(path: Path) -> bool:
 def _unreadable(path: Path) -> str:
     if path.suffix in TORCH_ENDINGS:
         return (
-            "holds no module: weights alone, or something that is not known. Save the module with torch.export.save or "
-            "torch.jit.save (under any of these endings), or build it in a factory."
+            "holds no module: weights alone, or something that is not known. Save the module with torch.export.save "
+            "(under any of these endings), or build it in a factory."
         )
     return "not a kind of model that can be added."

@@ -1,9 +1,9 @@
-"""What `python -m export.add` prints of the models that it added."""
+"""What `python -m export.add` prints of the model that it added."""
 
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rich.table import Table
 
@@ -13,30 +13,27 @@ from export.add.added import Added
 SILENT_S = 5.0
 
 
-def table(added: Sequence[Added]) -> Table:
-    """A line for each model, with its proof."""
+def table(model: Added) -> Table:
+    """The model and its proof."""
     table = Table("model", "from", "max batch", "batching", "batches proved", "largest difference")
-    for model in added:
-        proof = model.batched.proof if model.batched else None
-        delay = model.deployment.batch_timeout_us
-        dynamic = model.batched and model.deployment.batching == "dynamic"
-        table.add_row(
-            model.deployment.name,
-            model.origin,
-            str(model.max_batch_size),
-            f"dynamic, {delay or 0} us delay" if dynamic else "none",
-            ", ".join(map(str, proof.batches)) if proof else "-",
-            f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
-        )
+    proof = model.batched.proof if model.batched else None
+    delay = model.deployment.batch_timeout_us
+    dynamic = model.batched and model.deployment.batching == "dynamic"
+    table.add_row(
+        model.deployment.name,
+        model.origin,
+        str(model.max_batch_size),
+        f"dynamic, {delay or 0} us delay" if dynamic else "none",
+        ", ".join(map(str, proof.batches)) if proof else "-",
+        f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
+    )
     return table
 
 
 def notes(model: Added) -> Iterator[str]:
     """The changes to the graph, the ranges of the random inputs, and limits of the proof."""
-    if model.compiled and model.compiled.note:
-        yield model.compiled.note
     if model.batched is None:
-        yield f"{'no batches' if model.compiled else 'no batch axis'}, so max_batch_size is 0. {model.why_not}"
+        yield f"no batch axis, so max_batch_size is 0. {model.why_not}"
         if model.request:
             yield model.request
         return
@@ -54,11 +51,6 @@ def notes(model: Added) -> Iterator[str]:
             yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:
             yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
-    if flat := model.flat:
-        tried = f"{flat.lengths[0]} to {flat.lengths[1]} tried"
-        yield f"requests of different length run together, as one flat tensor: {tried}"
-        if flat.made:
-            yield f"clients send {flat.input} only: the graph makes the {flat.made}"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"
 

@@ -1,6 +1,6 @@
 """Writes the README of an added model: its tensors, its proof, and how to serve it."""
 
-from export.add.added import Added, sentence
+from export.add.added import Added
 
 
 def readme(added: Added) -> str:
@@ -9,20 +9,15 @@ def readme(added: Added) -> str:
     rows = "".join(
         f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
         f"{_valid(added, side, tensor_name)} |\n"
-        for side, tensors in (("in", added.sent), ("out", added.answered))
+        for side, tensors in (("in", added.sent), ("out", added.signature.outputs))
         for tensor_name, tensor in tensors.items()
     )
     shape = "shape of one row" if added.batched else "shape"
     return (
         f"# {name}\n\nServes `{added.origin}`.\n\n"
         f"| | name | type | {shape} | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
-        f"{_how_to_serve(added)}\n"
+        f"Serve it: triton-batching serve --model {name}. Measure it: make measure MODEL={name}.\n"
     )
-
-
-def _how_to_serve(added: Added) -> str:
-    measure = "" if added.compiled else f" Measure it: make measure MODEL={added.deployment.name}."
-    return f"{sentence(added.how_to_serve())}{measure}"
 
 
 def _valid(added: Added, side: str, name: str) -> str:
@@ -33,18 +28,12 @@ def _valid(added: Added, side: str, name: str) -> str:
 def _proof_text(added: Added) -> str:
     if added.batched is None:
         rows = f" But {added.request}." if added.request else ""
-        lacks = "Its requests share no execution" if added.compiled else "It has no batch axis"
-        return f"{lacks}: {added.why_not}{rows}\n"
+        return f"It has no batch axis: {added.why_not}{rows}\n"
     proof = added.batched.proof
     text = (
         f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
         f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
     )
-    if added.flat:
-        text += (
-            f"It takes requests of different length as one flat tensor (ragged): mixes of {added.flat.lengths[0]} to "
-            f"{added.flat.lengths[1]} were tried, so requests of different length share a batch.\n"
-        )
     if proof.open_dim is not None:
         text += f"Open dimensions had {proof.open_dim} elements.\n"
     if added.padding:

@@ -5,7 +5,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -23,16 +22,6 @@ HALF_TYPES = {onnx.TensorProto.FLOAT16: 1e-2, onnx.TensorProto.BFLOAT16: 5e-2}
 TOLERANCE = 1e-4
 # File, line and function of onnxruntime's own code, which precede its message.
 CODE = re.compile(r"/onnxruntime_src/.*?\) ")
-
-
-class Session(Protocol):
-    """What runs rows: an onnxruntime session, or the runtime of a compiled model."""
-
-    def run(self, output_names: None, input_feed: dict[str, Array], /) -> list[Array]:
-        """All outputs for one batch."""
-
-    def get_outputs(self) -> Sequence[Any]:
-        """The outputs in order; each has a `name`."""
 
 
 class NotRowwise(Failure):
@@ -96,7 +85,7 @@ def tolerance_of(model: onnx.ModelProto) -> float:
 
 
 def choose_rows(
-    session: Session,
+    session: onnxruntime.InferenceSession,
     model: onnx.ModelProto,
     valid: dict[str, Range],
     *,
@@ -124,7 +113,9 @@ def choose_rows(
     ) from problem
 
 
-def prove(session: Session, rows: Rows, *, largest: int, tolerance: float, open_dim: int | None = None) -> Proof:
+def prove(
+    session: onnxruntime.InferenceSession, rows: Rows, *, largest: int, tolerance: float, open_dim: int | None = None
+) -> Proof:
     """Compare batches of `BATCHES` and `largest` rows with each row alone; raises `NotRowwise` or `Mistake`."""
     count = len(next(iter(rows.values())))
     sizes = tuple(sorted({size for size in (*BATCHES, largest) if size <= min(count, max(largest, 2))}))
@@ -147,7 +138,7 @@ def prove(session: Session, rows: Rows, *, largest: int, tolerance: float, open_
     return Proof(batches=sizes, error=worst, tolerance=tolerance, varied=varied, open_dim=open_dim)
 
 
-def run(session: Session, rows: Rows) -> list[Array]:
+def run(session: onnxruntime.InferenceSession, rows: Rows) -> list[Array]:
     """All outputs for one batch."""
     outputs: list[Array] = session.run(None, dict(rows))
     return outputs

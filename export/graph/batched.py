@@ -29,7 +29,6 @@ from export.graph.source import Source
 from triton_batching.terminal import Failure, Mistake
 
 MOST_MENDS = 64
-UNBATCHED = "To serve it without batching: --batching none."
 
 
 class BatchAxisError(Failure):
@@ -78,7 +77,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     Raises `BatchAxisError` if the first axis cannot become a batch axis, `Mistake` for invalid values or samples.
     """
     _check_ranks(source)
-    check_names(source, settings.ranges)
+    _check_names(source, settings.ranges)
     tolerance = settings.tolerance or tolerance_of(source.model)
     valid = ranges(source.model, settings.ranges, source.examples)
     rewritten = _loosened(source, valid, settings)
@@ -98,7 +97,9 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
             settings.say("looking for the node that mixes rows")
             node = culprit.find(model, rows, tolerance=tolerance)
             if (mended := _mended(rewritten, node)) is None:
-                raise BatchAxisError(_refusal(source, error, node, rewritten), advice=UNBATCHED) from error
+                raise BatchAxisError(
+                    _refusal(source, error, node, rewritten), advice="To serve it without batching: --batching none."
+                ) from error
         else:
             return Batched(
                 model=model,
@@ -155,7 +156,7 @@ def _check_ranks(source: Source) -> None:
             )
 
 
-def check_names(source: Source, names: Iterable[str]) -> None:
+def _check_names(source: Source, names: Iterable[str]) -> None:
     """Raise `Mistake` if a name of `--range` is not an input."""
     inputs = [value.name for value in graph_inputs(source.model)]
     for name in names:

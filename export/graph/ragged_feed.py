@@ -4,7 +4,6 @@ Kinds and shapes are those of `model_config.proto`; each item is a request of on
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,18 +62,3 @@ def _index(kind: str, shapes: NDArray[np.int64]) -> NDArray[np.int64]:
         "BATCH_ITEM_SHAPE_FLATTEN": shapes.ravel(),
     }
     return indices[kind]
-
-
-def cut(config: ModelConfig, output: str, array: Array, items: Items) -> list[NDArray[Any]]:
-    """The output of each item: its row, or with BATCH_SCATTER_WITH_INPUT_SHAPE its part of the flat output."""
-    source = next((batch.source_input[0] for batch in config.batch_output if output in batch.target_name), None)
-    if source is None:
-        return list(array)
-    dims = next(list(tensor.dims) for tensor in config.output if tensor.name == output)
-    parts, start, values = [], 0, array.ravel()
-    for item in items:
-        shape = [item[source].shape[axis] if dim == -1 else dim for axis, dim in enumerate(dims)]
-        size = int(np.prod(shape))
-        parts.append(values[start : start + size].reshape(shape))
-        start += size
-    return parts

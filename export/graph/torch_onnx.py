@@ -38,14 +38,14 @@ def write(
 
 def write_file(
     module: nn.Module,
-    recipe: Recipe | None,
+    recipe: Recipe,
     path: Path,
     *,
     inputs: Mapping[str, Tensor],
     output_name: str,
     dynamic_shapes: tuple[Mapping[int, Any], ...],
 ) -> None:
-    """Export `module` to one file; `inputs` are examples by name, in the order of `forward`; None stamps no recipe.
+    """Export `module` to one file; `inputs` are examples by name, in the order of `forward`.
 
     `dynamic_shapes` has one entry per input: axis -> `torch.export.Dim`.
     """
@@ -61,10 +61,9 @@ def write_file(
             dynamo=True,
             verbose=False,
         )
-    if recipe is not None:
-        model = onnx.load(path)
-        recipe.stamp(model)
-        onnx.save(model, path)
+    model = onnx.load(path)
+    recipe.stamp(model)
+    onnx.save(model, path)
 
 
 class Reference:

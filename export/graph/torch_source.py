@@ -10,7 +10,6 @@ import inspect
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,44 +27,17 @@ CONTRACT = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TorchModel:
-    """A module ready to use, and its example inputs by name, in the order of `forward`; `outputs` may be empty."""
-
-    module: torch.nn.Module
-    examples: Mapping[str, torch.Tensor]
-    outputs: Sequence[str] = ()
-
-
-def torch_model(text: str) -> TorchModel:
-    """The module of a factory or of a torch.export file; raises `Mistake`."""
-    if ":" in text and not Path(text).is_file():
-        module, inputs, tensors, outputs = _call_factory(text)
-        return TorchModel(module=module.eval(), examples=dict(zip(inputs, tensors, strict=True)), outputs=outputs)
-    program = _program(Path(text))
-    return TorchModel(module=program.module(), examples=dict(zip(*_inputs(program), strict=False)))
-
-
-def _program(path: Path) -> torch.export.ExportedProgram:
-    try:
-        with quiet():
-            return torch.export.load(path)
-    except Exception as error:
-        raise Mistake(
-            f"{path}: not a torch.export file ({first_line(error)}). Write it with torch.export.save."
-        ) from error
-
-
-def _inputs(program: torch.export.ExportedProgram) -> tuple[list[str], list[Any]]:
-    """The names of a program's inputs, and its example inputs (none if the file has none)."""
-    arguments, keywords = program.example_inputs or ((), {})
-    return [str(name) for name in program.graph_signature.user_inputs], [*arguments, *keywords.values()]
-
-
 def from_program(path: Path) -> Source:
     """Read a file of `torch.export.save`; raises `Mistake`."""
-    program = _program(path)
-    inputs, tensors = _inputs(program)
+    try:
+        with quiet():
+            program = torch.export.load(path)
+    except Exception as error:
+        raise Mistake(
+            f"{path}: not a torch.export file ({_first_line(error)}). Write it with torch.export.save."
+        ) from error
+    arguments, keywords = program.example_inputs or ((), {})
+    inputs, tensors = [str(name) for name in program.graph_signature.user_inputs], [*arguments, *keywords.values()]
     outputs = _output_names(len(program.graph_signature.user_outputs))
     examples = _named(inputs, tensors)
     module = program.module()
@@ -85,7 +57,7 @@ def from_factory(text: str, *, open_axes: bool = False) -> Source:
             answer = module(*tensors)
     except Exception as error:
         raise Mistake(
-            f"{text}: the module does not run on its example inputs ({first_line(error)}). {CONTRACT}"
+            f"{text}: the module does not run on its example inputs ({_first_line(error)}). {CONTRACT}"
         ) from error
     outputs = outputs or _output_names(len(answer) if isinstance(answer, (tuple, list)) else 1)
     with quiet():
@@ -111,7 +83,7 @@ def _call_factory(text: str) -> tuple[torch.nn.Module, list[str], list[torch.Ten
     try:
         result = factory()
     except Exception as error:
-        raise Mistake(f"{text}: the factory raised {type(error).__name__}: {first_line(error)}. {CONTRACT}") from error
+        raise Mistake(f"{text}: the factory raised {type(error).__name__}: {_first_line(error)}. {CONTRACT}") from error
     if not isinstance(result, tuple) or len(result) not in (2, 3) or not isinstance(result[0], torch.nn.Module):
         raise Mistake(f"{text}: the factory returned {type(result).__name__}, not (module, examples). {CONTRACT}")
     module, examples = result[0], result[1]
@@ -143,7 +115,7 @@ def _imported(text: str) -> Callable[[], Any]:
         raise Mistake(f"{text}: no module {error.name} to import. Run from the folder that holds it.") from error
     except Exception as error:
         raise Mistake(
-            f"{text}: importing {module} raised {type(error).__name__}: {first_line(error)}. Correct it there."
+            f"{text}: importing {module} raised {type(error).__name__}: {_first_line(error)}. Correct it there."
         ) from error
     if factory is None:
         raise Mistake(f"{text}: {module} has no function {name}. {CONTRACT}")
@@ -176,7 +148,7 @@ def _graph(
                 verbose=False,
             )
         except Exception as error:
-            raise Mistake(f"{text}: torch cannot export it to ONNX ({first_line(error)}).") from error
+            raise Mistake(f"{text}: torch cannot export it to ONNX ({_first_line(error)}).") from error
         return load(path)
 
 
@@ -201,6 +173,6 @@ def _output_names(count: int) -> list[str]:
     return ["output"] if count == 1 else [f"output_{number}" for number in range(count)]
 
 
-def first_line(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     """The first line of a message, at most 300 characters."""
     return str(error).strip().split("\n")[0][:300]

@@ -9,7 +9,6 @@ say where each request begins. No exporter makes such a graph. These steps do:
    convolution sees zeros beyond a picture's edge, so set the padding to zero again after every layer.
 2. Wrap it: `Ragged(model, item=(-1,))` for tokens, `(1, 32, -1)` for pictures 32 pixels high and of any width,
    `(-1, 80)` for frames of 80 features. The first axis of the answer is the item.
-   `scatter=True` flattens an answer (N, length, ...), and each reply has its own length.
    `packed=True` calls `model(flat, packing)`: layers that treat every element alone then compute no padding. Only
    layers that look across an item need `packing.pad` and `packing.pack` (export/models/ragged_encoder.py).
 3. Export it with `ragged_onnx.write(...)`. The file takes the flat tensor and
@@ -26,10 +25,6 @@ say where each request begins. No exporter makes such a graph. These steps do:
            target_name: "LONGEST" data_type: TYPE_INT32 source_input: "TOKENS" }
        ]
        dynamic_batching { }
-
-   With `scatter=True` also this (a -1 of the output's dims becomes the request's dim at the same place):
-
-       batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE target_name: "VECTORS" source_input: "TOKENS" } ]
 
 5. Prove it: `python -m export.verify` compares random mixes of lengths with each item alone.
 
@@ -93,9 +88,9 @@ class Packing:
     lengths: Tensor
     total: int
 
-    def pad(self, vectors: Tensor, fill: float = 0.0) -> Tensor:
-        """(total, ...) to (N, before, longest, ...), with `fill` beyond an item's end."""
-        padding = torch.full((1, *vectors.shape[1:]), fill, dtype=vectors.dtype)
+    def pad(self, vectors: Tensor) -> Tensor:
+        """(total, ...) to (N, before, longest, ...), with zeros beyond an item's end."""
+        padding = torch.zeros((1, *vectors.shape[1:]), dtype=vectors.dtype)
         # Every place beyond an item's end reads this vector, which is appended at index `total`.
         return torch.cat([vectors, padding])[self.places]
 
@@ -115,25 +110,15 @@ class Packing:
 class Ragged(nn.Module):
     """`model` behind Triton's ragged input; see this module's docstring.
 
-    `fill` is the padding value. With `scatter` the open axis must be the first, and the model must return
-    (N, longest, ...). Items of length 0 are rows of padding, and the model must accept them.
+    Items of length 0 are rows of padding, and the model must accept them.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        item: Sequence[int],
-        counts: Counts = "offsets",
-        scatter: bool = False,
-        packed: bool = False,
-        fill: float = 0.0,
+        self, model: nn.Module, *, item: Sequence[int], counts: Counts = "offsets", packed: bool = False
     ) -> None:
         super().__init__()
         self.model, self.item = model, Item(shape=tuple(item))
-        self.counts, self.scatter, self.packed, self.fill = counts, scatter, packed, fill
-        if scatter and self.item.before != 1:
-            raise ValueError(f"item shape {list(item)}: scatter needs the open dim to be the first.")
+        self.counts, self.packed = counts, packed
 
     def forward(self, flat: Tensor, counts: Tensor, longest: Tensor) -> Tensor:
         """Run a ragged batch of N items.
@@ -145,13 +130,14 @@ class Ragged(nn.Module):
         length = longest.shape[0] // (item.before * item.after)
         packing = self._packing(counts, length, flat.shape[0] // item.after)
         vectors = flat.reshape(-1, *item.shape[item.axis + 1 :])
+        answer: Tensor
         if self.packed:
-            answer: Tensor = self.model(vectors, packing)
+            answer = self.model(vectors, packing)
             return answer
         dims = [length if dim == -1 else dim for dim in item.shape]
-        padded = packing.pad(vectors, self.fill).reshape(packing.lengths.shape[0], *dims)
+        padded = packing.pad(vectors).reshape(packing.lengths.shape[0], *dims)
         answer = self.model(padded, packing.lengths)
-        return packing.pack(answer[:, None]) if self.scatter else answer
+        return answer
 
     def _packing(self, counts: Tensor, length: int, total: int) -> Packing:
         starts, lengths = self._extents(counts)

@@ -27,19 +27,8 @@ class Names:
     longest: str = "LONGEST"
 
 
-def write(
-    module: Ragged,
-    recipe: Recipe | None,
-    path: Path,
-    *,
-    names: Names,
-    data_type: torch.dtype,
-    traced_to: int | None = None,
-) -> None:
-    """Export to one ONNX file; `data_type` is the flat tensor's, `traced_to` the longest item the trace must allow.
-
-    A model with a table of positions is traced only with such a limit; the file does not check it.
-    """
+def write(module: Ragged, recipe: Recipe, path: Path, *, names: Names, data_type: torch.dtype) -> None:
+    """Export to one ONNX file; `data_type` is the flat tensor's."""
     item = module.item
     step = item.before * item.after
     torch_onnx.write_file(
@@ -55,7 +44,7 @@ def write(
         dynamic_shapes=(
             {0: step * Dim("total")},
             {0: Dim("items") + 1 if module.counts == "offsets" else Dim("items")},
-            {0: step * Dim("longest", max=traced_to)},
+            {0: step * Dim("longest")},
         ),
     )
     if module.counts == "item_shape":

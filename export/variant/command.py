@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.add.model_folder import drafts, explained, move_in
+from export.add import model_folder
 from export.graph import onnx_graph
 from export.graph.axis_proof import open_session
 from export.graph.input_values import parse_range
@@ -33,8 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
     target = arguments.repository / wanted.name
     variant_folder.check_replaceable(target, force=arguments.force)
     console = terminal()
-    with console.status("reading") as status, drafts(arguments.repository) as folder, explained():
-        draft = folder / wanted.name
+    with (
+        console.status("reading") as status,
+        model_folder.explained(),
+        model_folder.draft(arguments.repository, wanted.name) as draft,
+    ):
 
         def say(text: str) -> None:
             status.update(f"{wanted.name}: {text}")
@@ -53,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         (draft / "README.md").write_text(readme(report))
         variant_folder.record(draft, {"model": wanted.origin.folder.name, "precision": wanted.precision or ""})
         variant_folder.keep_added(target, draft, force=arguments.force)
-        move_in([draft], arguments.repository, force=True)
+        model_folder.move_in(draft, arguments.repository, force=True)
     console.print(report.table())
     for note in report.notes:
         console.print(note, markup=False)

@@ -6,19 +6,22 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
+from PIL import Image
 
 from export.graph.axis_proof import choose_rows, session_of
 from export.graph.input_values import Range, Rows, ranges, read_samples
 from export.graph.onnx_graph import graph_inputs
 from export.graph.recipe import Recipe
+from export.models import word_image
 from triton_batching.terminal import Mistake
 
 RECOGNISERS = ("text_recognition", "text_recognition_512")
-WORDS, ROWS = 200, 64
+# Pictures of words that did not train the recogniser, side by side in one picture, and the words in the same order.
+PICTURES, WORDS = (Path(__file__).with_name(f"words.{ending}") for ending in ("png", "txt"))
+ROWS = 64
 # A proof of the batch axis needs two rows, and half of the rows are compared.
 LEAST = 4
-# Not those of the words that trained the recogniser (export/words/reading_accuracy.py).
-SEED, CALIBRATION_SEED = 3_000_003, 4_000_003
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +53,9 @@ def trial_rows(
     if only := samples or calibrate:
         return _split(_enough(read_samples(only, model), only), str(only))
     if recipe and recipe.model in RECOGNISERS:
-        try:
-            return _words(graph_inputs(model)[0].name)
-        except ModuleNotFoundError as error:
-            rows = _random(model, chosen)
-            return _split(rows, f"random rows, as words cannot be drawn: {error}", drawn_at_random=True)
-    return _split(_random(model, chosen), "random rows", drawn_at_random=True)
+        return _words(graph_inputs(model)[0].name)
+    rows, _ = choose_rows(session_of(model), model, ranges(model, chosen, {}), rows=2 * ROWS)
+    return _split(rows, "random rows", drawn_at_random=True)
 
 
 def _enough(rows: Rows, path: Path) -> Rows:
@@ -76,22 +76,21 @@ def _split(rows: Rows, origin: str, *, drawn_at_random: bool = False) -> TrialRo
     )
 
 
-def _random(model: onnx.ModelProto, chosen: Mapping[str, Range]) -> Rows:
-    rows, _ = choose_rows(session_of(model), model, ranges(model, chosen, {}), rows=2 * ROWS)
-    return rows
+def word_pictures() -> tuple[NDArray[np.uint8], list[str]]:
+    """Grey pictures (N, 32, 100) of drawn words, as the recogniser takes them, and the words."""
+    sheet = np.asarray(Image.open(PICTURES))
+    height, width = word_image.HEIGHT, word_image.WIDTH
+    parts = sheet.reshape(sheet.shape[0] // height, height, sheet.shape[1] // width, width).swapaxes(1, 2)
+    return parts.reshape(-1, height, width), WORDS.read_text().split()
 
 
 def _words(name: str) -> TrialRows:
-    """Pictures of words; raises ModuleNotFoundError if what draws them is not installed."""
-    from export.models import word_image
-    from export.words.pictures import draw_picture, draw_word
-
-    def pictures(seed: int, count: int) -> tuple[Rows, list[str]]:
-        rng = np.random.default_rng(seed)
-        drawn = [draw_picture(rng, draw_word(rng)) for _ in range(count)]
-        return {name: np.stack([word_image.prepare(one.picture) for one in drawn])}, [one.word for one in drawn]
-
-    rows, words = pictures(SEED, WORDS)
+    """Rows of words, of which the last calibrate."""
+    pictures, words = word_pictures()
+    rows = word_image.scale(pictures[:, np.newaxis])
     return TrialRows(
-        rows=rows, calibration=pictures(CALIBRATION_SEED, ROWS)[0], origin=f"{WORDS} drawn words", words=words
+        rows={name: rows[:-ROWS]},
+        calibration={name: rows[-ROWS:]},
+        origin=f"{len(rows) - ROWS} drawn words",
+        words=words[:-ROWS],
     )

@@ -88,7 +88,7 @@ def _check(origin: Origin) -> None:
     if any(tensor.allow_ragged_batch for tensor in config.input) or config.batch_input:
         raise Mistake(
             f"{name}: takes requests of different length in one batch, and this program proves batches of equal rows "
-            "only. Convert the file before you add it with --variable-length or --ragged."
+            "only. Convert the file before you add it with --variable-length."
         )
     if config.max_batch_size < 1:
         raise Mistake(

@@ -12,7 +12,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.add.command import add
 from export.add.deployment import Deployment
-from export.add.grps import Plan
 from export.graph import onnx_graph
 from export.graph.input_values import Array, random_rows, ranges
 from export.graph.ragged_feed import draw_items
@@ -122,7 +121,7 @@ def _padded(repository: Path, config: ModelConfig, folder: Path) -> tuple[ModelC
         max_batch_size=config.max_batch_size,
         variable_length=True,
     )
-    (added,) = add(Plan(models=[deployment]), repository=repository)
+    added = add(deployment, repository=repository)
     assert added.padding is not None
     changed = ModelConfig()
     changed.CopyFrom(config)

@@ -17,7 +17,6 @@ OTHERS = {
     "perf",
     "triton_batching",
     "onnx",
-    "matplotlib",
     "rich",
     "PIL",
     "scipy",

@@ -247,37 +247,32 @@ def test_an_existing_model_is_replaced_only_by_force(tmp_path: Path, capsys: pyt
 
 
 def test_a_move_that_fails_half_way_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("one", "two"):
-        (tmp_path / "models" / name).mkdir(parents=True)
-        (tmp_path / "models" / name / "old").touch()
+    model_folder.write(tmp_path / "models" / "m", {"old": ""})
     rename = Path.rename
 
     def failing(self: Path, target: Path) -> Path:
-        if self.name == "two" and self.parent != tmp_path / "models":
+        if self.name == "m" and self.parent != tmp_path / "models":
             raise OSError(28, "No space left on device")
         return rename(self, target)
 
-    with model_folder.drafts(tmp_path / "models") as drafts:
-        for name in ("one", "two"):
-            (drafts / name).mkdir()
+    with model_folder.draft(tmp_path / "models", "m") as draft:
         monkeypatch.setattr(Path, "rename", failing)
         with pytest.raises(Mistake, match="No space left on device"):
-            model_folder.move_in([drafts / "one", drafts / "two"], tmp_path / "models", force=True)
+            model_folder.move_in(draft, tmp_path / "models", force=True)
         monkeypatch.undo()
-    assert contents(tmp_path / "models") == {"one/old": b"", "two/old": b""}
+    assert contents(tmp_path / "models") == {"m/old": b""}
     assert [path.name for path in tmp_path.iterdir()] == ["models"]
 
 
 def test_a_model_that_appears_during_the_proof_stays(tmp_path: Path) -> None:
     repository = tmp_path / "models"
-    with model_folder.drafts(repository) as drafts:
-        for name in ("one", "two"):
-            model_folder.write(drafts / name, {"config.pbtxt": "mine"})
-        model_folder.existing(repository, "two", force=False)
-        model_folder.write(repository / "two", {"config.pbtxt": "of another program"})
-        with pytest.raises(Mistake, match="two: exists already, and nothing was changed"):
-            model_folder.move_in([drafts / "one", drafts / "two"], repository, force=False)
-    assert contents(repository) == {"two/config.pbtxt": b"of another program"}
+    with model_folder.draft(repository, "m") as draft:
+        model_folder.write(draft, {"config.pbtxt": "mine"})
+        model_folder.existing(repository, "m", force=False)
+        model_folder.write(repository / "m", {"config.pbtxt": "of another program"})
+        with pytest.raises(Mistake, match="m: exists already, and nothing was changed"):
+            model_folder.move_in(draft, repository, force=False)
+    assert contents(repository) == {"m/config.pbtxt": b"of another program"}
 
 
 @pytest.mark.parametrize(

@@ -8,49 +8,34 @@ import numpy as np
 import onnxruntime
 import pytest
 import tritonclient.grpc as triton
-from added_graphs import graph, linear, prefixed, texts, weights
+from added_graphs import linear, prefixed, texts
 from numpy.typing import NDArray
-from onnx import helper
 from processes import wait_until
 from sleepers import PLAIN
 
 from clients.connection import channel_arguments
 from export.add.__main__ import main
 from serve.launcher import Server, Settings, launch
-from serve.management import admin
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
-MODELS = """
-dag: {type: sequential, name: chain, nodes: [{name: one, model: wide-1.0.0}, {name: two, model: scores-1.0.0}]}
-models:
-  - {name: wide, version: 1.0.0, device: cpu, inferer_type: onnx, inferer_path: wide.onnx,
-     batching: {type: dynamic, max_batch_size: 16, batch_timeout_us: 1000}}
-  - {name: scores, version: 1.0.0, device: cpu, inferer_type: onnx, inferer_path: scores.onnx,
-     batching: {type: dynamic, max_batch_size: 8, batch_timeout_us: 900000}}
-  - {name: texts, version: 1.0.0, device: cpu, inferer_type: onnx, inferer_path: texts.onnx,
-     inferer_args: {instances: 2}, batching: {type: dynamic, max_batch_size: 4, batch_timeout_us: 2000}}
-"""
+OPTIONS = {
+    "scores": "--max-batch-size 8 --batch-timeout-us 900000",
+    "texts": "--max-batch-size 4 --batch-timeout-us 2000 --instances 2",
+    "prefixed": "--max-batch-size 6 --batching none",
+}
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file exported for one row, rewritten; and two models from one YAML file."""
+    """Three models with settings of their own; the file of `scores` was exported for one row, and is rewritten."""
     folder = tmp_path_factory.mktemp("added")
     linear(folder / "scores.onnx", rows=1)
     texts(folder / "texts.onnx")
-    graph(
-        folder / "wide.onnx",
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        takes=("batch", 2),
-        gives=("batch", 4),
-        constants=[weights(2, 4)],
-    )
     prefixed(folder / "prefixed.onnx")
-    (folder / "inference.yml").write_text(MODELS)
-    assert main(["--yaml", str(folder / "inference.yml"), "--repository", str(folder / "models")]) == 0
-    added = [str(folder / "prefixed.onnx"), "--name", "prefixed", "--batching", "none", "--max-batch-size", "6"]
-    assert main([*added, "--repository", str(folder / "models")]) == 0
+    for name, options in OPTIONS.items():
+        where = ["--kind", "cpu", "--repository", str(folder / "models")]
+        assert main([str(folder / f"{name}.onnx"), *options.split(), *where]) == 0
     return folder / "models"
 
 
@@ -121,21 +106,3 @@ def test_requests_of_one_row_fill_the_batch(
     session = onnxruntime.InferenceSession(str(repository / "scores" / "1" / "model.onnx"))
     expected = {tuple(np.round(row, 4)) for row in session.run(["y"], {"x": rows})[0]}
     assert {tuple(np.round(answer.as_numpy("y")[0], 4)) for answer in answers} == expected
-
-
-def test_a_dag_runs_its_models_one_after_the_other(
-    repository: Path, served: Server, client: triton.InferenceServerClient
-) -> None:
-    headers = admin.headers(served.grpc_url)
-    client.load_model("wide", headers=headers)
-    client.load_model("chain", headers=headers)
-    rows = np.random.default_rng(6).standard_normal((3, 2)).astype(np.float32)
-    before = [Counters.read(served.grpc_url, name) for name in ("wide", "scores")]
-    answer = client.infer("chain", tensors({"x": rows})).as_numpy("y")
-    expected = rows
-    for name in ("wide", "scores"):
-        session = onnxruntime.InferenceSession(str(repository / name / "1" / "model.onnx"))
-        (expected,) = session.run(["y"], {"x": expected})
-    np.testing.assert_allclose(answer, expected, rtol=1e-5)
-    for name, counted in zip(("wide", "scores"), before, strict=True):
-        assert (Counters.read(served.grpc_url, name) - counted).batches == {3: 1}

@@ -1,5 +1,7 @@
 """torch modules and torch.export files that are added, and factories that are refused."""
 
+import warnings
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -114,3 +116,28 @@ def test_a_file_that_is_no_program_is_refused(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "m.pt2").write_bytes(b"nothing")
     assert main([str(tmp_path / "m.pt2"), "--name", "m", "--repository", str(tmp_path / "models")]) == 2
     assert "not a torch.export file" in capsys.readouterr().err
+
+
+def archive(path: Path, *names: str) -> Path:
+    with zipfile.ZipFile(path, "w") as file:
+        for name in names:
+            file.writestr(f"{path.stem}/{name}", b"")
+    return path
+
+
+def test_a_compiled_model_is_named_with_what_to_add_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.script(Encoder().eval()), tmp_path / "script.pt")  # type: ignore[no-untyped-call]
+    package = archive(tmp_path / "package.pt2", "archive_format", "data/aotinductor/model/model.so")
+    (tmp_path / "m.plan").write_bytes(b"ptrt")
+    for file, words in (
+        (tmp_path / "script.pt", "a TorchScript archive"),
+        (package, "an AOTInductor package"),
+        (tmp_path / "m.plan", "a TensorRT plan"),
+    ):
+        assert main([str(file), "--repository", str(tmp_path / "models")]) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith(f"{file}: is {words}")
+        assert "Add the " in line
+    assert not (tmp_path / "models").exists()

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from export.models.page_words import Box, NoPageError, components, ink, lines
-from export.words import sample_page
-from export.words.pictures import font_files
 
 PAGES = Path(__file__).parents[2] / "clients" / "pages"
 
@@ -46,9 +44,8 @@ def test_components_are_those_of_a_flood_fill(mask: list[list[bool]]) -> None:
     assert {(box.left, box.top, box.right, box.bottom) for box in boxes} == flooded(mask)
 
 
-def page(face: str, size: int, text: list[str], *, ink_: int = 20, paper: int = 240) -> Image.Image:
-    (path,) = [path for path in font_files() if path.stem == face]
-    font = ImageFont.truetype(path, size)
+def page(size: int, text: list[str], *, ink_: int = 20, paper: int = 240) -> Image.Image:
+    font = ImageFont.load_default(size)
     made = Image.new("L", (900, round(len(text) * size * 1.6) + 60), paper)
     for number, line in enumerate(text):
         ImageDraw.Draw(made).text((30, 30 + number * size * 1.6), line, fill=ink_, font=font)
@@ -58,23 +55,20 @@ def page(face: str, size: int, text: list[str], *, ink_: int = 20, paper: int = 
 TEXT = ["which of these 27 words", "lies beside a joint jig", "i am at 42 in bliss"]
 
 
-@pytest.mark.parametrize(
-    "face", ["DejaVuSans", "SourceSansPro-Regular", "Roboto-Light", "Caladea-Regular", "Manrope-Bold"]
-)
 @pytest.mark.parametrize(("pen", "paper"), [(20, 240), (230, 30)])
-def test_lines_and_words_are_counted_right(face: str, pen: int, paper: int) -> None:
-    drawn = page(face, 28, TEXT, ink_=pen, paper=paper)
+def test_lines_and_words_are_counted_right(pen: int, paper: int) -> None:
+    drawn = page(28, TEXT, ink_=pen, paper=paper)
     assert [len(line) for line in lines(np.asarray(drawn))] == [5, 5, 6]
 
 
 def test_words_come_from_the_top_and_from_the_left() -> None:
-    page_lines = lines(np.asarray(page("DejaVuSans", 28, TEXT)))
+    page_lines = lines(np.asarray(page(28, TEXT)))
     assert all(left.right < right.left for line in page_lines for left, right in pairwise(line))
     assert all(above[0].bottom < below[0].bottom for above, below in pairwise(page_lines))
 
 
 def test_rules_frames_and_dirt_are_no_words() -> None:
-    drawn = page("DejaVuSans", 28, TEXT)
+    drawn = page(28, TEXT)
     pen = ImageDraw.Draw(drawn)
     pen.line((30, 66, 860, 66), fill=20, width=2)
     pen.rectangle((5, 5, 894, drawn.height - 6), outline=20, width=2)
@@ -126,15 +120,6 @@ def test_boxes_join_and_stay_on_the_page() -> None:
     first, second = Box(left=2, top=3, right=5, bottom=9), Box(left=4, top=1, right=8, bottom=4)
     assert first.join(second) == Box(left=2, top=1, right=8, bottom=9)
     assert first.grown(4, (10, 20)) == Box(left=0, top=0, right=9, bottom=10)
-
-
-def test_the_sample_page_is_what_the_program_draws(tmp_path: Path) -> None:
-    sample_page.write(tmp_path)
-    assert (tmp_path / "page.txt").read_text() == (PAGES / "page.txt").read_text()
-    with Image.open(tmp_path / "page.png") as drawn, Image.open(PAGES / "page.png") as committed:
-        assert drawn.size == committed.size
-        difference = np.abs(np.asarray(drawn.convert("L"), dtype=int) - np.asarray(committed.convert("L"), dtype=int))
-    assert difference.mean() < 1  # another FreeType may shade an edge differently
 
 
 def test_the_sample_page_is_cut_into_its_words_but_for_a_spaced_1() -> None:

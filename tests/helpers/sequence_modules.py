@@ -1,11 +1,9 @@
-"""Models that take any length, as users write them in torch, and factories of those that `--ragged` takes."""
+"""Models that take any length, as users write them in torch."""
 
 import itertools
 
 import torch
 from torch import Tensor, nn
-
-from export.models.ragged import keep
 
 VOCABULARY, WIDTH, POSITIONS = 100, 16, 64
 
@@ -50,57 +48,6 @@ class Encoder(nn.Module):
         for layer in self.layers:
             x = layer(x, hidden)
         return x, torch.tanh(self.pooler(x[:, 0]))
-
-
-class Pooled(nn.Module):
-    """The encoder with one answer per text, the mean of its own tokens, and no token types."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = Encoder()
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        states, _ = self.encoder(input_ids, attention_mask, torch.zeros_like(input_ids))
-        own = attention_mask[..., None].to(states.dtype)
-        pooled: Tensor = (states * own).sum(1) / own.sum(1).clamp(min=1)
-        return pooled
-
-
-class Leaky(nn.Module):
-    """The mean over the padded length."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(VOCABULARY, WIDTH)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        mean: Tensor = self.words(tokens).mean(1)
-        return mean
-
-
-class Frames(nn.Module):
-    """A running sum along the frames: one answer for each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scores = nn.Linear(5, 3)
-
-    def forward(self, frames: Tensor, lengths: Tensor) -> Tensor:
-        out: Tensor = self.scores(frames.cumsum(1))
-        return out
-
-
-class Crops(nn.Module):
-    """Pictures 4 high: a convolution over each, zero beyond its own width, and the sum of its columns."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 3, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
-
-    def forward(self, crops: Tensor, widths: Tensor) -> Tensor:
-        own = keep(widths, crops.shape[-1])
-        out: Tensor = (self.second(self.first(crops * own).relu() * own) * own).sum((2, 3))
-        return out
 
 
 class Reader(nn.Module):
@@ -153,50 +100,3 @@ def made(module: nn.Module) -> nn.Module:
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.3, generator=generator)
     return module.eval()
-
-
-def _tokens(rows: int, length: int) -> Tensor:
-    return torch.randint(0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(1))
-
-
-def pooled() -> tuple[nn.Module, dict[str, Tensor], list[str]]:
-    tokens = _tokens(2, 20)
-    return made(Pooled()), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}, ["vector"]
-
-
-def leaky() -> tuple[nn.Module, dict[str, Tensor]]:
-    return made(Leaky()), {"tokens": _tokens(2, 20)}
-
-
-def frames() -> tuple[nn.Module, dict[str, Tensor], list[str]]:
-    return made(Frames()), {"frames": torch.randn(2, 9, 5), "lengths": torch.tensor([9, 4])}, ["scores"]
-
-
-def crops() -> tuple[nn.Module, dict[str, Tensor]]:
-    return made(Crops()), {"crops": torch.randn(2, 1, 4, 20), "widths": torch.tensor([20, 7])}
-
-
-def three_inputs() -> tuple[nn.Module, dict[str, Tensor]]:
-    tokens = _tokens(2, 20)
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return made(Encoder()), dict(zip(names, (tokens, torch.ones_like(tokens), torch.zeros_like(tokens)), strict=True))
-
-
-def square_frames() -> tuple[nn.Module, dict[str, Tensor]]:
-    return made(Frames()), {"frames": torch.randn(2, 5, 5), "lengths": torch.tensor([5, 4])}
-
-
-def steps() -> tuple[nn.Module, dict[str, Tensor]]:
-    """One answer for each two columns, which no ragged answer can be."""
-    module = made(Reader(1))
-
-    class Widths(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.reader = module
-
-        def forward(self, image: Tensor, widths: Tensor) -> Tensor:
-            out: Tensor = self.reader(image)
-            return out
-
-    return Widths().eval(), {"image": torch.randn(2, 1, 32, 20), "widths": torch.tensor([20, 8])}

@@ -85,7 +85,6 @@ def test_help_imports_no_heavy_package() -> None:
             "grpc",
             "google.protobuf",
             "jinja2",
-            "matplotlib",
             "ml_dtypes",
             "msgspec",
             "numpy",

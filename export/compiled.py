@@ -1,11 +1,14 @@
-"""The kinds of compiled models that Triton serves as they are, and how a file is recognised as one of them."""
+"""Compiled models, which are no graphs any more: how a file or a configuration is recognised as one of them.
+
+Triton serves them as they are, and `export.add` names what to add instead: only a graph has a proof.
+"""
 
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from export.repository import AOTI, AOTI_FILE, DEFAULT_FILES, PLATFORMS
+from export.repository import AOTI, PLATFORMS
 from triton_batching.releases import FACTS, MEASURED, Release, written
 
 if TYPE_CHECKING:
@@ -14,19 +17,22 @@ if TYPE_CHECKING:
 PLAN_ENDINGS = (".plan", ".engine", ".trt")
 # Files of torch.export.save, torch.jit.save and AOTInductor; others keep weights under the same endings.
 TORCH_ENDINGS = (".pt", ".pth", ".torchscript", ".pt2")
+TORCH_MODULE = (
+    "the torch module that it was made of: a file of torch.export.save (.pt2), a factory (package.module:function), or "
+    "its ONNX file"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """A kind of compiled model: Triton's `name` for it, and its `title`, what people call it.
+    """A kind of compiled model: Triton's `name` for it, its `title`, what people call it, and what to add `instead`.
 
-    `batches` says whether the backend splits a batch between its requests; `since` is the first release that serves it,
-    None if all do.
+    `since` is the first release that serves it, None if all do.
     """
 
     name: str
     title: str
-    batches: bool = True
+    instead: str
     since: Release | None = None
 
     @property
@@ -35,20 +41,19 @@ class Platform:
         return PLATFORMS[self.name]
 
     @property
-    def file(self) -> str:
-        """The file that the backend reads."""
-        return AOTI_FILE if self.name == AOTI else DEFAULT_FILES[self.backend]
-
-    @property
     def server(self) -> str:
         """Which server has the backend."""
         newer = " or newer" if self.since else ""
         return f"NVIDIA's image (tritonserver:{written(self.since or MEASURED)}-py3{newer})"
 
 
-TORCHSCRIPT = Platform(name="pytorch_libtorch", title="a TorchScript archive")
-PACKAGE = Platform(name=AOTI, title="an AOTInductor package", batches=False, since=FACTS["torch_aoti"].since)
-PLAN = Platform(name="tensorrt_plan", title="a TensorRT plan")
+TORCHSCRIPT = Platform(name="pytorch_libtorch", title="a TorchScript archive", instead=TORCH_MODULE)
+PACKAGE = Platform(name=AOTI, title="an AOTInductor package", instead=TORCH_MODULE, since=FACTS["torch_aoti"].since)
+PLAN = Platform(
+    name="tensorrt_plan",
+    title="a TensorRT plan",
+    instead="the ONNX file that it was built from: export.variant --accelerator tensorrt has the server build a plan",
+)
 KINDS = (TORCHSCRIPT, PACKAGE, PLAN)
 
 

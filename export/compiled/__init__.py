@@ -1,1 +1,0 @@
-"""Models that are added as what they are: TorchScript archives, AOTInductor packages and TensorRT plans."""

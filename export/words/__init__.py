@@ -1,1 +1,0 @@
-"""The training data of the text recogniser (rendered words) and its training."""
