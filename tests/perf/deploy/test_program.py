@@ -57,7 +57,6 @@ def test_a_cluster_that_does_not_run_is_one_line(tmp_path: Path, capsys: pytest.
 STATUS = Status(
     name="plan",
     engine="local",
-    proxy="envoy",
     host="127.0.0.1",
     http_port=1,
     grpc_port=2,
