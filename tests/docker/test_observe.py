@@ -1,12 +1,11 @@
-"""Rules, dashboard and `python -m serve.observe`: every metric that they name is on the page of a real server."""
+"""Rules and dashboard for Prometheus: every metric that they name is on the page of a real server."""
 
+import contextlib
 import json
 import re
+import shlex
 import shutil
-import signal
-import socket
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -18,18 +17,13 @@ import pytest
 import tritonclient.grpc as triton
 import yaml
 from policy_models import stand_in
-from processes import alive, descendants, wait_until
+from processes import wait_until
 from scrapes import scrape
 from sleepers import PLAIN
 from tiny_models import parameters, ragged_padded
 
-from serve.cluster import place
-from serve.exporter.endpoint import serving
 from serve.launcher import Server, Settings, launch
-from serve.observe import dashboard, following, programs
-from serve.observe.__main__ import main
-from serve.observe.following import Following
-from triton_batching.terminal import Mistake
+from serve.resources import loopback_port
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docker" / "observe"
@@ -51,7 +45,11 @@ def rules() -> list[dict[str, Any]]:
 
 def queries() -> list[str]:
     """The queries of the dashboard, with values in place of its variables."""
-    found = [target["expr"] for panel in json.loads(dashboard.text())["panels"] for target in panel.get("targets", ())]
+    found = [
+        target["expr"]
+        for panel in json.loads((FILES / "dashboard.json").read_text())["panels"]
+        for target in panel.get("targets", ())
+    ]
     return [re.sub(r"\$(model|instance)", ".+", query).replace("$__rate_interval", "1m") for query in found]
 
 
@@ -116,79 +114,39 @@ def test_every_metric_of_the_rules_and_the_dashboard_exists(observed: Server) ->
     assert len(queries()) >= 18
 
 
-def test_the_dashboard_is_current() -> None:
-    assert (FILES / "dashboard.json").read_text() == dashboard.text(), "run: python -m serve.observe.dashboard"
-
-
 @needs_prometheus
 @pytest.mark.server
-def test_prometheus_observes_a_server_until_ctrl_c(observed: Server, tmp_path: Path) -> None:
-    output = tmp_path / "output.txt"
-    targets = tmp_path / "targets.json"
+def test_the_two_commands_of_the_page_observe_a_server(observed: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "observe"
+    prometheus, alerts = (f"127.0.0.1:{loopback_port(())}" for _ in range(2))
+    shutil.copytree(FILES, folder)
+    targets = folder / "targets.json"
     targets.write_text(json.dumps([{"targets": [observed.metrics_url]}]))
-    with output.open("w") as file:
-        program = subprocess.Popen(
-            [sys.executable, "-m", "serve.observe", "--targets", str(targets)],
-            cwd=ROOT,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        assert wait_until(lambda: "Ctrl-C" in output.read_text() or program.poll() is not None, seconds=40)
-        prometheus, alertmanager = re.findall(r"(?:Prometheus|Alertmanager) (http://\S+)", output.read_text())
+    (folder / "alertmanagers.json").write_text(json.dumps([{"targets": [alerts]}]))
+    [commands] = re.findall(r"```bash\n(.*?)```", (FILES / "README.md").read_text(), re.DOTALL)
+    commands = commands.replace("127.0.0.1:9090", prometheus).replace("127.0.0.1:9093", alerts)
+    with contextlib.ExitStack() as stack:
+        for command in commands.replace("/tmp/", f"{tmp_path}/").splitlines():
+            program = stack.enter_context(subprocess.Popen(shlex.split(command), cwd=folder, stderr=subprocess.DEVNULL))
+            stack.callback(program.terminate)
+        assert wait_until(lambda: is_ready(prometheus) and is_ready(alerts), seconds=40)
         rows = 'sum(triton_batching_execution_rows_sum{model="batched"})'
-        assert wait_until(lambda: asked(prometheus, rows) == [24.0], seconds=30)
+        assert wait_until(lambda: asked(prometheus, rows) == [24.0], seconds=40)
         assert asked(prometheus, "slo:triton_batching_error_budget:ratio") == [0.001]
         for query in queries():
             asked(prometheus, query)  # raises if Prometheus cannot read it
-        assert read(f"{alertmanager}/api/v2/status")["cluster"]["status"] == "disabled"
+        assert read(f"http://{alerts}/api/v2/status")["cluster"]["status"] == "disabled"
         # A replica that goes away is seen without a restart of Prometheus, because the file is read again.
         targets.write_text(json.dumps([{"targets": ["127.0.0.1:9"]}]))
         assert wait_until(lambda: asked(prometheus, 'up{instance="127.0.0.1:9"}') == [0.0], seconds=30)
-    finally:
-        below = descendants(program.pid)
-        folders = [Path(folder) for folder in re.findall(r"/\S*/triton-batching-observe-\w+", commands(below))]
-        program.send_signal(signal.SIGINT)
-        code = program.wait(30)
-    assert code == 130
-    assert len(below) == 2
-    assert folders
-    assert not alive(below)
-    assert not any(folder.exists() for folder in folders)
 
 
-def test_a_server_is_a_target_from_its_first_answer_on_and_a_cluster_until_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(place, "_base", lambda: tmp_path)
-    monkeypatch.setattr(following, "LOOK_S", 0.0)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    url, own = f"localhost:{port}", f"127.0.0.1:{port}"
-    watched = Following(url)
-    assert watched.groups() == []
-    here = place.of_plan(tmp_path / "plan.toml")
-    with place.taken(here), serving("127.0.0.1", port, lambda: "up 1\n"):
-        here.targets.write_text(json.dumps([{"targets": [own]}]))
-        assert watched.groups() == [{"targets": [own]}]
-        here.targets.write_text(json.dumps([{"targets": ["127.0.0.1:9"]}]))
-        both = [{"targets": [url]}, {"targets": ["127.0.0.1:9"]}]
-        assert watched.groups() == both
-    assert watched.groups() == [{"targets": [url]}]
-    # As a cluster that was killed leaves it.
-    with place.taken(here):
-        watched.groups()
-        here.targets.write_text(json.dumps([{"targets": [own]}]))
-        kept = here.targets.rename(tmp_path / "kept")
-    here.folder.mkdir(mode=0o700, exist_ok=True)
-    kept.rename(here.targets)
-    assert not place.is_taken(here)
-    assert watched.groups() == [{"targets": [own]}]
-    assert Following(url).groups() == []
-
-
-def commands(pids: set[int]) -> str:
-    return " ".join(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").replace("/data", " ") for pid in pids)
+def is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}/-/ready", timeout=20):
+            return True
+    except OSError:
+        return False
 
 
 def read(url: str) -> Any:
@@ -197,31 +155,5 @@ def read(url: str) -> Any:
 
 
 def asked(prometheus: str, query: str) -> list[float]:
-    answer = read(f"{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
+    answer = read(f"http://{prometheus}/api/v1/query?{urllib.parse.urlencode({'query': query})}")
     return [float(result["value"][1]) for result in answer["data"]["result"]]
-
-
-def test_mistakes_end_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    broken = tmp_path / "targets.json"
-    broken.write_text('{"targets": []}')
-    monkeypatch.setattr(programs, "find", lambda *names: names[0])
-    for arguments, message in (
-        (["--targets", str(broken)], "no targets in it"),
-        (["--targets", "nowhere.json"], "cannot be read"),
-        (["--port", "70000"], "not a whole number from 0 to 65,535"),
-        (["--port", "9", "--alerts-port", "9"], "given twice"),
-    ):
-        try:
-            code: object = main(arguments)
-        except SystemExit as end:
-            code = end.code
-        assert code == 2
-        printed = capsys.readouterr().err
-        assert message in printed
-        assert len(printed.strip().splitlines()) == 1
-
-
-def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Mistake, match="apt-get install prometheus"):
-        programs.find("prometheus")
