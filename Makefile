@@ -120,7 +120,7 @@ lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
 	sed -n '/^# Binaries/,$$p' requirements.lock > build/binaries.lock
 	$(VENV)/bin/pip-compile --quiet --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
 	    --no-emit-trusted-host --no-header --no-annotate --output-file requirements.lock pyproject.toml
-	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own; cuda-python follows.
+	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own.
 	sed -i -e 's/+cpu$$//' -e '/^nvidia-[cn][uv]/d' -e '/^cuda-/d' -e '/^#/d' -e '/^triton-batching/d' requirements.lock
 	cat build/binaries.lock >> requirements.lock
 
