@@ -48,7 +48,7 @@ def loaded(grpc_url: str, *, rows: int) -> Iterator[None]:
         thread.join()
 
 
-def test_spans_are_replayed_and_the_slowest_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_spans_are_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sleeper(tmp_path, "live", FIXED, fixed_ms=EXECUTION_MS, row_ms=0)
     url = f"http://127.0.0.1:{loopback_port(())}/v1/traces"
     settings = Settings(
@@ -72,12 +72,5 @@ def test_spans_are_replayed_and_the_slowest_shown(tmp_path: Path, capsys: pytest
     assert "not_known" not in output, output["not_known"]
     assert 10 <= output["replayed"] <= output["counted"]["requests"] + CLIENTS
     assert output["now"]["rows_per_execution"] == pytest.approx(output["counted"]["rows_per_execution"], rel=0.25)
-    assert 0 < len(output["slowest"]) <= 5
-    for trace in output["slowest"]:
-        parts = [trace[f"{part}_ms"] for part in ("queue", "input", "infer", "output")]
-        assert len(trace["trace_id"]) == 32
-        assert sum(parts) <= trace["total_ms"] + 1
-        assert sum(parts[1:]) >= EXECUTION_MS
     assert "hold no rows and shapes" in several
-    assert "the slowest traced requests" in several
     assert "cannot be used" in taken["not_known"]
