@@ -88,7 +88,11 @@ def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
             before = Counters.read(url, model)
             time.sleep(seconds)
             counted = Counters.read(url, model) - before
-        _check(url, model, counted, traced, rules, seconds)
+        if not counted.executions:
+            raise Mistake(
+                f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send "
+                "load meanwhile, or watch longer (--seconds)."
+            )
         return Watched(
             url=url,
             config=config,
@@ -97,18 +101,6 @@ def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
             traced=traced,
             replayed=_replayed(config, rules, counted, traced, tell) if traced.requests else None,
         )
-
-
-def _check(url: str, model: str, counted: Counters, traced: Recording, rules: Rules, seconds: float) -> None:
-    """Raise `Mistake` if nothing was executed; leave out requests whose rows or shapes are not known."""
-    if not counted.executions:
-        raise Mistake(
-            f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
-            "meanwhile, or watch longer (--seconds)."
-        )
-    if traced.spans and (counted.rows != counted.requests or rules.equal_shape):
-        traced.requests.clear()
-        traced.missing = f"OpenTelemetry's spans hold no rows and shapes, and the requests differ in them. {HOW}"
 
 
 @contextlib.contextmanager
