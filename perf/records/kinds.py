@@ -38,7 +38,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "served_share": ("a measurement of perf.studies.served_share", "python -m perf.studies.served_share"),
     "cost": ("what a call costs its client", "python -m perf.studies.cost"),
     "mixed calls": ("what became of many mixed calls", "python -m perf.studies.cost.mixed"),
-    "inprocess": ("a measurement of perf.studies.inprocess", "python -m perf.studies.inprocess"),
     "soak": ("a soak", "python -m perf.studies.soak --show {file}"),
     "overload": ("an overload", "python -m perf.studies.overload MODEL --target-ms MS --results {folder}"),
     "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),

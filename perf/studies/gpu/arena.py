@@ -1,4 +1,4 @@
-"""Step 8: the memory estimate against what onnxruntime takes, on the CPU in this process and on a GPU by its driver."""
+"""Step 7: the memory estimate against what onnxruntime takes, on the CPU in this process and on a GPU by its driver."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

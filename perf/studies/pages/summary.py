@@ -114,17 +114,6 @@ def _grid() -> str:
     )
 
 
-@experiment("inprocess resnet50")
-def _inprocess() -> str:
-    """How much of onnxruntime's speed does a model keep in its callers' process, without a server?"""
-    parts = [
-        f"{record.model}: {interval_text(record.share('threads'))} for {record.callers} threads, "
-        f"{interval_text(record.share('tasks'))} for {record.callers} tasks"
-        for record in calls.inprocess_records()
-    ]
-    return "; ".join(parts) or "no record yet"
-
-
 @experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
 def _memory_lab() -> str:
     """How much memory do allocators hold for recorded inferences?"""
