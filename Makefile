@@ -160,7 +160,7 @@ $(VENV)/.cluster: $(READY)
 
 $(VENV)/.dev: $(READY) | $(VENV)/axe.min.js
 	@echo "installing torch, type faces, Ray and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,pack,ray,dev]'
+	$(INSTALL) --editable '.[$(RUNTIME),export,words,memory,ray,dev]'
 	@touch $@
 
 $(VENV)/axe.min.js: | $(VENV)/bin/python

@@ -15,7 +15,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "round": ("a round of perf.compare.versus", "triton-batching compare {folder}:A {folder}:B --noise {folder}:noise"),
     "looks": ("the looks of perf.compare.versus at its rounds", "the same command of perf.compare.versus"),
     "service_times": ("service times", "triton-batching simulate MODEL --load closed:16 --results {folder}"),
-    "interference": ("the measured interference of two models", "triton-batching pack PLAN, if the plan names it"),
+    "interference": ("the measured interference of two models", "python -m perf.studies.interference"),
     "proof": ("a packing that ran on a server", "python -m perf.studies.packing.prove PLAN"),
     "placement": ("a placement of models on devices", "triton-batching pack PLAN --from {file}"),
     "study figures": ("the figures of a study's page", "triton-batching report {folder}"),

@@ -6,7 +6,6 @@ import pytest
 
 from perf.measure import ramp_plan
 from perf.memory import __main__ as memory
-from perf.pack import interference
 from perf.tune.tuning import Question
 
 IGNORED = [
@@ -18,7 +17,7 @@ IGNORED = [
 
 @pytest.mark.parametrize(
     "folder",
-    [ramp_plan.RESULTS, Question.results, interference.RESULTS],
+    [ramp_plan.RESULTS, Question.results],
     ids=str,
 )
 def test_the_default_folder_of_records_is_ignored_by_git(folder: Path) -> None:

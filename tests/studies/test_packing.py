@@ -1,51 +1,28 @@
-"""The study of packers: its problems with a known optimum, and its record."""
+"""The experiment of packing: a few of its problems anew, and its records in git."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
-import pytest
+from perf.records import file
+from perf.studies import packing
+from perf.studies.packing.__main__ import NAME, PackingRecord, packed
+from perf.studies.packing.prove import Proof
 
-from perf.pack import exact
-from perf.pack.algorithms import ALGORITHMS
-from perf.pack.heuristics import best_fit_decreasing
-from perf.studies.packing import __main__ as study
-from perf.studies.packing import instances
-
-RECORD = Path("perf/studies/results/pack") / study.NAME
+RESULTS = Path(packing.__file__).parents[1] / "results" / "pack"
 
 
-def test_triplets_are_closed_at_30_items() -> None:
-    pytest.importorskip("ortools")
-    problem = instances.triplets(0, 10)
-    assert len(best_fit_decreasing(problem)) > 10
-    answer = exact.fewest(problem, time_limit_s=30.0)
-    assert len(answer.bins) == answer.bound == 10
-    assert all(sum(problem.sizes[item] for item in items) == 1000 for items in answer.bins)
+def test_a_few_problems_are_packed_as_the_record_says() -> None:
+    record = file.read(RESULTS / NAME, PackingRecord)
+    devices = record.devices
+    assert devices["improved"] < devices["best-fit-decreasing"] < devices["squishy"]
+    assert sum(each.violations + each.late for each in record.workloads) == 0
+    assert [packed(seed) for seed in range(3)] == list(record.workloads[:3])
 
 
-def test_greedy_is_near_exact_and_the_improvement_closes_the_gap() -> None:
-    # The instances of the first hundred where squishy is above exact, by the record, and some where it is not.
-    record = json.loads(RECORD.read_text())
-    above = [
-        workload["seed"]
-        for workload in record["workloads"]
-        if workload["devices"]["squishy"] > workload["devices"]["exact"]
-    ]
-    results = [study.packed(seed, ("squishy", "improved", "exact")) for seed in (*above[:6], 0, 1, 2)]
-    assert sum(result.devices["squishy"] > result.devices["exact"] for result in results) >= 6
-    assert study.closed([result.devices for result in results]) >= 0.5
-    assert sum(result.violations + result.late for result in results) == 0
-
-
-def test_the_record_of_a_hundred_workloads() -> None:
-    record = json.loads(RECORD.read_text())
-    devices = [workload["devices"] for workload in record["workloads"]]
-    assert len(devices) == 100
-    assert max(workload["models"] for workload in record["workloads"]) == 11
-    total = {name: sum(counts[name] for counts in devices) for name in ALGORITHMS}
-    assert total["exact"] < total["squishy"] <= 1.10 * total["exact"]
-    assert study.closed(devices) >= 0.5
-    assert sum(workload["violations"] + workload["late"] for workload in record["workloads"]) == 0
-    for plain in record["plain"]:
-        assert plain["bound"] <= plain["bins"]["exact"] <= min(plain["bins"].values())
-        assert plain["optimum"] is None or plain["bound"] <= plain["optimum"] <= plain["bins"]["exact"]
+def test_a_proof_is_in_time_only_if_all_its_models_are() -> None:
+    planned, above = Proof.read(RESULTS / "proof.three_models.json").rounds
+    (first, *others) = planned.models
+    assert replace(planned, models=(replace(first, late=0), *others)).in_time is True
+    assert replace(planned, models=(replace(first, late=first.requests // 10), *others)).in_time is False
+    assert replace(planned, models=(replace(first, requests=20, late=0), *others)).in_time is None
+    assert above.in_time is False

@@ -140,6 +140,13 @@ def _inprocess() -> str:
     return "; ".join(parts) or "no record yet"
 
 
+@experiment("interference ranker text_recognition", page="../pack/README.md")
+def _interference() -> str:
+    """How much do two models on one device slow each other down?"""
+    gains = [record.gain for record in tools.interference_records()]
+    return f"throughput together over taking turns: x {min(gains):.2f} to {max(gains):.2f}"
+
+
 @experiment("memory_estimate", page="memory_estimate/README.md")
 def _memory_estimate() -> str:
     """Does onnxruntime hold the bytes that the estimate says?"""
@@ -178,8 +185,7 @@ def _overload() -> str:
 def _packing() -> str:
     """How many devices does each packing algorithm need?"""
     devices = tools.packing_record().devices
-    names = ("squishy", "improved", "exact")
-    return "devices for 100 workloads: " + ", ".join(f"{name} {devices[name]}" for name in names)
+    return "devices for 100 workloads: " + ", ".join(f"{name} {count}" for name, count in devices.items())
 
 
 @experiment("padded", page="RAGGED_REQUESTS.md")
