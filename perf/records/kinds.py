@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale", "canary", "replication count"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "placement", "scale", "canary", "replication count"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -17,7 +17,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "service_times": ("service times", "triton-batching simulate MODEL --load closed:16 --results {folder}"),
     "interference": ("the measured interference of two models", "python -m perf.studies.interference"),
     "proof": ("a packing that ran on a server", "python -m perf.studies.packing.prove PLAN"),
-    "placement": ("a placement of models on devices", "triton-batching pack PLAN --from {file}"),
+    "placement": ("a placement of models on devices", "triton-batching pack PLAN"),
     "study figures": ("the figures of a study's page", "triton-batching report {folder}"),
     "comparison": ("a comparison", "triton-batching compare A B"),
     "grid": ("a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
@@ -56,8 +56,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "estimate": ("a checked memory estimate", "python -m perf.studies.memory_estimate --results {folder}"),
     "memory lab": ("a comparison of allocators on a trace", "python -m perf.studies.memory_lab"),
     "scale": ("simulated days of a deployment that scales", "triton-batching scale PLAN"),
-    "scaling_study": ("a comparison of scaling rules", "python -m perf.studies.scaling --results {folder}"),
-    "scaling_live": ("a cluster that scales beside its simulation", "python -m perf.studies.scaling.live"),
     "packing_study": ("the experiment of packing", "python -m perf.studies.packing --results {folder}"),
     "compared predictions": (
         "predictions compared with measurements",

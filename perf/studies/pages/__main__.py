@@ -12,7 +12,6 @@ from pathlib import Path
 
 from perf.studies.archive import ROOT
 from perf.studies.pages import blind, calls, cluster, experiments, memory, padded, summary, tools
-from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -53,8 +52,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "memory kernels": memory.kernels,
     "memory random graphs": memory.random_graphs,
     "memory lab": memory.lab,
-    "scaling": scaling.rules,
-    "scaling live": scaling.live,
     "soak": experiments.soak,
     "cluster faults": cluster.faults,
     "cluster balance": cluster.balance,

@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perf.scale.rules import FIELD
 from perf.studies.aimd_cap import band, late_share
 from perf.studies.archive import RESULTS
 from perf.studies.cluster.faults import KILL_DOOR
@@ -20,8 +19,6 @@ from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.ragged.table import RAGGED
 from perf.studies.replicate import record as replication
-from perf.studies.scaling import table as scaling
-from perf.studies.scaling.__main__ import SHARES
 from perf.studies.tables import interval_text, rows_markdown
 
 
@@ -246,24 +243,6 @@ def _replicate() -> str:
         return "no record yet"
     expected = sum(record.chance for record in records)
     return f"{sum(record.held for record in records)} of {len(records)}; {expected:.1f} if days did not differ"
-
-
-@experiment("scaling", page="../scale/README.md")
-def _scaling() -> str:
-    """How many replica hours does scaling on pending requests save, at the same share in time?"""
-    record = scaling.record()
-    ratios = {
-        rule: [
-            ratio
-            for scenario in record.scenarios
-            for share in SHARES
-            for ratio in record.ratios(scenario.name, share, rule.name)
-            if ratio is not None
-        ]
-        for rule in FIELD
-    }
-    parts = [f"{rule.title}: x {min(found):.2f} to {max(found):.2f}" for rule, found in ratios.items()]
-    return f"the hours of other rules over ours, each at its best target: {'; '.join(parts)}"
 
 
 @experiment("served_share resnet50")

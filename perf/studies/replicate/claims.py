@@ -194,7 +194,7 @@ CLAIMS: tuple[Claim, ...] = (
         record=f"{RECORDS}/pack/{PACKING}",
         printed=lambda: _packing(tools.packing_record()),
         group="packing",
-        command=(f"{STUDIES}.packing", "--time-limit", "1", "--results", FOLDER),
+        command=(f"{STUDIES}.packing", "--results", FOLDER),
         again=lambda folder: _packing(file.read(folder / PACKING, PackingRecord)),
         about_s=60,
     ),

@@ -16,7 +16,6 @@ from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic
 from perf.scale.curve import ReplicaCurve, measure
 from perf.scale.fleet import Conditions, Fleet, Outcome, Run
-from perf.scale.rules import CPU, PENDING, QUEUE, RATIO, at_load
 from perf.simulate.predict import simulated_run
 from perf.studies.archive import RESULTS
 from serve.cluster.scaling import Scaling
@@ -43,7 +42,7 @@ def curve() -> ReplicaCurve:
 def flow(rates: list[float], replicas: int = 1) -> Outcome:
     """These rates, a second each, at replicas that do not change."""
     scaling = Scaling(least=replicas, most=replicas, target=1.0)
-    run = Run(rule=PENDING, scaling=scaling, day=0, seed=0)
+    run = Run(scaling=scaling, day=0, seed=0)
     return Fleet(curve(), [np.array(rates)], [run], CALM).run()[0]
 
 
@@ -99,12 +98,12 @@ def test_the_capacity_is_the_last_rate_in_time_and_its_pending_count_littles_law
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0.0, 4000.0), min_size=20, max_size=60), st.integers(0, 5), st.booleans())
 def test_no_request_is_lost(levels: list[float], seed: int, fails: bool) -> None:
-    """Every request is in time, late or refused, whatever the rates, the rule, failures and starts."""
+    """Every request is in time, late or refused, whatever the rates, the target, failures and starts."""
     rates = np.repeat(levels, 10)
     conditions = Conditions(start_s=20.0, mtbf_s=300.0 if fails else 0.0)
     runs = [
-        Run(rule=rule, scaling=Scaling(least=1, most=12, target=at_load(rule, curve(), 0.9)), day=0, seed=seed)
-        for rule in (PENDING, QUEUE, RATIO, CPU)
+        Run(scaling=Scaling(least=1, most=12, target=share * curve().target_pending), day=0, seed=seed)
+        for share in (0.3, 0.9)
     ]
     fleet = Fleet(curve(), [rates], runs, conditions, timeline=True)
     for outcome in fleet.run():
@@ -119,7 +118,7 @@ def test_no_request_is_lost(levels: list[float], seed: int, fails: bool) -> None
 
 def test_a_replica_that_starts_takes_requests_after_its_start_time() -> None:
     rate = 2.5 * curve().capacity.rate_per_s
-    run = Run(rule=PENDING, scaling=Scaling(least=1, most=9, target=curve().target_pending), day=0, seed=0)
+    run = Run(scaling=Scaling(least=1, most=9, target=curve().target_pending), day=0, seed=0)
     rates = np.array([1.0] * 30 + [rate] * 90)
     (outcome,) = Fleet(curve(), [rates], [run], CALM, timeline=True).run()
     added = next(step for step, count in enumerate(outcome.replicas) if count > 1)
@@ -132,7 +131,7 @@ def test_without_a_replica_the_door_refuses() -> None:
     fleet = Fleet(
         curve(),
         [np.full(50, 10.0)],
-        [Run(rule=PENDING, scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)],
+        [Run(scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)],
         Conditions(start_s=1e4, start_cv=0.0, mtbf_s=1.0),
     )
     (outcome,) = fleet.run()
@@ -147,7 +146,7 @@ def test_no_limit_of_the_queue_refuses_nothing(tmp_path: Path) -> None:
     unlimited.CopyFrom(config())
     del unlimited.parameters["queue_limit_ms"]
     without = measure(unlimited, profile(), TARGET, requests=2000)
-    run = Run(rule=PENDING, scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)
+    run = Run(scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)
     (outcome,) = Fleet(without, [np.array(rates)], [run], CALM).run()
     assert outcome.refused == 0
     assert outcome.in_flight == pytest.approx(2 * 30 * without.saturated_per_s, rel=0.05)
