@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perf.scale.curve import ReplicaCurve, Values
 from perf.scale.flow import Flow
@@ -14,8 +13,6 @@ from serve.cluster.scaling import SYNC_S, History, Reading, Scaling, scale
 # Start times that are drawn for a seed; they are used in turn.
 DRAWN = 4096
 NO_STEP = np.iinfo(np.int32).max
-
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +52,6 @@ class Outcome:
     """What became of the requests of a run, and what it cost.
 
     in_flight: requests that were not answered when the day ended. replica_hours count starting replicas too.
-    replicas: those wanted in each step, and ready: those ready, both empty unless they were asked for.
     """
 
     requests: float
@@ -66,8 +62,6 @@ class Outcome:
     replica_hours: float
     most_replicas: int
     failures: int
-    replicas: tuple[int, ...] = ()
-    ready: tuple[int, ...] = ()
 
     @property
     def share(self) -> float:
@@ -76,7 +70,7 @@ class Outcome:
 
 
 class Fleet:
-    """The pools of all runs, each an entry of the arrays."""
+    """The pools of all runs, each an entry of the arrays: `wanted` replicas, those that start too, and `ready` ones."""
 
     def __init__(
         self,
@@ -86,7 +80,6 @@ class Fleet:
         conditions: Conditions,
         *,
         step_s: float = 1.0,
-        timeline: bool = False,
     ) -> None:
         """`days` are rates per second in steps of `step_s`, all of one length."""
         self._flow, self._runs, self._conditions, self._step_s = Flow.of(curve, step_s), runs, conditions, step_s
@@ -109,7 +102,6 @@ class Fleet:
         self._seen = np.zeros(len(runs))  # pending requests per replica, summed over the steps since the last decision
         self._replica_steps, self._most = np.zeros(len(runs)), self.wanted.copy()
         self._failures = np.zeros(len(runs), dtype=np.int64)
-        self._timeline: tuple[list[Counts], list[Counts]] | None = ([], []) if timeline else None
 
     def run(self, tick: Callable[[], None] = lambda: None) -> list[Outcome]:
         """Simulate every step; `tick` is called after each decision of all runs."""
@@ -140,9 +132,6 @@ class Fleet:
         self.pending = np.where(up, each * ready, self.pending)
         self._seen += each
         self._replica_steps += self.wanted
-        if self._timeline:
-            self._timeline[0].append(self.wanted.copy())
-            self._timeline[1].append(self.ready.copy())
 
     def _start_and_fail(self, step: int) -> None:
         for number in np.flatnonzero(self._next_due <= step):
@@ -206,7 +195,6 @@ class Fleet:
 
     def _outcome(self, number: int) -> Outcome:
         requests, in_time, late, refused = self._totals[:, number].tolist()
-        wanted, ready = self._timeline or ((), ())
         return Outcome(
             requests=requests,
             in_time=in_time,
@@ -216,6 +204,4 @@ class Fleet:
             replica_hours=float(self._replica_steps[number]) * self._step_s / 3600,
             most_replicas=int(self._most[number]),
             failures=int(self._failures[number]),
-            replicas=tuple(int(each[number]) for each in wanted),
-            ready=tuple(int(each[number]) for each in ready),
         )

@@ -14,7 +14,7 @@ from perf.measure.service_profile import Profile, load
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic
-from perf.scale.curve import ReplicaCurve, measure
+from perf.scale.curve import ReplicaCurve, Values, measure
 from perf.scale.fleet import Conditions, Fleet, Outcome, Run
 from perf.simulate.predict import simulated_run
 from perf.studies.archive import RESULTS
@@ -37,6 +37,20 @@ def config() -> ModelConfig:
 @functools.cache
 def curve() -> ReplicaCurve:
     return measure(config(), profile(), TARGET, requests=6000)
+
+
+class Watched(Fleet):
+    """A fleet whose replicas are noted in each step."""
+
+    seen: list[tuple[list[int], list[int]]]
+
+    def _serve(self, rates: Values) -> None:
+        super()._serve(rates)
+        self.seen = [*getattr(self, "seen", []), (self.wanted.tolist(), self.ready.tolist())]
+
+    def replicas(self, run: int) -> tuple[list[int], list[int]]:
+        """Those wanted and those ready in each step."""
+        return [wanted[run] for wanted, _ in self.seen], [ready[run] for _, ready in self.seen]
 
 
 def flow(rates: list[float], replicas: int = 1) -> Outcome:
@@ -105,14 +119,15 @@ def test_no_request_is_lost(levels: list[float], seed: int, fails: bool) -> None
         Run(scaling=Scaling(least=1, most=12, target=share * curve().target_pending), day=0, seed=seed)
         for share in (0.3, 0.9)
     ]
-    fleet = Fleet(curve(), [rates], runs, conditions, timeline=True)
-    for outcome in fleet.run():
+    fleet = Watched(curve(), [rates], runs, conditions)
+    for number, outcome in enumerate(fleet.run()):
+        wanted, ready = fleet.replicas(number)
         assert outcome.requests == pytest.approx(float(rates.sum()))
         assert outcome.in_time + outcome.late + outcome.refused == pytest.approx(outcome.requests)
         assert min(outcome.in_time, outcome.refused) >= 0
         assert outcome.in_flight <= curve().most_pending * 12 + 1e-6
-        assert all(0 <= ready <= wanted <= 12 for ready, wanted in zip(outcome.ready, outcome.replicas, strict=True))
-        assert outcome.replica_hours == pytest.approx(sum(outcome.replicas) / 3600)
+        assert all(0 <= up <= most <= 12 for up, most in zip(ready, wanted, strict=True))
+        assert outcome.replica_hours == pytest.approx(sum(wanted) / 3600)
         assert outcome.failures == 0 or fails
 
 
@@ -120,9 +135,9 @@ def test_a_replica_that_starts_takes_requests_after_its_start_time() -> None:
     rate = 2.5 * curve().capacity.rate_per_s
     run = Run(scaling=Scaling(least=1, most=9, target=curve().target_pending), day=0, seed=0)
     rates = np.array([1.0] * 30 + [rate] * 90)
-    (outcome,) = Fleet(curve(), [rates], [run], CALM, timeline=True).run()
-    added = next(step for step, count in enumerate(outcome.replicas) if count > 1)
-    ready = next(step for step, count in enumerate(outcome.ready) if count > 1)
+    fleet = Watched(curve(), [rates], [run], CALM)
+    fleet.run()
+    added, ready = (next(step for step, count in enumerate(counts) if count > 1) for counts in fleet.replicas(0))
     assert added == 45  # the first decision that saw the new rate
     assert ready - added == 20 - 1  # the decision is at the end of its step
 
