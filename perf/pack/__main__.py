@@ -9,17 +9,14 @@ import sys
 from pathlib import Path
 
 from export import repository
-from triton_batching.options import DAY_S, MOST_SEED, number, path, whole_number
+from triton_batching.options import MOST_SEED, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 OUT = Path("build/packed")
-ALGORITHMS = ("squishy", "best-fit", "best-fit-decreasing", "first-fit-decreasing", "improved", "exact")
-DEFAULT = "improved"
-TIME_LIMIT_S = 20.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Pack and write; exit code 2 for a user's mistake, 1 for an invalid placement."""
+    """Pack and write; exit code 2 for a user's mistake."""
     arguments = _parser().parse_args(argv)
     command = " ".join(("python -m perf.pack", *(sys.argv[1:] if argv is None else argv)))
 
@@ -35,14 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m perf.pack", __doc__, example="perf/pack/plans/three_models.toml")
     parser.add_argument("plan", type=path, help="plan file (TOML), described in perf/pack/README.md")
     parser.add_argument("--out", type=path, default=OUT, help=f"folder of the files (default {OUT})")
-    parser.add_argument("--algorithm", choices=ALGORITHMS, default=DEFAULT, help=f"default {DEFAULT}")
-    parser.add_argument(
-        "--time-limit", type=number(above=0, most=DAY_S), help=f"seconds for exact (default {TIME_LIMIT_S:g})"
-    )
     parser.add_argument(
         "--seed", type=whole_number(0, MOST_SEED), default=0, help="seed of the improvement and of the replays"
     )
-    parser.add_argument("--from", dest="old", type=path, help="placement.json to change with as few moves as possible")
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="overwrite a packed.pbtxt that was changed by hand")
     return parser

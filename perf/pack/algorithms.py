@@ -3,54 +3,43 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from perf.pack import exact
 from perf.pack.duty import Portion, Turns
-from perf.pack.heuristics import best_fit_decreasing, best_fit_online, first_fit_decreasing
+from perf.pack.greedy import best_fit_decreasing, saturated, squishy
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
 from perf.pack.problem import Items
-from perf.pack.squishy import saturated, squishy
-from perf.pack.workload import Workload, raised
+from perf.pack.workload import Workload
 from triton_batching.terminal import Mistake
 
 GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
     "squishy": squishy,
-    "best-fit": best_fit_online,
     "best-fit-decreasing": best_fit_decreasing,
-    "first-fit-decreasing": first_fit_decreasing,
 }
-ALGORITHMS = (*GREEDY, "improved", "exact")
-DEFAULT = "improved"
+IMPROVED = "improved"
+ALGORITHMS = (IMPROVED, *GREEDY)
 
 
-def pack(
-    workload: Workload,
-    algorithm: str = DEFAULT,
-    *,
-    headroom: float = 0.0,
-    seed: int = 0,
-    time_limit_s: float = exact.TIME_LIMIT_S,
-) -> Placement:
+def pack(workload: Workload, algorithm: str = IMPROVED, *, headroom: float = 0.0, seed: int = 0) -> Placement:
     """Place all models as if their rates were (1 + headroom) times as high.
 
     A model gets the devices that it fills by itself, and the remainders share devices. Raises `Mistake` if a model fits
     nowhere, or if there are too few devices.
     """
     whole, problem = remainders(workload, headroom)
-    bins, bound = _bins(problem, algorithm, seed, time_limit_s)
+    bins = _bins(problem, algorithm, seed) if problem.count else []
     nodes = [*whole, *(node for items in bins if (node := problem.node(items)) is not None)]
-    nodes = [at_true_rates(node, headroom) for node in nodes]
+    nodes = [_at_true_rates(node, headroom) for node in nodes]
+    bound = len(whole) + (problem.least if problem.count else 0)
     if len(nodes) > workload.devices.count:
         uneven = f" at {1 + headroom:g} x the rates, which uneven arrivals need," if headroom else ""
         raise Mistake(
-            f"{len(nodes)} devices are needed{uneven} by {algorithm} (at least {len(whole) + bound} by any algorithm), "
-            f"and there are {workload.devices.count}. Raise count, lower a rate, raise a target, or try --algorithm "
-            "exact."
+            f"{len(nodes)} devices are needed{uneven} by {algorithm} (at least {bound} by any algorithm), and there "
+            f"are {workload.devices.count}. Raise count, lower a rate, or raise a target."
         )
-    return Placement(algorithm=algorithm, nodes=tuple(nodes), bound=len(whole) + bound, headroom=headroom)
+    return Placement(algorithm=algorithm, nodes=tuple(nodes), bound=bound, headroom=headroom)
 
 
-def at_true_rates(node: Node, headroom: float) -> Node:
+def _at_true_rates(node: Node, headroom: float) -> Node:
     """A device that was planned with headroom, with its true rates."""
     shares = (replace(share, rate_per_s=share.rate_per_s / (1 + headroom)) for share in node.shares)
     return replace(node, shares=tuple(shares))
@@ -61,10 +50,11 @@ def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], T
     whole: list[Node] = []
     portions: list[Portion] = []
     for model in workload.models:
-        nodes, portion = saturated(raised(model, headroom), workload.devices.memory_bytes)
+        raised = replace(model, rate_per_s=model.rate_per_s * (1 + headroom))
+        nodes, portion = saturated(raised, workload.devices.memory_bytes)
         whole += nodes
         portions += [portion] if portion else []
-    problem = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes, pairs=workload.pairs)
+    problem = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes)
     for item, portion in enumerate(portions):
         if problem.fullness(frozenset({item})) is None:
             raise Mistake(
@@ -75,14 +65,8 @@ def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], T
     return whole, problem
 
 
-def _bins(problem: Turns, algorithm: str, seed: int, time_limit_s: float) -> tuple[list[Items], int]:
-    if not problem.count:
-        return [], 0
-    if algorithm == "exact":
-        answer = exact.fewest(problem, time_limit_s=time_limit_s)
-        return list(answer.bins), answer.bound
-    bound = problem.least
-    if algorithm == "improved":
-        fewest = min((greedy(problem) for greedy in GREEDY.values()), key=len)
-        return improve(problem, fewest, bound=bound, seed=seed), bound
-    return GREEDY[algorithm](problem), bound
+def _bins(problem: Turns, algorithm: str, seed: int) -> list[Items]:
+    if algorithm in GREEDY:
+        return GREEDY[algorithm](problem)
+    fewest = min((greedy(problem) for greedy in GREEDY.values()), key=len)
+    return improve(problem, fewest, bound=problem.least, seed=seed)

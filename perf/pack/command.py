@@ -8,58 +8,26 @@ from rich.markup import escape
 from rich.table import Table
 
 from export.repository import models
-from perf.pack import cluster_plan, manifests, packed_config, page, plan_file
-from perf.pack.exact import TIME_LIMIT_S
-from perf.pack.headroom import CONFIRMING, confirmed, plan, unproven
+from perf.pack import manifests, packed_config, page, plan_file
+from perf.pack.headroom import CONFIRMING, plan
 from perf.pack.placement import Placement
-from perf.pack.replan import replan
 from perf.pack.replayed import Replayed
 from perf.pack.servers import Server, servers
-from perf.pack.validator import violations
 from perf.pack.workload import Workload
 from perf.report.units import count
 from perf.stats.interval import Interval
-from triton_batching.terminal import Failure, Mistake, terminal
+from triton_batching.terminal import terminal
 
 
 def run(arguments: argparse.Namespace, command: str) -> None:
-    """Pack, print and write; raises `Failure` if the placement is too slow in a replay."""
+    """Pack, print and write; raises `Mistake` if the models fit on no or too few devices."""
     console = terminal()
-    if arguments.time_limit is not None and arguments.algorithm != "exact":
-        raise Mistake(f"--time-limit belongs to --algorithm exact, not to {arguments.algorithm}. Leave it out.")
     models(arguments.repository)
     workload = plan_file.read(arguments.plan, repository=arguments.repository)
     with console.status("packing") as status:
-        if arguments.old is None:
-            time_limit_s = arguments.time_limit or TIME_LIMIT_S
-            placement, replayed = plan(
-                workload,
-                arguments.algorithm,
-                seed=arguments.seed,
-                time_limit_s=time_limit_s,
-                progress=status.update,
-            )
-        else:
-            placement = _replanned(workload, arguments.old, console)
-            replayed = confirmed(workload, placement, seed=arguments.seed)
+        placement, replayed = plan(workload, seed=arguments.seed, progress=status.update)
     _print(workload, placement, replayed, console)
     _write(workload, placement, replayed, arguments.out, arguments.repository, command, arguments.force, console)
-    # A new placement is proven for all its tries; one with the headroom of an older one may not be in time.
-    if late := unproven(workload, replayed) if arguments.old else []:
-        raise Failure(
-            f"the replays do not show that {', '.join(late)} are in time: with {workload.arrivals} arrivals the "
-            "old headroom is too small. Pack again without --from."
-        )
-
-
-def _replanned(workload: Workload, old: Path, console: Console) -> Placement:
-    replanned = replan(workload, Placement.read(old))
-    if broken := violations(workload, replanned.placement):
-        raise Failure("the validator refuses the placement, so nothing was written:\n" + "\n".join(broken))
-    console.print(f"{len(replanned.moves)} moves" + (":" if replanned.moves else ": every model stays."))
-    for move in replanned.moves:
-        console.print(f"  {move}", markup=False)
-    return replanned.placement
 
 
 def _print(workload: Workload, placement: Placement, replayed: list[Replayed], console: Console) -> None:
@@ -127,18 +95,8 @@ def _write(
     files.append(placement.write(out))
     files += manifests.write(all_servers, workload.devices, out, command)
     files.append(page.write(workload, placement, replayed, out))
-    if split := cluster_plan.split(all_servers):
-        (out / manifests.CLUSTER).unlink(missing_ok=True)
-    else:
-        files.append(cluster_plan.write(all_servers, workload, repository, out, command))
     for path in files:
         console.print(f"written: {path}", markup=False)
-    if split:
-        console.print(
-            f"no {manifests.CLUSTER}: {', '.join(split)} on unequal devices, and the front door of serve.cluster "
-            "sends a model's requests to equal replicas",
-            markup=False,
-        )
     if len(present) < len(all_servers):
         names = {name for server in all_servers for name in server.node.models}
         missing = sorted(name for name in names if not (repository / name).is_dir())

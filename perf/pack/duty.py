@@ -8,7 +8,7 @@ tried, and the answer for one device is exact.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from perf.pack.placement import Node, Share
 from perf.pack.problem import Items
-from perf.pack.workload import Model, Pair
+from perf.pack.workload import Model
 
 # Relative tolerance for rounding.
 EPSILON = 1e-9
@@ -38,38 +38,34 @@ class Portion:
         """The requests that arrive within one cycle, rounded up, at least 1."""
         return max(1, math.ceil(duty_ms * self.rate - EPSILON))
 
-    def share(self, rows: int, factor: float = 1.0) -> Share:
-        """This portion on a device, in executions of at most `rows` that take `factor` times their time alone."""
+    def share(self, rows: int) -> Share:
+        """This portion on a device, in executions of at most `rows`."""
         model = self.model
-        exec_ms = model.latency.at(rows) * factor
-        memory = model.memory.at(rows)
+        exec_ms, memory = model.latency.at(rows), model.memory.at(rows)
         return Share(model=model.name, rate_per_s=self.rate_per_s, batch=rows, exec_ms=exec_ms, memory_bytes=memory)
 
-    def cycles(self, factor: float = 1.0) -> list[float]:
+    @property
+    def cycles(self) -> list[float]:
         """The cycles to try for this model, in milliseconds."""
         target = self.model.device_target_ms
         sizes = range(1, self.model.largest + 1)
-        ends = [k / self.rate for k in sizes] + [target - factor * self.model.latency.at(k) for k in sizes]
+        ends = [k / self.rate for k in sizes] + [target - self.model.latency.at(k) for k in sizes]
         return [cycle for cycle in ends if 0 < cycle < target]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Turns:
-    """The packing problem of portions on devices of `memory_bytes`; the `fullness` of a set is its lowest occupancy.
-
-    Pairs with measured interference may also run at the same time if they do not fit in turns.
-    """
+    """The packing problem of portions on devices of `memory_bytes`; the `fullness` of a set is its lowest occupancy."""
 
     portions: Sequence[Portion]
     memory_bytes: float
-    pairs: Sequence[Pair] = ()
     _times: NDArray[np.float64] = field(init=False)
     _bytes: NDArray[np.float64] = field(init=False)
     _cycles: NDArray[np.float64] = field(init=False)
     _fullness: dict[Items, float | None] = field(init=False, default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        cycles = np.unique([cycle for portion in self.portions for cycle in portion.cycles()])
+        cycles = np.unique([cycle for portion in self.portions for cycle in portion.cycles])
         tables = [_tables(portion, cycles) for portion in self.portions]
         object.__setattr__(self, "_cycles", cycles)
         object.__setattr__(self, "_times", np.array([times for times, _ in tables]))
@@ -82,12 +78,8 @@ class Turns:
 
     @property
     def least(self) -> int:
-        """A lower bound on the number of devices: the sum of the occupancies alone, which sharing only raises.
-
-        Models that run at the same time share their occupancy, so with pairs the bound is 1.
-        """
-        occupancy = sum(self.size(item) for item in range(self.count))
-        return 1 if self.pairs else max(1, math.ceil(occupancy - 1e-6))
+        """A lower bound on the number of devices: the sum of the occupancies alone, which sharing only raises."""
+        return max(1, math.ceil(sum(self.size(item) for item in range(self.count)) - 1e-6))
 
     def size(self, item: int) -> float:
         """The occupancy of a device with only this portion; above 1 if it fits on no device."""
@@ -107,47 +99,15 @@ class Turns:
         total = self._times[rows].sum(axis=0)
         fits = total <= self._cycles * (1 + EPSILON)
         fits &= self._bytes[rows].sum(axis=0) <= self.memory_bytes
-        if fits.any():
-            shares = np.where(fits, total / self._cycles, np.inf)
-            return turns([self.portions[item] for item in rows], float(self._cycles[int(np.argmin(shares))]))
-        return self._together(rows) if len(rows) == 2 and self.pairs else None
-
-    def _together(self, rows: Sequence[int]) -> Node | None:
-        portions = [self.portions[item] for item in rows]
-        names = {portion.model.name for portion in portions}
-        for pair in self.pairs:
-            if names == set(pair.models):
-                return together(portions, dict(zip(pair.models, pair.factors, strict=True)), self.memory_bytes)
-        return None
+        if not fits.any():
+            return None
+        shares = np.where(fits, total / self._cycles, np.inf)
+        return turns([self.portions[item] for item in rows], float(self._cycles[int(np.argmin(shares))]))
 
 
 def turns(portions: Sequence[Portion], duty_ms: float) -> Node:
     """A device whose models take turns in this cycle."""
     return Node(duty_ms=duty_ms, shares=tuple(portion.share(portion.rows(duty_ms)) for portion in portions))
-
-
-def together(portions: Sequence[Portion], factors: Mapping[str, float], memory_bytes: float) -> Node | None:
-    """A device whose models run at the same time, each slowed down by its factor; None if a target is missed.
-
-    The cycle is the longest that meets all targets.
-    """
-    cycles = sorted(
-        {cycle for portion in portions for cycle in portion.cycles(factors[portion.model.name])}, reverse=True
-    )
-    for duty in cycles:
-        shares = tuple(
-            portion.share(min(portion.rows(duty), portion.model.largest), factors[portion.model.name])
-            for portion in portions
-        )
-        in_time = all(
-            portion.rows(duty) <= portion.model.largest
-            and share.exec_ms <= duty * (1 + EPSILON)
-            and duty + share.exec_ms <= portion.model.device_target_ms * (1 + EPSILON)
-            for portion, share in zip(portions, shares, strict=True)
-        )
-        if in_time and sum(share.memory_bytes for share in shares) <= memory_bytes:
-            return Node(duty_ms=duty, shares=shares, together=True)
-    return None
 
 
 def _tables(portion: Portion, cycles: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

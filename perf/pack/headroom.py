@@ -6,8 +6,7 @@ A placement is made for higher rates, in steps, until its replays show that 99 %
 
 from collections.abc import Callable, Sequence
 
-from perf.pack import exact
-from perf.pack.algorithms import DEFAULT, GREEDY, pack
+from perf.pack.algorithms import ALGORITHMS, pack
 from perf.pack.placement import Placement
 from perf.pack.replay import replay
 from perf.pack.replayed import Replayed
@@ -18,34 +17,27 @@ from triton_batching.terminal import Failure, Mistake
 STEP, MOST = 0.05, 1.0
 STEPS = round(MOST / STEP) + 1
 # The placements that are tried at most; each confidence holds over all of them.
-TRIES = STEPS * (1 + len(GREEDY))
+TRIES = STEPS * len(ALGORITHMS)
 # Replays that choose a placement, and others that must confirm it.
 CHOOSING, CONFIRMING = 20, 100
 
 Planned = tuple[Placement, list[Replayed]]
 
 
-def plan(
-    workload: Workload,
-    algorithm: str = DEFAULT,
-    *,
-    seed: int = 0,
-    time_limit_s: float = exact.TIME_LIMIT_S,
-    progress: Callable[[str], None] = lambda _: None,
-) -> Planned:
+def plan(workload: Workload, *, seed: int = 0, progress: Callable[[str], None] = lambda _: None) -> Planned:
     """The placement with the least headroom that is proven to be in time, with the replays that confirmed it.
 
-    A fuller placement may need so much more headroom that it takes more devices in the end. So with `improved` and
-    `exact` the heuristics are tried too, as long as they need fewer devices. Raises `Mistake` if no placement is in
-    time or there are too few devices, and `Failure` if the validator refuses one.
+    A fuller placement may need so much more headroom that it takes more devices in the end. So after `improved` the
+    others are tried too, as long as they need fewer devices. Raises `Mistake` if no placement is in time or there are
+    too few devices, and `Failure` if the validator refuses one.
     """
     best: Planned | None = None
     refused: Mistake | None = None
-    for number, name in enumerate((algorithm,) if algorithm in GREEDY else (algorithm, *GREEDY)):
+    for number, name in enumerate(ALGORITHMS):
 
         def packed(headroom: float, name: str = name) -> Placement:
             progress(f"packing for {1 + headroom:g} x the rates by {name}")
-            return pack(workload, name, headroom=headroom, seed=seed, time_limit_s=time_limit_s)
+            return pack(workload, name, headroom=headroom, seed=seed)
 
         try:
             found = _planned(workload, packed, seed, number * STEPS, len(best[0].nodes) if best else None)

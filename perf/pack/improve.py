@@ -8,8 +8,8 @@ the items that have failed least often so far. In between, items move and swap a
 import random
 from itertools import combinations
 
-from perf.pack.heuristics import fullest
-from perf.pack.problem import Counted, Items, Problem, SpentError, canonical
+from perf.pack.greedy import fullest
+from perf.pack.problem import Counted, Items, Problem, SpentError
 
 # Tries per item of the problem before a bin is given up, and random moves after each ejection.
 TRIES, SHAKES = 60, 8
@@ -25,13 +25,18 @@ def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 
     Equal seeds give equal packings.
     """
     chance, counted = random.Random(seed), Counted(problem=problem, most=checks)
-    best = canonical(bins)
+    best = _in_order(bins)
     try:
         while len(best) > bound and (better := _without_one(counted, best, chance)) is not None:
-            best = canonical(better)
+            best = _in_order(better)
     except SpentError:
         pass  # the packing so far is valid
     return best
+
+
+def _in_order(bins: list[Items]) -> list[Items]:
+    """The non-empty bins, in order of their smallest item."""
+    return sorted(filter(None, bins), key=min)
 
 
 def _without_one(problem: Problem, bins: list[Items], chance: random.Random) -> list[Items] | None:

@@ -12,7 +12,7 @@ from triton_batching import whole_file
 from triton_batching.releases import MEASURED, written
 from triton_batching.terminal import Mistake
 
-COMPOSE, KUBERNETES, CLUSTER = "compose.packed.yaml", "kubernetes.packed.yaml", "cluster.packed.toml"
+COMPOSE, KUBERNETES = "compose.packed.yaml", "kubernetes.packed.yaml"
 IMAGE = f"triton-batching-server:{written(MEASURED)}"
 # HTTP, gRPC, metrics; on this machine the ports of device n are n x 10 higher.
 PORTS = (8000, 8001, 8002)
@@ -31,7 +31,7 @@ def write(servers: Sequence[Server], devices: Devices, folder: Path, command: st
 
 def refuse_foreign(folder: Path) -> None:
     """Raise `Mistake` if one of the files exists and is not from this program."""
-    for path in (folder / COMPOSE, folder / KUBERNETES, folder / CLUSTER):
+    for path in (folder / COMPOSE, folder / KUBERNETES):
         if path.exists() and not path.read_text().startswith(MARK):
             raise Mistake(f"{path}: not written by this program, so it is not overwritten. Move it.")
 

@@ -25,13 +25,9 @@ HOVER = ("configuration", "device", "its cycle", "rate", "batch size", "executio
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One model on one device: its part of the cycle in %, in a lane of its own if models run at the same time.
-
-    Its part of the memory is in MiB; `words` are what a reader sees of it.
-    """
+    """One model on one device: its part of the cycle in %, and of the memory in MiB; `words` are what a reader sees."""
 
     device: str
-    lane: int
     start: float
     end: float
     memory_start: float
@@ -96,7 +92,7 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
     rows = (
         (
             share.model,
-            f"device {number}" + (" (together)" if node.together else ""),
+            f"device {number}",
             f"{share.rate_per_s:g}",
             str(share.batch),
             f"{share.exec_ms:.4g}",
@@ -127,13 +123,10 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
 
 
 def _chart(bars: Sequence[Bar], start: str, end: str, title: str, palette: Palette, *, numbered: bool = False) -> Chart:
-    lanes = len({(bar.device, bar.lane) for bar in bars})
-    numbers = sorted({bar.lane for bar in bars})
     devices = list(dict.fromkeys(bar.device for bar in bars))
     scale = alt.Scale(domain=[0, 100]) if numbered else alt.Scale()
     base = alt.Chart(source(bar.row for bar in bars)).encode(
         y=alt.Y("device:O", title=None, scale=alt.Scale(domain=devices), axis=alt.Axis(grid=False)),
-        yOffset=alt.YOffset("lane:O", scale=alt.Scale(domain=numbers)),
         x=alt.X(f"{start}:Q", title=title, axis=alt.Axis(tickCount=6), scale=scale),
         opacity=lit(),
     )
@@ -144,18 +137,17 @@ def _chart(bars: Sequence[Bar], start: str, end: str, title: str, palette: Palet
         # Above a narrow bar, where the next one is no ground to read it on.
         above = base.mark_text(color=INK, baseline="bottom", dy=-NUMBERED).transform_filter(f"{width} <= {NARROW}")
         chart = chart + inside.encode(text="batch:N") + above.encode(text="batch:N")
-    return chart.properties(height=40 + 30 * lanes)
+    return chart.properties(height=40 + 30 * len(devices))
 
 
 def _bars(number: int, node: Node) -> list[Bar]:
-    """Executions one after the other, or in lanes if they run at the same time."""
+    """Executions one after the other."""
     bars: list[Bar] = []
     start = memory = 0.0
-    for lane, share in enumerate(node.shares):
+    for share in node.shares:
         width, held = share.exec_ms / node.duty_ms * 100, share.memory_bytes / MIB
         bar = Bar(
             device=f"device {number}, {node.duty_ms:.4g} ms",
-            lane=lane if node.together else 0,
             start=start,
             end=start + width,
             memory_start=memory,
@@ -163,7 +155,7 @@ def _bars(number: int, node: Node) -> list[Bar]:
             words=_words(node, share, width, held),
         )
         bars.append(bar)
-        start += 0 if node.together else width
+        start += width
         memory += held
     return bars
 

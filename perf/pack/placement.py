@@ -22,15 +22,10 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One device. Its models take turns, each once within `duty_ms`.
-
-    With `together` they run at the same time, each in its own cycle; their execution times include the measured
-    interference.
-    """
+    """One device. Its models take turns, each once within `duty_ms`."""
 
     duty_ms: float
     shares: tuple[Share, ...]
-    together: bool = False
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -39,9 +34,8 @@ class Node:
 
     @property
     def occupancy(self) -> float:
-        """The share of the duty cycle in which the device executes; the larger one if two models run together."""
-        parts = [share.exec_ms / self.duty_ms for share in self.shares]
-        return max(parts) if self.together else sum(parts)
+        """The share of the duty cycle in which the device executes."""
+        return sum(share.exec_ms / self.duty_ms for share in self.shares)
 
     @property
     def memory_bytes(self) -> float:
@@ -65,8 +59,3 @@ class Placement:
         """Write placement.json, with the occupancy and the memory of each device for other readers."""
         nodes = [asdict(node) | {"occupancy": node.occupancy, "memory_bytes": node.memory_bytes} for node in self.nodes]
         return file.write(self, folder / NAME, nodes=nodes)
-
-    @classmethod
-    def read(cls, path: Path) -> "Placement":
-        """Read a placement; raises `RecordError`."""
-        return file.read(path, cls, remedy="Pack again.")

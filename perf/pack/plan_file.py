@@ -11,24 +11,22 @@ from export.repository import REPOSITORY, model_file, model_folder, read_config
 from perf.measure.ramp_plan import RESULTS
 from perf.measure.service_profile import load
 from perf.memory.estimate.batch_memory import Model as MemoryModel
-from perf.pack.interference_record import read as read_pair
-from perf.pack.workload import Curve, Devices, Model, Pair, Workload
+from perf.pack.workload import Curve, Devices, Model, Workload
 from triton_batching.terminal import Mistake
 
 MIB = 2**20
 KEYS: Mapping[str, frozenset[str]] = {
-    "plan": frozenset({"arrivals", "devices", "models", "pairs"}),
+    "plan": frozenset({"arrivals", "devices", "models"}),
     "devices": frozenset({"count", "memory_mib", "kind"}),
     "models": frozenset(
         {"name", "rate_per_s", "p99_ms", "overhead_ms", "latency_ms", "service_time", "weights_mib", "activation_mib"}
     ),
-    "pairs": frozenset({"models", "factors", "record"}),
 }
 # The name of a ramp's record; it ends with the number of threads if the configuration sets it.
 RAMP = re.compile(r"\.b(\d+)\.k1(?:\.t\d+)?\.json$")
 # The values of a plan: beyond them packing takes forever, or a number overflows.
 LEAST = 1e-9
-HOUR_MS, MOST_MIB, MOST_ROWS, MOST_FACTOR = 3_600_000, 2**30, 2**16, 1000
+HOUR_MS, MOST_MIB, MOST_ROWS = 3_600_000, 2**30, 2**16
 LARGEST: Mapping[str, int] = {
     "count": 10**6,
     "memory_mib": MOST_MIB,
@@ -51,6 +49,8 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
         raise Mistake(f"{path}: cannot be read ({error.strerror}). perf/pack/README.md shows a plan.") from error
     except (ValueError, RecursionError) as error:
         raise Mistake(f"{path}: cannot be read as TOML ({error}). perf/pack/README.md shows a plan.") from error
+    if "pairs" in content:
+        raise Mistake(f"{path}: [[pairs]]: models of one device always take turns now. Remove this table.")
     _known(content, "plan", str(path))
     where = f"{path}: [devices]"
     devices = _known(_of(content, "devices", dict, str(path)), "devices", where)
@@ -69,7 +69,6 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
     return Workload(
         devices=Devices(count=int(count), memory_bytes=_number(devices, "memory_mib", where) * MIB, kind=kind),
         models=tuple(models),
-        pairs=tuple(_pair(pair, f"{path}: pair {number}") for number, pair in enumerate(content.get("pairs", []), 1)),
         arrivals=arrivals,
     )
 
@@ -174,19 +173,6 @@ def _by_size(content: Mapping[str, Any], key: str, most: int) -> Curve:
         if size > MOST_ROWS or not 0 <= value <= most:
             raise Mistake(f"{key}: {size} = {value:g}: batch sizes are 1 to {MOST_ROWS}, values 0 to {most}.")
     return Curve(sizes=tuple(size for size, _ in points), values=tuple(value for _, value in points))
-
-
-def _pair(content: Mapping[str, Any], where: str) -> Pair:
-    _known(content, "pairs", where)
-    if "record" in content:
-        return read_pair(Path(content["record"]))
-    models, factors = _of(content, "models", list, where), _of(content, "factors", list, where)
-    numbers = all(isinstance(factor, int | float) and 1 <= factor <= MOST_FACTOR for factor in factors)
-    if len(models) != 2 or len(factors) != 2 or not numbers:
-        raise Mistake(
-            f"{where}: needs two models and two factors of 1 to {MOST_FACTOR}, or a record of perf.pack.interference."
-        )
-    return Pair(models=(models[0], models[1]), factors=(float(factors[0]), float(factors[1])))
 
 
 def _at(where: str, action: Callable[[], Curve]) -> Curve:

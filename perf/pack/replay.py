@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from perf.pack.placement import Node, Placement
 from perf.pack.replayed import Replayed, summed
-from perf.pack.validator import between, of, slowdown
-from perf.pack.workload import Workload
+from perf.pack.validator import between, of
+from perf.pack.workload import Model, Workload
 from triton_batching.terminal import Mistake
 
 # Requests of the least called model on a device in one replay; the others get as many as arrive in the same time.
@@ -96,15 +96,13 @@ def _latencies(
     streams = [
         Stream(
             arrivals=_arrivals(workload.arrivals, max(rate * scale, RARE_REQUESTS / span_ms), span_ms, random),
-            times=_times(workload, node, share.model, share.batch),
+            times=_times(of(workload, share.model), share.batch),
         )
         for rate, share in zip(rates, node.shares, strict=True)
     ]
-    groups = [[stream] for stream in streams] if node.together else [streams]
-    answers = [times for group in groups for times in serve(group)]
     return [
         (answered - stream.arrivals)[stream.arrivals >= WARM_UP * span_ms] + of(workload, share.model).overhead_ms
-        for share, stream, answered in zip(node.shares, streams, answers, strict=True)
+        for share, stream, answered in zip(node.shares, streams, serve(streams), strict=True)
     ]
 
 
@@ -117,6 +115,5 @@ def _arrivals(kind: str, rate: float, span_ms: float, random: np.random.Generato
     raise Mistake(f"unknown arrivals {kind}. Write uniform or poisson.")
 
 
-def _times(workload: Workload, node: Node, name: str, batch: int) -> list[float]:
-    model, factor = of(workload, name), slowdown(workload, node, name)
-    return [between(model.latency.sizes, model.latency.values, rows) * factor for rows in range(batch + 1)]
+def _times(model: Model, batch: int) -> list[float]:
+    return [between(model.latency.sizes, model.latency.values, rows) for rows in range(batch + 1)]

@@ -22,7 +22,7 @@ class Server:
     @property
     def takes_turns(self) -> bool:
         """Whether its models take turns."""
-        return not self.node.together and len(self.node.shares) > 1
+        return len(self.node.shares) > 1
 
     @property
     def arguments(self) -> tuple[str, ...]:

@@ -48,9 +48,7 @@ def _device(workload: Workload, node: Node, headroom: float) -> Iterator[str]:
         model = models.get(share.model)
         if model is None:
             continue
-        exec_ms = between(model.latency.sizes, model.latency.values, share.batch) * slowdown(
-            workload, node, share.model
-        )
+        exec_ms = between(model.latency.sizes, model.latency.values, share.batch)
         if share.batch > model.latency.sizes[-1]:
             yield f"{share.model}: a batch of {share.batch} was not measured"
         if exec_ms > share.exec_ms * (1 + ROUNDING):
@@ -61,28 +59,12 @@ def _device(workload: Workload, node: Node, headroom: float) -> Iterator[str]:
         if node.duty_ms + exec_ms > (model.target_ms - model.overhead_ms) * (1 + ROUNDING):
             longest_ms = model.longest_wait_ms(node.duty_ms, exec_ms)
             yield f"{share.model}: up to {longest_ms:g} ms, target {model.target_ms:g} ms"
-        if node.together and exec_ms > node.duty_ms * (1 + ROUNDING):
-            yield f"{share.model}: an execution of {exec_ms:g} ms is longer than its cycle of {node.duty_ms:g} ms"
         total_ms += exec_ms
         memory += between(model.memory.sizes, model.memory.values, share.batch)
-    if not node.together and total_ms > node.duty_ms * (1 + ROUNDING):
+    if total_ms > node.duty_ms * (1 + ROUNDING):
         yield f"its executions take {total_ms:g} ms of a cycle of {node.duty_ms:g} ms"
     if memory > workload.devices.memory_bytes * (1 + ROUNDING):
         yield f"its models hold {memory:.0f} bytes of {workload.devices.memory_bytes:.0f}"
-
-
-def slowdown(workload: Workload, node: Node, name: str) -> float:
-    """The factor by which the other models on the device slow this model down; 1 if they take turns.
-
-    It is infinite for models that run together without a measured pair.
-    """
-    if not node.together:
-        return 1.0
-    together = sorted(share.model for share in node.shares)
-    for pair in workload.pairs:
-        if sorted(pair.models) == together:
-            return pair.factors[pair.models.index(name)]
-    return float("inf")
 
 
 def between(sizes: Sequence[int], values: Sequence[float], rows: int) -> float:

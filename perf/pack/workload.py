@@ -1,6 +1,6 @@
 """The workload to pack: devices, and models with latency and memory by batch size, a rate and a latency target."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -82,27 +82,12 @@ class Devices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pair:
-    """Two models that may run at the same time on one device; executions take `factors` times as long, 1 or more."""
-
-    models: tuple[str, str]
-    factors: tuple[float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Workload:
-    """Devices and models; `pairs` may run at the same time.
+    """Devices and models.
 
     `arrivals` of the replay are poisson, as those of many independent users are, or uniform, as those of a timer are.
     """
 
     devices: Devices
     models: tuple[Model, ...]
-    pairs: tuple[Pair, ...] = ()
     arrivals: str = "poisson"
-
-
-def raised(model: Model, headroom: float) -> Model:
-    """A model with (1 + headroom) times its rate."""
-
-    return replace(model, rate_per_s=model.rate_per_s * (1 + headroom))

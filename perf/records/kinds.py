@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 # Kinds of results that a command writes for the user. No command reads them.
-ONLY_WRITTEN = frozenset({"comparison", "study figures", "scale"})
+ONLY_WRITTEN = frozenset({"comparison", "study figures", "placement", "scale"})
 # Kind -> what it is, and the command that reads it, or writes it if it is in `ONLY_WRITTEN`. {folder} is the folder of
 # the record, {file} its path.
 KINDS: Mapping[str, tuple[str, str]] = {
@@ -15,9 +15,9 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "round": ("a round of perf.compare.versus", "triton-batching compare {folder}:A {folder}:B --noise {folder}:noise"),
     "looks": ("the looks of perf.compare.versus at its rounds", "the same command of perf.compare.versus"),
     "service_times": ("service times", "triton-batching simulate MODEL --load closed:16 --results {folder}"),
-    "interference": ("the measured interference of two models", "triton-batching pack PLAN, if the plan names it"),
+    "interference": ("the measured interference of two models", "python -m perf.studies.interference"),
     "proof": ("a packing that ran on a server", "python -m perf.studies.packing.prove PLAN"),
-    "placement": ("a placement of models on devices", "triton-batching pack PLAN --from {file}"),
+    "placement": ("a placement of models on devices", "triton-batching pack PLAN"),
     "study figures": ("the figures of a study's page", "triton-batching report {folder}"),
     "comparison": ("a comparison", "triton-batching compare A B"),
     "grid": ("a full grid", "python -m perf.studies.grid MODEL --results {folder}"),
@@ -43,7 +43,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "memory trace": ("a memory trace", "python -m perf.studies.memory_lab {file}"),
     "memory lab": ("a comparison of allocators on a trace", "python -m perf.studies.memory_lab"),
     "scale": ("simulated days of a deployment that scales", "triton-batching scale PLAN"),
-    "scaling_study": ("a comparison of scaling rules", "python -m perf.studies.scaling --results {folder}"),
     "packing_study": ("the experiment of packing", "python -m perf.studies.packing --results {folder}"),
     "compared predictions": (
         "predictions compared with measurements",

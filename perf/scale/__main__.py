@@ -1,4 +1,4 @@
-"""Simulate days of a deployment that scales: replica hours against the share of requests in time, beside other rules.
+"""Simulate days of a deployment that scales: replica hours against the share of requests in time.
 
 The rates come from a CSV file (time_s,deployment,rate_per_s) or are generated (--day diurnal). What one replica does at
 each load is simulated from the service times on record (python -m perf.measure.service_time MODEL).
@@ -79,12 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     out = parser.add_argument_group("what to write")
     out.add_argument("--out", type=path, default=OUT, help=f"folder of the record (default {OUT})")
-    out.add_argument(
-        "--write",
-        type=path,
-        metavar="NEW.toml",
-        help="the plan with min, max, target_pending and steepness, as a new file",
-    )
     out.add_argument("--hpa", type=path, metavar="FILE", help="a HorizontalPodAutoscaler with the same rule")
     out.add_argument("--keda", type=path, metavar="FILE", help="a KEDA ScaledObject with the same rule")
     out.add_argument(

@@ -1,21 +1,23 @@
 """Simulates the days of a plan's deployments and writes what they need: what `python -m perf.scale` does."""
 
 import argparse
+import contextlib
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import Progress
 
 from perf.load.variant import read as read_config
 from perf.measure.service_profile import SHARES, Profile, ServiceTimes, load
 from perf.records import file
 from perf.records.study import LatencyTarget
-from perf.scale import day, objects, planned, progress, table
-from perf.scale.comparison import compare, recommended
+from perf.scale import day, objects, table
+from perf.scale.comparison import ScaleRecord, compare, recommended
 from perf.scale.curve import ReplicaCurve, Values, measure, simulations
 from perf.scale.fleet import Conditions
-from perf.scale.record import ScaleRecord
 from serve.cluster import plan_file
 from serve.cluster.plan import Deployment, Plan
 from triton_batching import whole_file
@@ -25,6 +27,8 @@ from triton_batching.terminal import Mistake, terminal
 # A week of seconds takes minutes.
 MOST_STEPS = 7 * DAY_S
 SLOW = SHARES.index(0.95)
+# Lines of progress of a task without a terminal.
+LINES = 4
 
 
 def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -43,6 +47,8 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
         table.show(record, console)
         path = file.write(record, arguments.out / f"{deployment.name}.{record.curve.model}.{file.digest(command)}.json")
         console.print(f"written: {path}", markup=False)
+        for line in _settings(record, arguments.plan):
+            console.print(line, markup=False)
     _write(arguments, records, console)
 
 
@@ -54,7 +60,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise Mistake("--peak belongs to --day diurnal, which needs it. Give both or neither.")
     if arguments.trace and arguments.days > 1:
         raise Mistake(f"--days {arguments.days}: a trace has the days that it has. Leave --days out.")
-    for option in ("write", "hpa", "keda"):
+    for option in ("hpa", "keda"):
         path = getattr(arguments, option)
         if path and path.exists():
             raise Mistake(f"--{option} {path}: is there already, and is not overwritten. Name a new file.")
@@ -120,9 +126,9 @@ def _deployments(arguments: argparse.Namespace, plan: Plan, days: Mapping[str, o
             )
         if deployment.p99_ms is None:
             raise Mistake(f"{where}: has no p99_ms, and a capacity is that at a latency target. Add it.")
-    if arguments.write or arguments.hpa or arguments.keda:
+    if arguments.hpa or arguments.keda:
         if len(deployments) > 1:
-            raise Mistake("--write, --hpa and --keda are for one deployment. Name it: --deployment NAME.")
+            raise Mistake("--hpa and --keda are for one deployment. Name it: --deployment NAME.")
         if not arguments.max and not deployments[0].scaling:
             raise Mistake("--max: missing; what is written needs the most replicas that your machines hold. Give it.")
     return deployments
@@ -150,7 +156,7 @@ def _simulated(
     steps = round(len(days[0]) * arguments.step_s / arguments.decide_s)
     if days[0].max() <= 0:
         raise Mistake(f"{deployment.name}: its rate is 0 all day. Give a trace with requests.")
-    with progress.shown() as begin:
+    with _progress() as begin:
         curve = _curve(arguments, plan, deployment, profile, begin(f"{deployment.name}: one replica", simulations()))
         tried = compare(
             curve,
@@ -160,7 +166,7 @@ def _simulated(
             most=most,
             step_s=arguments.step_s,
             seed=arguments.seed,
-            tick=begin(f"{deployment.name}: the day under each rule", steps),
+            tick=begin(f"{deployment.name}: the day at each target", steps),
         )
     return ScaleRecord(
         command=command,
@@ -230,10 +236,56 @@ def _ramps(model: str, folder: Path) -> list[ServiceTimes]:
 
 def _write(arguments: argparse.Namespace, records: Sequence[ScaleRecord], console: Console) -> None:
     texts: Mapping[str, Callable[[ScaleRecord], str]] = {
-        "write": lambda record: planned.text(arguments.plan, arguments.write, record),
         "hpa": objects.hpa,
         "keda": lambda record: objects.keda(record, arguments.prometheus),
     }
     for option, text in texts.items():
         if path := getattr(arguments, option):
             console.print(f"written: {whole_file.write(path, text(records[0]))}", markup=False)
+
+
+def _settings(record: ScaleRecord, plan: Path) -> Iterator[str]:
+    """The lines to set in the plan; none if no target reaches the goal."""
+    if record.target_pending is None:
+        return
+    yield f"set in {plan}, in the deployment {record.deployment}:"
+    yield "[deployment.scaling]"
+    yield f"min = {record.least}"
+    if record.most < MOST_REPLICAS:
+        yield f"max = {record.most}"
+    else:
+        yield "# max = the most replicas that your machines hold"
+    yield f"target_pending = {record.target_pending:.2f}"
+    yield f"steepness = {record.curve.steepness:.2f}"
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[str, int], Callable[[], None]]]:
+    """What begins a task of a name and a number of steps, and returns what to call after each step.
+
+    It is a bar on a terminal, else lines on standard error.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _in_lines
+        return
+    with Progress(console=console, transient=True) as progress:
+
+        def begin(name: str, steps: int) -> Callable[[], None]:
+            task = progress.add_task(name, total=steps)
+            return lambda: progress.advance(task)
+
+        yield begin
+
+
+def _in_lines(name: str, steps: int) -> Callable[[], None]:
+    done = 0
+    print(f"{name}: begins", file=sys.stderr)
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        if done * LINES // steps > (done - 1) * LINES // steps:
+            print(f"{name}: {done / steps:.0%}", file=sys.stderr)
+
+    return tick

@@ -1,4 +1,4 @@
-"""What one replica does at each load: its requests in flight, the share in time, the queue, and how busy it is.
+"""What one replica does at each load: its requests in flight, and the share in time.
 
 The points come from `perf.simulate`, request by request, with Poisson arrivals.
 """
@@ -39,17 +39,12 @@ Values = NDArray[np.float64]
 class CurvePoint:
     """One replica under Poisson arrivals.
 
-    pending: requests in flight on average. in_time: the share within the latency target. queue_us: mean time in the
-    queue. compute_us: mean time of the execution that a request is part of. busy: the share of the time that its
-    instances execute.
+    pending: requests in flight on average. in_time: the share within the latency target.
     """
 
     rate_per_s: float
     pending: float
     in_time: float
-    queue_us: float
-    compute_us: float
-    busy: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,18 +115,17 @@ def measure(
     *,
     config_name: str = "default",
     requests: int = REQUESTS,
-    stretch: float = 1.0,
     tick: Callable[[], None] = lambda: None,
 ) -> ReplicaCurve:
     """The curve of a replica that serves `config`; `tick` is called after each of `simulations()` simulations.
 
-    Each request has one row. requests: of each simulation. stretch: factor on the time of every execution.
+    Each request has one row. requests: of each simulation.
     Raises `Mistake` if even a lone request misses the target.
     """
     candidate = Candidate.of(config)
 
     def run(traffic: Traffic) -> SimulatedRun:
-        simulated = simulated_run(candidate, config, traffic, profile, requests=requests, stretch=stretch)
+        simulated = simulated_run(candidate, config, traffic, profile, requests=requests)
         tick()
         return simulated
 
@@ -167,16 +161,10 @@ def simulations() -> int:
 def _point(rate: float, simulated: SimulatedRun, target: LatencyTarget) -> CurvePoint:
     served = simulated.latencies_us
     in_time = int(np.sum(served <= target.latency_ms * 1e3))
-    executed = sum(rows * count for rows, count in simulated.sizes.items())
-    # Triton adds the time of an execution once for each of its requests.
-    compute_us = sum(us * rows for rows, us in simulated.computing_us.items()) / max(1, executed)
     return CurvePoint(
         rate_per_s=rate,
         pending=rate * simulated.mean_us / 1e6,
         in_time=in_time / max(1, len(served) + simulated.refused),
-        queue_us=float(np.mean(simulated.queues_us)),
-        compute_us=compute_us,
-        busy=min(1.0, simulated.busy_s / (simulated.seconds * simulated.instances)),
     )
 
 

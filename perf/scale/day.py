@@ -45,11 +45,9 @@ def read(path: Path) -> Mapping[str, Rates]:
         lines = csv.reader(io.StringIO(path.read_text()), strict=True)
         rows = [(lines.line_num, row) for row in lines if row]
     except OSError as error:
-        raise Mistake(
-            f"{path}: cannot be read ({error.strerror}). Make one: python -m perf.scale.make_trace."
-        ) from error
+        raise Mistake(f"{path}: cannot be read ({error.strerror}). Name a CSV file of rates.") from error
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Mistake(f"{path}: not a CSV file ({error}). Make one: python -m perf.scale.make_trace.") from error
+        raise Mistake(f"{path}: not a CSV file ({error}). Write lines such as 0,ranker,120.") from error
     if not rows or tuple(cell.strip() for cell in rows[0][1]) != COLUMNS:
         raise Mistake(f"{path}: its first line must be {','.join(COLUMNS)}.")
     found: dict[str, list[tuple[float, float]]] = {}
@@ -110,11 +108,3 @@ def diurnal(peak_per_s: float, *, seed: int, length_s: float = DAY_S) -> Rates:
         ends = [start, start + rise, start + rise + hold, start + rise + hold + fall]
         rates *= 1 + more * np.interp(times, ends, [0.0, 1.0, 1.0, 0.0])
     return Rates(times_s=tuple(times.tolist()), rates_per_s=tuple(np.round(rates, 3).tolist()))
-
-
-def text(days: Mapping[str, Rates]) -> str:
-    """The CSV file of these days."""
-    lines = [",".join(COLUMNS)]
-    for name, day in days.items():
-        lines += [f"{at:g},{name},{rate:g}" for at, rate in zip(day.times_s, day.rates_per_s, strict=True)]
-    return "\n".join(lines) + "\n"

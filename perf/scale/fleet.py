@@ -1,22 +1,18 @@
-"""Simulates days of a pool that scales, many rules side by side, in steps of a second."""
+"""Simulates days of a pool that scales, many targets side by side, in steps of a second."""
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perf.scale.curve import ReplicaCurve, Values
 from perf.scale.flow import Flow
-from perf.scale.rules import CPU, PENDING, PLAIN, QUEUE, RATIO, Rule
 from serve.cluster.scaling import SYNC_S, History, Reading, Scaling, scale
 
 # Start times that are drawn for a seed; they are used in turn.
 DRAWN = 4096
 NO_STEP = np.iinfo(np.int32).max
-
-Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +42,6 @@ class Conditions:
 class Run:
     """One day under one rule. day: its index among the days; seed: of its failures, start times and readings."""
 
-    rule: Rule
     scaling: Scaling
     day: int
     seed: int
@@ -57,7 +52,6 @@ class Outcome:
     """What became of the requests of a run, and what it cost.
 
     in_flight: requests that were not answered when the day ended. replica_hours count starting replicas too.
-    replicas: those wanted in each step, and ready: those ready, both empty unless they were asked for.
     """
 
     requests: float
@@ -68,8 +62,6 @@ class Outcome:
     replica_hours: float
     most_replicas: int
     failures: int
-    replicas: tuple[int, ...] = ()
-    ready: tuple[int, ...] = ()
 
     @property
     def share(self) -> float:
@@ -78,7 +70,7 @@ class Outcome:
 
 
 class Fleet:
-    """The pools of all runs, each an entry of the arrays."""
+    """The pools of all runs, each an entry of the arrays: `wanted` replicas, those that start too, and `ready` ones."""
 
     def __init__(
         self,
@@ -88,7 +80,6 @@ class Fleet:
         conditions: Conditions,
         *,
         step_s: float = 1.0,
-        timeline: bool = False,
     ) -> None:
         """`days` are rates per second in steps of `step_s`, all of one length."""
         self._flow, self._runs, self._conditions, self._step_s = Flow.of(curve, step_s), runs, conditions, step_s
@@ -108,10 +99,9 @@ class Fleet:
         self._noise = [np.random.default_rng([seed, 3]) for seed in seeds]
         self.pending = np.zeros(len(runs))
         self._totals = np.zeros((4, len(runs)))  # requests, in time, late, refused
-        self._seen = np.zeros((5, len(runs)))  # per replica: pending, answered, their queue and compute time, busy
+        self._seen = np.zeros(len(runs))  # pending requests per replica, summed over the steps since the last decision
         self._replica_steps, self._most = np.zeros(len(runs)), self.wanted.copy()
         self._failures = np.zeros(len(runs), dtype=np.int64)
-        self._timeline: tuple[list[Counts], list[Counts]] | None = ([], []) if timeline else None
 
     def run(self, tick: Callable[[], None] = lambda: None) -> list[Outcome]:
         """Simulate every step; `tick` is called after each decision of all runs."""
@@ -135,23 +125,13 @@ class Fleet:
         each = np.where(up, each - excess, self.pending)
         refused = arrived - let_in + excess * ready
         accepted = np.maximum(0.0, let_in - excess * ready)
-        in_time = accepted * flow.at(each, flow.in_time)
+        in_time = accepted * flow.share_in_time(each)
         # What is refused beyond the arrivals of this step came earlier, and was counted as late then.
         late = arrived - in_time - refused
         self._totals += (arrived, in_time, late, refused)
         self.pending = np.where(up, each * ready, self.pending)
-        answered = np.where(up, flow.at(each, flow.answered_per_s), 0.0)
-        self._seen += (
-            each,
-            answered,
-            answered * flow.at(each, flow.queue_us),
-            answered * flow.at(each, flow.compute_us),
-            flow.at(each, flow.busy),
-        )
+        self._seen += each
         self._replica_steps += self.wanted
-        if self._timeline:
-            self._timeline[0].append(self.wanted.copy())
-            self._timeline[1].append(self.ready.copy())
 
     def _start_and_fail(self, step: int) -> None:
         for number in np.flatnonzero(self._next_due <= step):
@@ -174,7 +154,7 @@ class Fleet:
             if run.scaling.least == run.scaling.most:
                 continue
             current = int(self.wanted[number])
-            reading = Reading(replicas=current, ready=int(self.ready[number]), signal=signals[run.rule.name][number])
+            reading = Reading(replicas=current, ready=int(self.ready[number]), signal=signals[number])
             wanted, self._histories[number] = scale(run.scaling, reading, self._histories[number], now_s)
             if wanted > current:
                 self._start(number, wanted - current, step)
@@ -183,18 +163,15 @@ class Fleet:
             self.wanted[number] = wanted
         np.maximum(self._most, self.wanted, out=self._most)
 
-    def _signals(self, steps: int) -> dict[str, list[float]]:
-        """Every rule's signal of each run since the last decision, and a new start of the sums."""
-        pending, answered, queue_us, compute_us, busy = self._seen
-        count = np.maximum(answered, 1e-12)
+    def _signals(self, steps: int) -> list[float]:
+        """The pending requests of each run since the last decision, as they are seen, and a new start of the sums."""
         noise = np.array([rng.standard_normal() for rng in self._noise])[self._luck_of]
-        mean = pending / steps
+        mean = self._seen / steps
         # A gauge is read now and then, and the requests in flight vary as those of a Poisson process.
         readings = max(1.0, steps * self._step_s / self._conditions.scrape_s) * np.maximum(1, self.ready)
         seen = np.maximum(0.0, mean + noise * np.sqrt(mean / readings))
         self._seen = np.zeros_like(self._seen)
-        values = {PENDING: seen, PLAIN: seen, QUEUE: queue_us / count, RATIO: queue_us / np.maximum(compute_us, 1e-12)}
-        return {rule.name: value.tolist() for rule, value in (values | {CPU: busy / steps}).items()}
+        return [float(value) for value in seen]
 
     def _start(self, number: int, count: int, step: int) -> None:
         due, starts = self._due[number], self._starts[number]
@@ -218,7 +195,6 @@ class Fleet:
 
     def _outcome(self, number: int) -> Outcome:
         requests, in_time, late, refused = self._totals[:, number].tolist()
-        wanted, ready = self._timeline or ((), ())
         return Outcome(
             requests=requests,
             in_time=in_time,
@@ -228,6 +204,4 @@ class Fleet:
             replica_hours=float(self._replica_steps[number]) * self._step_s / 3600,
             most_replicas=int(self._most[number]),
             failures=int(self._failures[number]),
-            replicas=tuple(int(each[number]) for each in wanted),
-            ready=tuple(int(each[number]) for each in ready),
         )

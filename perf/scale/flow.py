@@ -26,18 +26,14 @@ PIECES = 48
 class Flow:
     """A replica in steps of `step_s` seconds, as tables over its requests in flight (`pending`, rising).
 
-    reached: requests in flight before a step's answers, which leave `pending` after it. answered_per_s, in_time,
-    queue_us, compute_us, busy: what holds at `pending`. most_pending: requests above it are refused.
+    reached: requests in flight before a step's answers, which leave `pending` after it. in_time: the share of those
+    that come at `pending`. most_pending: requests above it are refused.
     """
 
     step_s: float
     pending: Values
     reached: Values
-    answered_per_s: Values
     in_time: Values
-    queue_us: Values
-    compute_us: Values
-    busy: Values
     most_pending: float
 
     @classmethod
@@ -49,16 +45,11 @@ class Flow:
         late = max(full, curve.target_pending + curve.saturated_per_s * curve.target_ms / 1e3)
         pending = np.unique(np.concatenate([known, np.linspace(top, late, PIECES), [full, FAR]]))
         answered = np.interp(pending, [*known, full, FAR], [*rates, *[curve.saturated_per_s] * 2])
-        over_s = np.maximum(0.0, pending - top) / curve.saturated_per_s
         return cls(
             step_s=step_s,
             pending=pending,
             reached=pending + answered * step_s,
-            answered_per_s=answered,
             in_time=_in_time(curve, pending, known),
-            queue_us=np.interp(pending, known, _from_zero(curve.column(lambda point: point.queue_us))) + over_s * 1e6,
-            compute_us=np.interp(pending, known[1:], curve.column(lambda point: point.compute_us)),
-            busy=np.interp(pending, known, [0.0, *curve.column(lambda point: point.busy)]),
             most_pending=curve.most_pending,
         )
 
@@ -66,14 +57,9 @@ class Flow:
         """Requests in flight at the end of a step in which `reached` were there or came, per replica."""
         return np.interp(reached, self.reached, self.pending)
 
-    def at(self, pending: Values, table: Values) -> Values:
-        """One of the tables at these requests in flight."""
-        return np.interp(pending, self.pending, table)
-
-
-def _from_zero(values: Values) -> Values:
-    """The values with that of the lowest rate once more, for an idle replica."""
-    return np.concatenate([values[:1], values])
+    def share_in_time(self, pending: Values) -> Values:
+        """The share in time of requests that come at these requests in flight."""
+        return np.interp(pending, self.pending, self.in_time)
 
 
 def _in_time(curve: ReplicaCurve, pending: Values, known: Values) -> Values:
@@ -82,7 +68,8 @@ def _in_time(curve: ReplicaCurve, pending: Values, known: Values) -> Values:
     Up to the last point it is that of the steady state. Beyond it the queue only grows: a request then waits
     longer than at the capacity, by the requests more over the rate of saturation.
     """
-    steady = np.interp(pending, known, _from_zero(curve.column(lambda point: point.in_time)))
+    shares = curve.column(lambda point: point.in_time)
+    steady = np.interp(pending, known, [shares[0], *shares])  # an idle replica is as the lowest rate
     over_ms = (pending - curve.target_pending) / curve.saturated_per_s * 1e3
     left_ms = curve.target_ms - over_ms
     latencies = np.array(curve.latencies_ms)

@@ -9,9 +9,9 @@ from typing import Any
 
 import yaml
 
-from perf.scale import planned
-from perf.scale.record import ScaleRecord
+from perf.scale.comparison import ScaleRecord
 from serve.cluster.scaling import DOWN, UP, Pace
+from triton_batching.terminal import Mistake
 
 # The name under which the HorizontalPodAutoscaler sees the query.
 METRIC = "triton_replicas_needed"
@@ -34,8 +34,17 @@ def query(model: str, *, target_pending: float, steepness: float) -> str:
 
 
 def _query(record: ScaleRecord) -> str:
-    values = planned.values(record)
-    return query(record.curve.model, target_pending=values["target_pending"], steepness=values["steepness"])
+    steepness = round(record.curve.steepness, 2)
+    return query(record.curve.model, target_pending=_target(record), steepness=steepness)
+
+
+def _target(record: ScaleRecord) -> float:
+    if record.target_pending is None:
+        raise Mistake(
+            f"deployment {record.deployment}: no target reaches {record.share:.2%} in time, so there is none to write. "
+            "Raise --max, or lower --share."
+        )
+    return round(record.target_pending, 2)
 
 
 def hpa(record: ScaleRecord) -> str:
@@ -122,7 +131,7 @@ def _pace(pace: Pace) -> dict[str, Any]:
 def _head(record: ScaleRecord) -> str:
     return (
         f"# Written by {' '.join(record.command)}.\n"
-        f"# {record.curve.model}: {planned.values(record)['target_pending']} requests in flight at each replica. "
+        f"# {record.curve.model}: {_target(record)} requests in flight at each replica. "
         "Correct the name of the Deployment.\n"
     )
 

@@ -12,13 +12,19 @@ from collections.abc import Iterator
 from http.cookies import CookieError, SimpleCookie
 from typing import cast
 
+from perf.report.page import render
+from perf.watch.figures import figures
 from perf.watch.live import Live
-from perf.watch.page import page
 from perf.watch.steps import MINUTES_S, SPANS
 from perf.watch.stream import Stream
 from serve.bounded_http import BoundedServer, Handler, answering
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+TABLES = (
+    ("models", "Models, last 5 s"),
+    ("processes", "Processes of the servers on this machine"),
+    ("events", "Loads and deaths, the newest first"),
+)
 # The token for those who may read; without it one is made up.
 TOKEN = "TRITON_BATCHING_WATCH_TOKEN"
 COOKIE = "triton-batching-watch"
@@ -41,7 +47,7 @@ def token(host: str) -> str:
 @contextlib.contextmanager
 def serving(live: Live, host: str, port: int, shown: str) -> Iterator[str]:
     """Serve inside the block to those who show the token `shown` ("" is nobody asked); yields the page's address."""
-    content = page().encode()
+    content = _page().encode()
 
     class Pages(_Pages):
         expected, text, compressed, readings = shown, content, gzip.compress(content), live
@@ -176,3 +182,13 @@ def _span(query: dict[str, str]) -> float:
     except ValueError:
         return MINUTES_S
     return span_s if span_s in SPANS else MINUTES_S
+
+
+def _page() -> str:
+    """The text of the page: the same for every server, its values come later."""
+    spans = [(span, _words(span)) for span in SPANS]
+    return render("watch.html.j2", figures=figures(), script="live.js", spans=spans, tables=TABLES)
+
+
+def _words(span_s: float) -> str:
+    return f"{span_s / 3600:.0f} h" if span_s >= 3600 else f"{span_s / 60:.0f} min"

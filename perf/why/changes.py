@@ -14,9 +14,8 @@ from perf.simulate.batcher.request import US
 from perf.simulate.batcher.request_source import RequestSource
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
-from perf.why.alternatives import alternatives
 from perf.why.boundaries import differing
-from perf.why.change import Change, Edit
+from perf.why.change import Change, Edit, alternatives
 from perf.why.lengths import Computed, Lengths
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20, 50, 100)

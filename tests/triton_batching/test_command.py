@@ -13,10 +13,6 @@ from clients.endpoint import DEFAULT_URL
 from perf.memory import __main__ as memory_program
 from perf.memory.command import STRATEGIES
 from perf.memory.estimate.session import LEVELS
-from perf.pack import __main__ as pack_program
-from perf.pack.algorithms import ALGORITHMS
-from perf.pack.algorithms import DEFAULT as DEFAULT_ALGORITHM
-from perf.pack.exact import TIME_LIMIT_S
 from perf.simulate.batcher.requests_file import MOST_REQUESTS
 from perf.tune import __main__ as tune_program
 from perf.tune.goal import OBJECTIVES
@@ -92,8 +88,6 @@ def test_help_imports_no_heavy_package() -> None:
             "onnxruntime",
         ),
         *(
-            "ortools",
-            "pandas",
             "PIL",
             "prometheus_client",
             "psutil",
@@ -134,9 +128,6 @@ def test_each_program_has_the_name_that_it_was_called_by(verb: str, capsys: pyte
 
 def test_the_choices_of_an_option_are_those_of_its_program() -> None:
     """A parser lists them itself, so that it need not import the program."""
-    assert set(pack_program.ALGORITHMS) == set(ALGORITHMS)
-    assert pack_program.DEFAULT == DEFAULT_ALGORITHM
-    assert pack_program.TIME_LIMIT_S == TIME_LIMIT_S
     assert set(memory_program.LEVELS) == set(LEVELS)
     assert set(memory_program.STRATEGIES) == set(STRATEGIES)
     assert set(doctor_program.FORMATS) == set(FORMATS)

@@ -32,7 +32,6 @@ def refused(module: str, arguments: list[str], capsys: pytest.CaptureFixture[str
         ("perf.measure.sweep", ["ranker"]),
         ("perf.tune.__main__", ["ranker", "--p99-ms", "50"]),
         ("perf.demo", []),
-        ("perf.pack.interference", ["ranker", "simulated_accelerator"]),
         ("perf.compare.versus", VERSUS),
     ],
 )
@@ -52,7 +51,6 @@ def test_a_folder_of_records_that_is_a_file_is_refused_before_any_work(
         "perf.measure.ceiling_run.measure",
         "perf.measure.sweep_run.launch",
         "perf.compare.versus_run.lanes",
-        "perf.pack.interference.interference",
         "export.command.export_all",
     ):
         monkeypatch.setattr(place, started)
@@ -83,13 +81,7 @@ def test_a_folder_of_records_that_is_a_file_is_refused_before_any_work(
         ("perf.memory.__main__", ["ranker", "--dims", "width=99999999999999999999"], "below a billion"),
         ("perf.memory.__main__", ["ranker", "--threads", "99999999999999"], "from 1 to 1,024"),
         ("perf.memory.__main__", ["ranker", "--threads", "0"], "from 1 to 1,024"),
-        ("perf.pack.interference", ["a", "b", "--clients", "999999"], "from 1 to 4,096"),
-        ("perf.pack.interference", ["a", "b", "--seconds", "nan"], "above 0 and at most 86,400"),
         ("perf.pack.__main__", [PLAN, "--seed", "-1"], "from 0 to 4,294,967,295"),
-        ("perf.pack.__main__", [PLAN, "--algorithm", "exact", "--time-limit", "nan"], "above 0 and at most 86,400"),
-        ("perf.pack.__main__", [PLAN, "--algorithm", "exact", "--time-limit", "-1"], "above 0 and at most 86,400"),
-        ("perf.pack.__main__", [PLAN, "--algorithm", "exact", "--time-limit", "inf"], "above 0 and at most 86,400"),
-        ("perf.pack.__main__", [PLAN, "--time-limit", "5"], "--time-limit belongs to --algorithm exact"),
         ("perf.pack.__main__", [PLAN, "--repository", "/nowhere"], "/nowhere: no such directory"),
         ("perf.pack.__main__", ["/nowhere.toml"], "/nowhere.toml: cannot be read (No such file or directory)"),
         ("export.add.__main__", ["--yaml", "/nope"], "/nope: cannot be read (No such file or directory)"),

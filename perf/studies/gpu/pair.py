@@ -3,12 +3,11 @@
 from pathlib import Path
 
 from perf.measure.service_time_run import StepProgress
-from perf.pack.interference import interference
-from perf.pack.interference_record import Interference
 from perf.studies.experiment import now, origin
 from perf.studies.gpu.extent import Extent
 from perf.studies.gpu.models import DYNAMIC
 from perf.studies.gpu.record import COMMAND, Finding
+from perf.studies.interference import Interference, interference
 
 CLIENTS = 16
 

@@ -4,41 +4,125 @@ Simulated accelerators take the planned time of the models, and Triton's rate li
 device.
 """
 
-import datetime
 import math
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from rich.table import Table
 
 from perf.pack import packed_config, plan_file
 from perf.pack.headroom import CHOOSING, plan
-from perf.pack.interference import Progress, measure
 from perf.pack.placement import Placement
 from perf.pack.replay import replay
 from perf.pack.replayed import Replayed
 from perf.pack.servers import servers
 from perf.pack.validator import between, of
 from perf.pack.workload import Workload
+from perf.records import file
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
 from perf.stats.dependence import design_effect
+from perf.stats.latency_target import CONFIDENCE, judge
 from perf.stats.percentile import percentile_ms
+from perf.studies.experiment import Origin, command_line, now, origin
+from perf.studies.interference import Progress, measure
 from perf.studies.packing import stand_in
-from perf.studies.packing.proof import SHARE, ModelResult, Proof, Round
 from serve.launcher import Server, Settings, launch
-from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 RESULTS = Path("perf/results/local/pack")
 SCALES = (1.0, 1.3)
+# The share of the requests that may be late.
+SHARE = 0.01
 WARM_UP_S = 4.0
 # The names of the arrivals in `Traffic`.
 PATTERNS = {"uniform": "constant", "poisson": "poisson"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelResult:
+    """One model at one load: `late` of its `requests` were answered after `sla_ms`, wrongly or never.
+
+    `late_sends` counts requests that the client sent more than 1 ms late. A percentile is None if it is of requests
+    without an answer. `exec_ms` and `batch_rows` are means over executions by the server's counters, `planned_ms` the
+    planned time of that many rows, and `replayed_*` the values of the simulation at the same rates. The requests are
+    worth `requests` / `design_effect` independent ones; older records have 1.
+    """
+
+    model: str
+    rate_per_s: float
+    sla_ms: float
+    requests: int
+    late: int
+    late_sends: int
+    p50_ms: float | None
+    p99_ms: float | None
+    executions: int
+    batch_rows: float
+    largest_batch: int
+    exec_ms: float
+    planned_ms: float
+    replayed_late_share: float
+    replayed_p99_ms: float
+    design_effect: float = 1.0
+
+    @property
+    def late_share(self) -> float:
+        """The share of late requests."""
+        return self.late / self.requests
+
+    @property
+    def in_time(self) -> bool | None:
+        """Whether 99 % of the requests are in time, with 99 % confidence; None if there are too few to tell."""
+        return judge(self.requests, self.late, SHARE, CONFIDENCE, design_effect=self.design_effect)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """All models at `scale` times their planned rates for `seconds`."""
+
+    scale: float
+    seconds: float
+    busy_share: float
+    models: tuple[ModelResult, ...]
+
+    @property
+    def in_time(self) -> bool | None:
+        """True if all models meet their targets, False if one surely misses it, else None."""
+        if any(model.in_time is False for model in self.models):
+            return False
+        return True if all(model.in_time for model in self.models) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof(Origin):
+    """The rounds on one server and its placement.
+
+    `own_work_ms` (fixed, per row) is the server's own share of each planned execution; the model sleeps for the rest.
+    """
+
+    KIND: ClassVar[str] = "proof"
+    FORMAT: ClassVar[int] = 1
+
+    plan: str
+    arrivals: str
+    placement: Mapping[str, Any]
+    own_work_ms: tuple[float, float]
+    rounds: tuple[Round, ...]
+
+    def write(self, folder: Path, name: str) -> Path:
+        """Write the record."""
+        return file.write(self, folder / name)
+
+    @classmethod
+    def read(cls, path: Path) -> "Proof":
+        """Read a record; raises `RecordError`."""
+        return file.read(path, cls, remedy="Run python -m perf.studies.packing.prove again.")
 
 
 def prove(
@@ -153,13 +237,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--results", type=Path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    words = ("python", "-m", "perf.studies.packing.prove", *(sys.argv[1:] if argv is None else argv))
+    words = command_line("packing.prove", argv)
 
     def run() -> int:
         console = terminal()
         workload = plan_file.read(arguments.plan)
         placement, _ = plan(workload, seed=arguments.seed)
-        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        started = now()
         with console.status("starting") as status:
             rounds = prove(
                 workload,
@@ -176,10 +260,7 @@ def main(argv: list[str] | None = None) -> int:
             placement=asdict(placement),
             own_work_ms=(arguments.server_ms, arguments.server_row_ms),
             rounds=rounds,
-            started_at=started,
-            command=words,
-            machine=Machine.this(),
-            versions=versions(),
+            **origin(words, started),
         )
         path = proof.write(arguments.results, f"proof.{arguments.plan.stem}.json")
         console.print(_table(proof))

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from perf.studies.archive import ROOT
 from perf.studies.pages import calls, cluster, experiments, memory, padded, summary, tools
-from perf.studies.scaling import table as scaling
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -46,7 +45,6 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "packing": tools.packing,
     "interference": tools.interference,
     "memory lab": memory.lab,
-    "scaling": scaling.rules,
     "soak": experiments.soak,
     "cluster faults": cluster.faults,
     "cluster balance": cluster.balance,

@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perf.scale.rules import FIELD
 from perf.studies.archive import RESULTS
 from perf.studies.cluster.faults import KILL_DOOR
 from perf.studies.cost.record import ALONE, GRPC, HTTP, MAIN, MERGED, RAW, THEIRS, TOGETHER, find, over, size_text
@@ -18,8 +17,6 @@ from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.ragged.table import RAGGED
-from perf.studies.scaling import table as scaling
-from perf.studies.scaling.__main__ import SHARES
 from perf.studies.tables import interval_text, rows_markdown
 
 
@@ -114,6 +111,13 @@ def _grid() -> str:
     )
 
 
+@experiment("interference ranker text_recognition", page="../pack/README.md")
+def _interference() -> str:
+    """How much do two models on one device slow each other down?"""
+    gains = [record.gain for record in tools.interference_records()]
+    return f"throughput together over taking turns: x {min(gains):.2f} to {max(gains):.2f}"
+
+
 @experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
 def _memory_lab() -> str:
     """How much memory do allocators hold for recorded inferences?"""
@@ -140,8 +144,7 @@ def _overload() -> str:
 def _packing() -> str:
     """How many devices does each packing algorithm need?"""
     devices = tools.packing_record().devices
-    names = ("squishy", "improved", "exact")
-    return "devices for 100 workloads: " + ", ".join(f"{name} {devices[name]}" for name in names)
+    return "devices for 100 workloads: " + ", ".join(f"{name} {count}" for name, count in devices.items())
 
 
 @experiment("padded", page="RAGGED_REQUESTS.md")
@@ -187,22 +190,6 @@ def _ragged_requests() -> str:
     return "prints the server's own counts; keeps no record"
 
 
-@experiment("scaling", page="../scale/README.md")
-def _scaling() -> str:
-    """How many replica hours does scaling on pending requests save, at the same share in time?"""
-    record = scaling.record()
-    ratios = {
-        rule: [
-            ratio
-            for scenario in record.scenarios
-            for share in SHARES
-            for ratio in record.ratios(scenario.name, share, rule.name)
-            if ratio is not None
-        ]
-        for rule in FIELD
-    }
-    parts = [f"{rule.title}: x {min(found):.2f} to {max(found):.2f}" for rule, found in ratios.items()]
-    return f"the hours of other rules over ours, each at its best target: {'; '.join(parts)}"
 
 
 @experiment("served_share resnet50")

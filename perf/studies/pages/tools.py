@@ -6,7 +6,6 @@ import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from perf.pack.interference_record import Interference
 from perf.records import file
 from perf.records.last_comparison import THROUGHPUT, last_comparison
 from perf.records.study import Study, Trial
@@ -20,6 +19,7 @@ from perf.stats.verdict import verdict
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
+from perf.studies.interference import Interference
 from perf.studies.packing import __main__ as packing_experiment
 from perf.studies.prediction import comparison
 from perf.studies.prediction.comparison import FILE, ComparedPoint, ComparedRecord
@@ -177,34 +177,22 @@ def packing_record() -> packing_experiment.PackingRecord:
 
 def packing() -> str:
     """Devices that each packing algorithm needs."""
-    record = packing_record()
-    devices = record.devices
-    workloads = rows_markdown(
-        ("algorithm", "devices", "x exact"),
-        [(name, count, f"{count / devices['exact']:.3f}") for name, count in devices.items()],
+    devices = packing_record().devices
+    return rows_markdown(
+        ("algorithm", "devices", "x improved"),
+        [(name, count, f"{count / devices['improved']:.3f}") for name, count in devices.items()],
     )
-    names = (*packing_experiment.HEURISTICS, "improved", "exact")
-    plain = rows_markdown(
-        ("plain problem", "items", *names, "bound", "optimum"),
-        [
-            (
-                f"{problem.kind} {problem.seed}",
-                problem.items,
-                *(problem.bins[name] for name in names),
-                problem.bound,
-                problem.optimum or "",
-            )
-            for problem in record.plain
-        ],
-    )
-    return f"{workloads}\n\n{plain}"
+
+
+def interference_records() -> list[Interference]:
+    """The pairs of models in git."""
+    return [Interference.read(path) for path in sorted((RESULTS / "pack").glob("interference.*.json"))]
 
 
 def interference() -> str:
     """How much two models on the same cores slow each other down."""
     rows = []
-    for path in sorted((RESULTS / "pack").glob("interference.*.json")):
-        record = Interference.read(path)
+    for record in interference_records():
         factors = ", ".join(f"{factor:.2f}" for factor in record.factors)
         rows.append((" and ".join(f"`{model}`" for model in record.models), factors, f"{record.gain:.2f}"))
     return rows_markdown(("models", "executions take x", "throughput together / in turns"), rows)

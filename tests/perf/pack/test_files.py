@@ -1,6 +1,5 @@
 """The packed.pbtxt, compose and Kubernetes files that are written for a plan, and a real server."""
 
-import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import yaml
 from google.protobuf import text_format
-from packing_plan import PLAN, plan_path
+from packing_plan import plan_path
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from clients import Model as Client
@@ -21,9 +20,9 @@ from perf.pack.algorithms import pack
 from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
+from perf.records import file
 from perf.studies.packing import stand_in
 from perf.tune.tuned_file import WriteError
-from serve.cluster.plan_file import read as read_cluster_plan
 from serve.launcher import Settings, launch
 
 
@@ -35,12 +34,12 @@ def repository(tmp_path: Path) -> Path:
     return copy.parent
 
 
-def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_program_writes_configurations_and_manifests(tmp_path: Path) -> None:
     models, out = repository(tmp_path), tmp_path / "out"
     arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
     assert main(arguments) == 0
     # 8 rows in 24 ms are 333 requests/s of a device; 167 are left, which 6 rows in at most 36 ms serve.
-    placement = Placement.read(out / "placement.json")
+    placement = file.read(out / "placement.json", Placement)
     shares = [share for node in placement.nodes for share in node.shares]
     assert [share.rate_per_s for share in shares] == pytest.approx([1000 / 3, 500 / 3])
     assert [share.batch for share in shares] == [8, 6]
@@ -68,28 +67,6 @@ def test_the_program_writes_configurations_and_manifests(tmp_path: Path, capsys:
     device = compose["device-1"]["deploy"]["resources"]["reservations"]["devices"][0]
     assert device["device_ids"] == ["1"]
     assert (out / "placement.html").read_text().count("data-chart=") == 2
-    # The front door would send half of the requests to each device.
-    assert "no cluster.packed.toml: simulated_accelerator on unequal devices" in capsys.readouterr().out
-    assert not (out / manifests.CLUSTER).exists()
-    assert main([*arguments, "--from", str(out / "placement.json")]) == 0
-    assert "0 moves: every model stays." in capsys.readouterr().out
-
-
-def test_a_placement_is_a_plan_of_a_cluster(tmp_path: Path) -> None:
-    two = tmp_path / 'two "models"'
-    shutil.copytree(repository(tmp_path), two, symlinks=True)
-    shutil.copytree(two / "simulated_accelerator", two / "other", symlinks=True)
-    text = PLAN.replace("rate_per_s = 500", "rate_per_s = 10").replace("p99_ms = 60", "p99_ms = 400")
-    extra = text[text.index("[[models]]") :].replace('"simulated_accelerator"', '"other"').replace("400", "500")
-    plan = plan_path(tmp_path, text + extra)
-    out = tmp_path / "out"
-    assert main([str(plan), "--out", str(out), "--repository", str(two)]) == 0
-    found = read_cluster_plan(out / manifests.CLUSTER)
-    assert found.repository == two
-    (deployment,) = found.deployment
-    assert (set(deployment.models), deployment.replicas) == ({"other", "simulated_accelerator"}, 1)
-    assert (deployment.p99_ms, deployment.gpus, deployment.config_name) == (500, 1, "packed")
-    assert deployment.arguments == ("--rate-limit=execution_count",)
 
 
 def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,7 +81,7 @@ def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytes
     path.write_text(path.read_text().replace("count: 1", "count: 2"))
     assert main(arguments) == 2
     assert "written or changed by hand" in capsys.readouterr().err
-    (server, _) = servers(Placement.read(out / "placement.json"))
+    (server, _) = servers(file.read(out / "placement.json", Placement))
     with pytest.raises(WriteError):
         packed_config.write(server, models, kind="gpu", command="c")
 

@@ -1,24 +1,22 @@
-"""Packing: the paper's example, exact answers, the validator, and changes of a placement."""
+"""Packing: the paper's example, an exact check, and the validator."""
 
 import itertools
 import random
-import sys
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perf.pack import exact, solver
-from perf.pack.algorithms import ALGORITHMS, pack
+from perf.pack.algorithms import ALGORITHMS, IMPROVED, pack, remainders
 from perf.pack.duty import Portion, Turns
 from perf.pack.placement import Placement
-from perf.pack.problem import Items, Plain
-from perf.pack.replan import replan
+from perf.pack.problem import Items
 from perf.pack.replay import replay
 from perf.pack.validator import violations
-from perf.pack.workload import Curve, Devices, Model, Pair, Workload
+from perf.pack.workload import Curve, Devices, Model, Workload
+from perf.records import file
 from triton_batching.terminal import Mistake
 
 NOTHING = Curve(sizes=(1, 16), values=(0.0, 0.0))
@@ -50,10 +48,28 @@ def random_workload(seed: int, count: int) -> Workload:
     return Workload(devices=Devices(count=count, memory_bytes=1.0), models=tuple(models))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    """Plain bin packing: one-dimensional sizes and bins of 150."""
+
+    sizes: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        return len(self.sizes)
+
+    def size(self, item: int) -> float:
+        return self.sizes[item] / 150
+
+    def fullness(self, items: Items) -> float | None:
+        total = sum(self.sizes[item] for item in items)
+        return total / 150 if total <= 150 else None
+
+
 def random_sizes(seed: int, count: int) -> Plain:
-    """Sizes of 20 to 100 in bins of 150."""
+    """Sizes of 20 to 100."""
     chance = random.Random(seed)
-    return Plain(sizes=[chance.randint(20, 100) for _ in range(count)], capacity=150)
+    return Plain(sizes=[chance.randint(20, 100) for _ in range(count)])
 
 
 def together(*models: Model) -> float | None:
@@ -65,7 +81,7 @@ def together(*models: Model) -> float | None:
 def test_the_example_of_the_nexus_paper(algorithm: str) -> None:
     placement = pack(PAPER, algorithm)
     full, other = sorted(placement.nodes, key=lambda node: -node.occupancy)
-    if algorithm in ("squishy", "best-fit-decreasing"):
+    if algorithm != IMPROVED:
         assert (full.models, other.models) == (("A", "B"), ("C",))
         assert full.duty_ms == pytest.approx(125)
         assert full.occupancy == pytest.approx(1.0)
@@ -105,56 +121,28 @@ def test_one_device_is_exact_against_a_fine_grid_of_cycles() -> None:
     assert not all(fitting)
 
 
-def brute(count: int, fits: Callable[[Items], bool]) -> int:
-    """The fewest bins, by giving every item every bin number."""
-    for bins in range(1, count + 1):
-        for bin_of in itertools.product(range(bins), repeat=count):
-            parts = [frozenset(item for item in range(count) if bin_of[item] == number) for number in range(bins)]
-            if all(not part or fits(part) for part in parts):
-                return bins
-    raise AssertionError
+def fewest(problem: Turns) -> int:
+    """The fewest devices, by trying every one that could hold the lowest item that is left."""
+    found: dict[Items, int] = {frozenset(): 0}
+
+    def of(left: Items) -> int:
+        if left not in found:
+            low, *others = sorted(left)
+            parts = (set(each) for count in range(len(others) + 1) for each in itertools.combinations(others, count))
+            sets = (frozenset({low} | part) for part in parts)
+            found[left] = 1 + min(of(left - items) for items in sets if problem.fullness(items) is not None)
+        return found[left]
+
+    return of(frozenset(range(problem.count)))
 
 
-def test_subsets_find_the_fewest() -> None:
-    chance = random.Random(1)
-    for _ in range(10):
-        problem = Plain(sizes=[chance.randint(20, 100) for _ in range(6)], capacity=150)
-        expected = brute(6, lambda items: sum(problem.sizes[item] for item in items) <= 150)  # noqa: B023
-        answer = exact.fewest(problem)
-        assert (len(answer.bins), answer.bound) == (expected, expected)
-        assert sorted(item for items in answer.bins for item in items) == list(range(6))
-
-
-def test_the_solver_agrees_with_the_subsets() -> None:
-    pytest.importorskip("ortools")
-    problem = random_sizes(3, 11)
-    expected = len(exact.subsets(problem))
-    assert solver.assign(problem.sizes, 150, expected, 5.0)[1] == expected
-    assert solver.assign(problem.sizes, 150, expected - 1, 5.0) == (None, expected)
-    workload = random_workload(6, 11)
-    portions = [Portion(model=each, rate_per_s=each.rate_per_s) for each in workload.models]
-    turns = Turns(portions=portions, memory_bytes=workload.devices.memory_bytes)
-    expected = len(exact.subsets(turns))
-    cover, bound = solver.cover(11, exact._maximal(turns), 1, 11, 5.0)
-    assert cover is not None
-    assert len(cover) == bound == expected
-    assert solver.cover(11, exact._maximal(turns), 1, expected - 1, 5.0) == (None, expected)
-
-
-def test_fourteen_models_are_proven_too() -> None:
-    pytest.importorskip("ortools")
-    workload = random_workload(4, 14)
-    placement = pack(workload, "exact")
-    assert len(placement.nodes) == placement.bound <= len(pack(workload).nodes)
-    assert violations(workload, placement) == []
-
-
-def test_without_the_solver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    # Three sizes fill each of ten bins, which no heuristic finds.
-    parts = [(380 + 11 * n, 255 + 3 * n, 365 - 14 * n) for n in range(10)]
-    with pytest.raises(Mistake, match=r"pip install 'triton-batching\[pack\]'"):
-        exact.fewest(Plain(sizes=[size for part in parts for size in part], capacity=1000))
+def test_no_packing_has_fewer_devices_than_the_improved_one() -> None:
+    for seed in range(20):
+        workload = random_workload(seed, 5 + seed % 6)
+        whole, problem = remainders(workload)
+        placement = pack(workload)
+        assert len(placement.nodes) == len(whole) + fewest(problem), seed
+        assert violations(workload, placement) == []
 
 
 def test_a_model_that_fills_devices_gets_whole_ones() -> None:
@@ -176,21 +164,6 @@ def test_memory_separates_models_that_time_would_not() -> None:
     assert len(pack(replace(workload, devices=Devices(count=2, memory_bytes=1.2))).nodes) == 1
     with pytest.raises(Mistake, match="has 0 MiB"):
         pack(replace(workload, devices=Devices(count=2, memory_bytes=0.5)))
-
-
-def test_a_measured_pair_runs_at_the_same_time() -> None:
-    workload = replace(PAPER, devices=Devices(count=1, memory_bytes=1.0), models=(A, C))
-    with pytest.raises(Mistake, match="2 devices"):
-        pack(workload)
-    beside = replace(workload, pairs=(Pair(models=("A", "C"), factors=(1.1, 1.2)),))
-    for algorithm in ALGORITHMS:
-        placement = pack(beside, algorithm)
-        assert [(node.models, node.together) for node in placement.nodes] == [(("A", "C"), True)]
-        assert violations(beside, placement) == []
-        assert all(stream.late == 0 for stream in replay(beside, placement))
-    assert "not" in " ".join(violations(workload, placement))  # nobody measured them together
-    with pytest.raises(Mistake, match="2 devices"):
-        pack(replace(workload, pairs=(Pair(models=("A", "C"), factors=(2.0, 2.0)),)), "exact")
 
 
 @pytest.mark.parametrize(
@@ -222,35 +195,9 @@ def test_the_validator_sees_a_changed_device() -> None:
 
 def test_a_placement_comes_back_from_its_file(tmp_path: Path) -> None:
     placement = pack(PAPER)
-    assert Placement.read(placement.write(tmp_path)) == placement
-    (tmp_path / "placement.json").write_text("{}")
-    with pytest.raises(Mistake, match=r"not a record of kind .placement."):
-        Placement.read(tmp_path / "placement.json")
+    assert file.read(placement.write(tmp_path), Placement) == placement
 
 
 def changed(workload: Workload, **rates: float) -> Workload:
     models = tuple(replace(each, rate_per_s=rates.get(each.name, each.rate_per_s)) for each in workload.models)
     return replace(workload, models=models)
-
-
-def test_replanning_moves_only_what_must() -> None:
-    old = pack(PAPER)
-    roomy = replace(PAPER, devices=Devices(count=3, memory_bytes=1.0))
-    assert replan(changed(roomy, C=30), old).moves == ()
-    moved = replan(changed(roomy, B=36), old)  # A and B do not fit with it; B fits with C
-    assert [str(move) for move in moved.moves] == ["B moves from device 0 to device 1"]
-    assert violations(changed(roomy, B=36), moved.placement) == []
-    more = replan(changed(roomy, A=64 + 160), old)
-    assert [str(move) for move in more.moves] == ["A starts on device 2"]
-    fewer = replan(replace(roomy, models=(A, B)), old)
-    assert [str(move) for move in fewer.moves] == ["C stops on device 1"]
-    assert len(fewer.placement.nodes) == 1
-
-
-def test_replanning_many_models_breaks_no_target() -> None:
-    for seed in range(6):
-        workload, chance = random_workload(seed, 9), random.Random(seed)
-        new = changed(workload, **{each.name: each.rate_per_s * chance.uniform(0.8, 1.1) for each in workload.models})
-        replanned = replan(new, pack(workload))
-        assert violations(new, replanned.placement) == []
-        assert len(replanned.moves) < 9

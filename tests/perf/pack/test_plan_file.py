@@ -56,6 +56,7 @@ def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
         pytest.param("count = 4", f"count = 1{'0' * 5000}", "cannot be read as TOML", id="digits"),
         pytest.param("[devices]", f"x = {'[' * 10**5}", "cannot be read as TOML", id="depth"),
         ("p99_ms", "p98_ms", "p98_ms is not known. Known:"),
+        ("[devices]", '[[pairs]]\nmodels = ["a", "b"]\n[devices]', "always take turns now. Remove this table"),
         ("row = 0.5, ", "", "latency_ms as a line needs the keys fixed, max_batch_size, row"),
         ('"simulated_accelerator"', '"../outside/ranker"', "the name of a model is that of its folder"),
         ('"simulated_accelerator"', '".."', "the name of a model is that of its folder"),

@@ -10,7 +10,7 @@ import pytest
 import scipy.stats
 
 from perf.pack import headroom
-from perf.pack.algorithms import DEFAULT, pack
+from perf.pack.algorithms import IMPROVED, pack
 from perf.pack.headroom import CHOOSING, CONFIRMING, TRIES, confirmed, plan, unproven
 from perf.pack.placement import Placement
 from perf.pack.replay import REQUESTS, Stream, replay, serve
@@ -156,14 +156,14 @@ def test_without_enough_headroom_it_says_how_many_are_late() -> None:
         rf"even planned for 2 times the rates, \d+ of \d+ requests of m on device \d are late in {CONFIRMING} replays"
     )
     with pytest.raises(Mistake, match=message):
-        plan(workload, "squishy")
+        plan(workload)
 
 
 def test_a_heuristic_that_needs_fewer_devices_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     roomy = replace(PAPER, devices=Devices(count=9, memory_bytes=1.0))
 
     def needs_headroom(workload: Workload, name: str, **options: Any) -> Placement:
-        return pack(workload, name, **options | {"headroom": 2.0 if name == DEFAULT else options["headroom"]})
+        return pack(workload, name, **options | {"headroom": 2.0 if name == IMPROVED else options["headroom"]})
 
     monkeypatch.setattr(headroom, "pack", needs_headroom)
     placement, _ = plan(roomy)

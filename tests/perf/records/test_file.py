@@ -268,7 +268,7 @@ def test_late_sends_keep_their_name_in_the_file(tmp_path: Path) -> None:
     ("kind", "command"),
     [
         ("comparison", "written by: triton-batching compare A B"),
-        ("placement", "read by: triton-batching pack PLAN --from "),
+        ("ceiling", "read by: triton-batching report "),
     ],
 )
 def test_a_file_of_another_kind_is_said_to_be_read_or_only_written(kind: str, command: str, tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ from perf.measure.service_profile import Profile, load
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget
 from perf.records.traffic import Traffic
-from perf.scale.curve import ReplicaCurve, measure
+from perf.scale.curve import ReplicaCurve, Values, measure
 from perf.scale.fleet import Conditions, Fleet, Outcome, Run
-from perf.scale.rules import CPU, PENDING, QUEUE, RATIO, at_load
 from perf.simulate.predict import simulated_run
 from perf.studies.archive import RESULTS
 from serve.cluster.scaling import Scaling
@@ -40,10 +39,24 @@ def curve() -> ReplicaCurve:
     return measure(config(), profile(), TARGET, requests=6000)
 
 
+class Watched(Fleet):
+    """A fleet whose replicas are noted in each step."""
+
+    seen: list[tuple[list[int], list[int]]]
+
+    def _serve(self, rates: Values) -> None:
+        super()._serve(rates)
+        self.seen = [*getattr(self, "seen", []), (self.wanted.tolist(), self.ready.tolist())]
+
+    def replicas(self, run: int) -> tuple[list[int], list[int]]:
+        """Those wanted and those ready in each step."""
+        return [wanted[run] for wanted, _ in self.seen], [ready[run] for _, ready in self.seen]
+
+
 def flow(rates: list[float], replicas: int = 1) -> Outcome:
     """These rates, a second each, at replicas that do not change."""
     scaling = Scaling(least=replicas, most=replicas, target=1.0)
-    run = Run(rule=PENDING, scaling=scaling, day=0, seed=0)
+    run = Run(scaling=scaling, day=0, seed=0)
     return Fleet(curve(), [np.array(rates)], [run], CALM).run()[0]
 
 
@@ -99,31 +112,32 @@ def test_the_capacity_is_the_last_rate_in_time_and_its_pending_count_littles_law
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0.0, 4000.0), min_size=20, max_size=60), st.integers(0, 5), st.booleans())
 def test_no_request_is_lost(levels: list[float], seed: int, fails: bool) -> None:
-    """Every request is in time, late or refused, whatever the rates, the rule, failures and starts."""
+    """Every request is in time, late or refused, whatever the rates, the target, failures and starts."""
     rates = np.repeat(levels, 10)
     conditions = Conditions(start_s=20.0, mtbf_s=300.0 if fails else 0.0)
     runs = [
-        Run(rule=rule, scaling=Scaling(least=1, most=12, target=at_load(rule, curve(), 0.9)), day=0, seed=seed)
-        for rule in (PENDING, QUEUE, RATIO, CPU)
+        Run(scaling=Scaling(least=1, most=12, target=share * curve().target_pending), day=0, seed=seed)
+        for share in (0.3, 0.9)
     ]
-    fleet = Fleet(curve(), [rates], runs, conditions, timeline=True)
-    for outcome in fleet.run():
+    fleet = Watched(curve(), [rates], runs, conditions)
+    for number, outcome in enumerate(fleet.run()):
+        wanted, ready = fleet.replicas(number)
         assert outcome.requests == pytest.approx(float(rates.sum()))
         assert outcome.in_time + outcome.late + outcome.refused == pytest.approx(outcome.requests)
         assert min(outcome.in_time, outcome.refused) >= 0
         assert outcome.in_flight <= curve().most_pending * 12 + 1e-6
-        assert all(0 <= ready <= wanted <= 12 for ready, wanted in zip(outcome.ready, outcome.replicas, strict=True))
-        assert outcome.replica_hours == pytest.approx(sum(outcome.replicas) / 3600)
+        assert all(0 <= up <= most <= 12 for up, most in zip(ready, wanted, strict=True))
+        assert outcome.replica_hours == pytest.approx(sum(wanted) / 3600)
         assert outcome.failures == 0 or fails
 
 
 def test_a_replica_that_starts_takes_requests_after_its_start_time() -> None:
     rate = 2.5 * curve().capacity.rate_per_s
-    run = Run(rule=PENDING, scaling=Scaling(least=1, most=9, target=curve().target_pending), day=0, seed=0)
+    run = Run(scaling=Scaling(least=1, most=9, target=curve().target_pending), day=0, seed=0)
     rates = np.array([1.0] * 30 + [rate] * 90)
-    (outcome,) = Fleet(curve(), [rates], [run], CALM, timeline=True).run()
-    added = next(step for step, count in enumerate(outcome.replicas) if count > 1)
-    ready = next(step for step, count in enumerate(outcome.ready) if count > 1)
+    fleet = Watched(curve(), [rates], [run], CALM)
+    fleet.run()
+    added, ready = (next(step for step, count in enumerate(counts) if count > 1) for counts in fleet.replicas(0))
     assert added == 45  # the first decision that saw the new rate
     assert ready - added == 20 - 1  # the decision is at the end of its step
 
@@ -132,7 +146,7 @@ def test_without_a_replica_the_door_refuses() -> None:
     fleet = Fleet(
         curve(),
         [np.full(50, 10.0)],
-        [Run(rule=PENDING, scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)],
+        [Run(scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)],
         Conditions(start_s=1e4, start_cv=0.0, mtbf_s=1.0),
     )
     (outcome,) = fleet.run()
@@ -147,7 +161,7 @@ def test_no_limit_of_the_queue_refuses_nothing(tmp_path: Path) -> None:
     unlimited.CopyFrom(config())
     del unlimited.parameters["queue_limit_ms"]
     without = measure(unlimited, profile(), TARGET, requests=2000)
-    run = Run(rule=PENDING, scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)
+    run = Run(scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)
     (outcome,) = Fleet(without, [np.array(rates)], [run], CALM).run()
     assert outcome.refused == 0
     assert outcome.in_flight == pytest.approx(2 * 30 * without.saturated_per_s, rel=0.05)

@@ -1,10 +1,11 @@
 """`python -m perf.scale`: its record, what it writes for the cluster and for Kubernetes, and mistakes."""
 
+import contextlib
+import io
 import math
 import re
 import shutil
 import subprocess
-import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,12 @@ import yaml
 
 from perf.measure import service_profile
 from perf.records import file
-from perf.scale import day, make_trace, planned, progress
+from perf.scale import command, day
 from perf.scale.__main__ import main
-from perf.scale.comparison import matched
-from perf.scale.record import ScaleRecord
+from perf.scale.comparison import PENDING, ScaleRecord, matched
 from perf.scale.table import findings
 from perf.studies.archive import RESULTS
-from serve.cluster import plan_check, plan_file
+from serve.cluster import plan_file
 from serve.cluster.autoscaler import rules
 from triton_batching.terminal import Mistake
 
@@ -54,7 +54,7 @@ RAMP = RESULTS / "grid" / "simulated_accelerator.default.b32.k1.json"
 
 
 def test_a_file_is_told_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.shown() as begin:
+    with command._progress() as begin:
         tick = begin("days", 10)
         for _ in range(10):
             tick()
@@ -66,11 +66,17 @@ def call(folder: Path, *more: str) -> int:
     return main([str(folder / "plan.toml"), "--service-time", str(RAMP), "--out", str(folder / "out"), *more])
 
 
+def hour(path: Path) -> None:
+    """Write the rates of an hour."""
+    rates = day.diurnal(2000.0, seed=1, length_s=3600.0)
+    lines = (f"{at:g},pictures,{rate:g}" for at, rate in zip(rates.times_s, rates.rates_per_s, strict=True))
+    path.write_text("\n".join(("time_s,deployment,rate_per_s", *lines)) + "\n")
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "plan.toml").write_text(PLAN)
-    trace = tmp_path / "day.csv"
-    assert make_trace.main([str(trace), "--deployment", "pictures", "--peak", "2000", "--length-s", "3600"]) == 0
+    hour(tmp_path / "day.csv")
     return tmp_path
 
 
@@ -79,10 +85,12 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder after one run that writes everything."""
     folder = tmp_path_factory.mktemp("scale")
     (folder / "plan.toml").write_text(PLAN)
-    (folder / "day.csv").write_text(day.text({"pictures": day.diurnal(2000.0, seed=1, length_s=3600.0)}))
+    hour(folder / "day.csv")
     options = ("--trace", str(folder / "day.csv"), "--step-s", "3", "--mtbf-h", "1")
     files = [f"--{name}={folder / name}" for name in ("hpa", "keda")]
-    assert call(folder, *options, f"--write={folder / 'new.toml'}", *files) == 0
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert call(folder, *options, *files) == 0
+    (folder / "printed.txt").write_text(printed.getvalue())
     return folder
 
 
@@ -93,25 +101,28 @@ def record(simulated: Path) -> ScaleRecord:
 
 
 def test_the_target_is_that_of_the_cheapest_day_in_time(record: ScaleRecord) -> None:
-    ours = matched(record.tried, "pending", 0, 0.99)
+    ours = matched(record.tried, PENDING, 0, 0.99)
     assert ours is not None
     assert record.target_pending == ours.target
-    enough = [each.outcome for each in record.tried if each.rule == "pending" and each.outcome.share >= 0.99]
+    enough = [each.outcome for each in record.tried if each.rule == PENDING and each.outcome.share >= 0.99]
     assert ours.replica_hours <= min(outcome.replica_hours for outcome in enough)
 
 
-def test_the_plan_is_the_same_but_for_what_was_found(simulated: Path, record: ScaleRecord) -> None:
-    new = simulated / "new.toml"
-    assert (simulated / "plan.toml").read_text() == PLAN
-    assert record.target_pending is not None
-    found = {"target_pending": round(record.target_pending, 2), "steepness": round(record.curve.steepness, 2)}
-    before = tomllib.loads(PLAN)
-    before["deployment"][1]["scaling"] |= found
-    assert tomllib.loads(new.read_text()) == before
-    assert "# kept" in new.read_text()
-    scaling = plan_file.read(new).deployment[1].scaling  # the cluster's own reader
+def test_the_printed_lines_are_a_table_of_the_plan(simulated: Path, record: ScaleRecord) -> None:
+    printed = (simulated / "printed.txt").read_text()
+    lines = re.search(r"^\[deployment.scaling\]\n(?:\w+ = \S+\n){4}", printed, flags=re.MULTILINE)
+    assert lines
+    plan = simulated / "new.toml"
+    plan.write_text(re.sub(r"\[deployment.scaling\].*?\n\n", lines[0] + "\n", PLAN, flags=re.DOTALL))
+    scaling = plan_file.read(plan).deployment[1].scaling  # the cluster's own reader
     assert scaling is not None
-    assert (rules(scaling).target, rules(scaling).steepness) == tuple(found.values())
+    assert (scaling.min, scaling.max) == (2, 40)
+    assert (rules(scaling).target, rules(scaling).steepness) == _found(record)
+
+
+def _found(record: ScaleRecord) -> tuple[float, float]:
+    assert record.target_pending is not None
+    return round(record.target_pending, 2), round(record.curve.steepness, 2)
 
 
 def test_the_limit_and_a_target_that_is_not_the_capacitys_are_explained(record: ScaleRecord) -> None:
@@ -122,14 +133,14 @@ def test_the_limit_and_a_target_that_is_not_the_capacitys_are_explained(record: 
     first, found, *others = findings(record)
     assert f"{peak:,.1f} requests/s" in first
     assert f": {math.ceil(peak / capacity.rate_per_s)} replicas" in first
-    below = [each for each in record.tried if each.rule == "pending" and each.target <= target]
+    below = [each for each in record.tried if each.rule == PENDING and each.target <= target]
     tried = max(below, key=lambda each: each.target)
     assert f"with at most {tried.outcome.most_replicas} replicas at once" in found
-    (published,) = (each for each in record.tried if each.rule == "pending" and each.is_published)
-    side = "above" if published.outcome.share > 0.99 else "below"
+    (known,) = (each for each in record.tried if each.at_capacity)
+    side = "above" if known.outcome.share > 0.99 else "below"
     assert others == [
         f"It is {side} the {capacity.pending:.2f} in flight at a replica's capacity, since that has "
-        f"{published.outcome.share:.2%} in time on these days and the goal is 99.00%."
+        f"{known.outcome.share:.2%} in time on these days and the goal is 99.00%."
     ]
     # With fewer replicas allowed than were used, the limit is named.
     assert "all that it may use" in [*findings(replace(record, most=tried.outcome.most_replicas))][-1]
@@ -147,18 +158,12 @@ def test_service_times_of_a_mix_are_taken_only_by_name(folder: Path, capsys: pyt
     assert main([*call, "--service-time", str(mixed)]) == 0
 
 
-@pytest.mark.usefixtures("ranker")
-def test_the_cluster_takes_the_plan(simulated: Path) -> None:
-    door, _ = plan_check.check(plan_file.read(simulated / "new.toml"), "new.toml")
-    assert [pool.name for pool in door.pools] == ["other", "pictures"]
-
-
-def test_kubernetes_gets_the_same_rule(simulated: Path) -> None:
+def test_kubernetes_gets_the_same_rule(simulated: Path, record: ScaleRecord) -> None:
     hpa, keda = ((simulated / name).read_text() for name in ("hpa", "keda"))
     kubernetes_validate.validate(yaml.safe_load(hpa), "1.33", strict=True)
-    found = tomllib.loads((simulated / "new.toml").read_text())["deployment"][1]["scaling"]
+    target, steepness = _found(record)
     for text in (hpa, keda):
-        assert f"/ {found['target_pending']}) ^ (1 / {found['steepness']})" in text
+        assert f"/ {target}) ^ (1 / {steepness})" in text
         assert 'nv_inference_pending_request_count{model="simulated_accelerator"}' in text
     spec = yaml.safe_load(keda)["spec"]
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (2, 40)
@@ -169,13 +174,13 @@ def test_kubernetes_gets_the_same_rule(simulated: Path) -> None:
 def test_prometheus_computes_the_replicas_that_are_needed(simulated: Path, record: ScaleRecord, tmp_path: Path) -> None:
     """Three replicas, each with 2 requests that wait and 2.5 that run: their times grow by 2.5 s per second."""
     query = yaml.safe_load((simulated / "keda").read_text())["spec"]["triggers"][0]["metadata"]["query"]
-    found = planned.values(record)
+    target, steepness = _found(record)
     series = [("nv_inference_pending_request_count", "2+0x60")]
     series += [
         (f"nv_inference_compute_{part}_duration_us", f"0+{us}x60")
         for part, us in (("input", 2e6), ("infer", 20e6), ("output", 3e6))
     ]
-    expected = 3 * (4.5 / found["target_pending"]) ** (1 / found["steepness"])
+    expected = 3 * (4.5 / target) ** (1 / steepness)
     test = {
         "evaluation_interval": "10s",
         "tests": [
@@ -197,24 +202,6 @@ def test_prometheus_computes_the_replicas_that_are_needed(simulated: Path, recor
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_a_plan_without_scaling_gets_its_table(folder: Path, record: ScaleRecord) -> None:
-    plan = folder / "plan.toml"
-    plan.write_text(re.sub(r"\[deployment.scaling\].*?\n\n", "", PLAN, flags=re.DOTALL))
-    entries = tomllib.loads(planned.text(plan, folder / "new.toml", record))["deployment"]
-    assert "scaling" not in entries[0]
-    assert (entries[1]["scaling"]["min"], entries[1]["scaling"]["max"]) == (2, 40)
-
-
-def test_a_plan_that_cannot_be_changed_as_text_is_refused(folder: Path, record: ScaleRecord) -> None:
-    plan = folder / "plan.toml"
-    inline = "scaling = { min = 2, max = 40, target_pending = 1 }\n\n"
-    plan.write_text(re.sub(r"\[deployment.scaling\].*?\n\n", inline, PLAN, flags=re.DOTALL))
-    with pytest.raises(Mistake, match="write scaling as a table"):
-        planned.text(plan, folder / "new.toml", record)
-    with pytest.raises(Mistake, match="relative to its folder"):
-        planned.text(plan, folder / "elsewhere" / "new.toml", record)
-
-
 def test_a_seed_makes_the_same_day() -> None:
     assert day.diurnal(100.0, seed=3) == day.diurnal(100.0, seed=3)
     assert day.diurnal(100.0, seed=3) != day.diurnal(100.0, seed=4)
@@ -227,7 +214,7 @@ def test_a_seed_makes_the_same_day() -> None:
         (("--day", "diurnal"), "--peak belongs to --day diurnal"),
         (("--day", "diurnal", "--peak", "100"), "--deployment is missing: the plan has other, pictures"),
         (("--trace", "{day}", "--min", "9", "--max", "3"), "--min 9 is above --max 3"),
-        (("--trace", "{day}", "--write", "{plan}"), "is there already, and is not overwritten"),
+        (("--trace", "{day}", "--keda", "{plan}"), "is there already, and is not overwritten"),
         (("--trace", "{day}", "--step-s", "0.1", "--hpa", "{plan}"), "is there already, and is not overwritten"),
         (("--trace", "{long}"), "steps of 1 s, and 604,800 are the most"),
         (("--trace", "{twice}"), "pictures is there twice, by its name and by its model"),

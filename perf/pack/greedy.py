@@ -1,7 +1,8 @@
-"""Nexus' squishy bin packing: models get the devices that they fill, and the remainders are merged by best fit.
+"""The devices that one model fills, and two ways to put the remainders onto devices, one after the other.
 
-Shen et al., SOSP 2019, algorithm 1. "Squishy": a model's batch, and its share of a device, shrinks when it shares the
-device with a model of a shorter cycle.
+`squishy` is Nexus' (Shen et al., SOSP 2019, algorithm 1): a model's batch, and its share of a device, shrinks when it
+shares the device with a model of a shorter cycle. Best fit decreasing tries all cycles; in plain bin packing it needs
+at most 11/9 OPT + 6/9 bins.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 
 from perf.pack.duty import EPSILON, Portion, Turns, turns
 from perf.pack.placement import Node
-from perf.pack.problem import Items
+from perf.pack.problem import Items, Problem
 from perf.pack.workload import Model
 from triton_batching.terminal import Mistake
 
@@ -82,8 +83,6 @@ def squishy(problem: Turns) -> list[Items]:
             merged = items | {item}
             cycle = min(duty, parts[item].duty_ms)
             full = merge(problem, sorted(merged), cycle)
-            if full is None and problem.pairs and len(merged) == 2:
-                full = problem.fullness(merged)  # at the same time
             if full is not None:
                 fits.append((full, -at, cycle))
         if fits:
@@ -106,3 +105,21 @@ def merge(problem: Turns, items: Sequence[int], duty_ms: float) -> float | None:
     )
     fits = in_time and node.occupancy <= 1 + EPSILON and node.memory_bytes <= problem.memory_bytes
     return node.occupancy if fits else None
+
+
+def best_fit_decreasing(problem: Problem) -> list[Items]:
+    """Put each item, the largest first, into the bin that is fullest with it."""
+    bins: list[Items] = []
+    for item in sorted(range(problem.count), key=lambda item: -problem.size(item)):
+        place = fullest(problem, bins, item)
+        if place is None:
+            bins.append(frozenset({item}))
+        else:
+            bins[place] |= {item}
+    return bins
+
+
+def fullest(problem: Problem, bins: Sequence[Items], item: int) -> int | None:
+    """The index of the bin that is fullest with the item; None if the item fits into no bin."""
+    fits = [(full, -at) for at, items in enumerate(bins) if (full := problem.fullness(items | {item})) is not None]
+    return -max(fits)[1] if fits else None

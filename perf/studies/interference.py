@@ -1,31 +1,32 @@
 """Measure how two models on one device slow each other down: each alone, then both at the same time.
 
-It records the factor by which executions get longer, which a plan file takes as a pair, and the gain over taking turns.
-The same name twice stands for two copies of a model.
+`python -m perf.studies.interference MODEL MODEL` records the factor by which executions get longer, and the gain over
+taking turns. The same name twice stands for two copies of a model.
 """
 
 import contextlib
-import datetime
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 from google.protobuf import text_format
 from rich.table import Table
 
 from export.repository import REPOSITORY, config_file, model_folder, read_config
 from perf.load import run
 from perf.load.deployment import Deployment, Running
-from perf.pack.interference_record import Busy, Interference
-from perf.records.file import check_folder
+from perf.records import file
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
 from perf.records.traffic import Traffic
+from perf.studies.experiment import Origin, command_line, now, origin
 from serve.launcher import Server, Settings, launch
-from triton_batching.machine import Machine, versions
 from triton_batching.options import DAY_S, MOST_CLIENTS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
@@ -33,6 +34,81 @@ RESULTS = Path("perf/results/local/pack")
 WARM_UP_S = 2.0
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Busy:
+    """One model under a closed loop: its rows per second, and by batch size its executions and their mean time."""
+
+    rows_per_s: float
+    executions: Mapping[int, int]
+    mean_ms: Mapping[int, float]
+
+    @property
+    def batch_rows(self) -> float:
+        """The mean rows per execution."""
+        return sum(rows * count for rows, count in self.executions.items()) / sum(self.executions.values())
+
+    @property
+    def exec_ms(self) -> float:
+        """The mean time of an execution in milliseconds."""
+        return self.taking(self) / sum(self.executions.values())
+
+    def taking(self, times: "Busy") -> float:
+        """Milliseconds of these executions with the mean times of `times`, interpolated between its batch sizes."""
+        sizes = sorted(times.mean_ms)
+        means = [times.mean_ms[size] for size in sizes]
+        return sum(count * float(np.interp(rows, sizes, means)) for rows, count in self.executions.items())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interference(Origin):
+    """Two models, each alone and then both together, for `seconds` each, with `clients` per model in a closed loop."""
+
+    KIND: ClassVar[str] = "interference"
+    FORMAT: ClassVar[int] = 1
+
+    models: tuple[str, str]
+    config_name: str
+    clients: int
+    seconds: float
+    alone: tuple[Busy, Busy]
+    together: tuple[Busy, Busy]
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """For each model the time of its executions beside the other model, over the time of the same executions alone.
+
+        A factor below 1 is noise and counts as 1.
+        """
+        first, second = (
+            max(1.0, both.taking(both) / both.taking(alone))
+            for alone, both in zip(self.alone, self.together, strict=True)
+        )
+        return first, second
+
+    @property
+    def gain(self) -> float:
+        """The weighted speedup: the sum of each model's throughput together over its throughput alone.
+
+        If the models take turns, their shares of the device's time add up to 1.
+        """
+        pairs = zip(self.alone, self.together, strict=True)
+        return sum(together.rows_per_s / alone.rows_per_s for alone, together in pairs)
+
+    @property
+    def file_name(self) -> str:
+        """The name of the record's file."""
+        return f"interference.{'.'.join(self.models)}.json"
+
+    def write(self, folder: Path) -> Path:
+        """Write the record, with the factors and the gain for human readers."""
+        return file.write(self, folder / self.file_name, factors=self.factors, gain=self.gain)
+
+    @classmethod
+    def read(cls, path: Path) -> "Interference":
+        """Read a record; raises `RecordError`."""
+        return file.read(path, cls, remedy="Measure again: python -m perf.studies.interference.")
 
 
 def interference(
@@ -118,7 +194,7 @@ def _busy(result: LoadResult) -> Busy:
 
 def main(argv: list[str] | None = None) -> int:
     """Measure, print and record."""
-    parser = program_parser("python -m perf.pack.interference", __doc__, example="simulated_accelerator ranker")
+    parser = program_parser("python -m perf.studies.interference", __doc__, example="simulated_accelerator ranker")
     parser.add_argument("models", nargs=2, metavar="MODEL")
     parser.add_argument("--config-name", default="dynamic", help="a file of configs/ of both (default dynamic)")
     parser.add_argument(
@@ -132,13 +208,12 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the record (default {RESULTS})")
     arguments = parser.parse_args(argv)
-    command = ("python", "-m", "perf.pack.interference", *(sys.argv[1:] if argv is None else argv))
+    command = command_line("interference", argv)
 
-    def run() -> None:
-        console = terminal()
-        started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    def measured() -> None:
+        console, started = terminal(), now()
         models = (arguments.models[0], arguments.models[1])
-        check_folder(arguments.results)
+        file.check_folder(arguments.results)
         with console.status("starting") as status:
             names, alone, together = interference(
                 models,
@@ -154,16 +229,13 @@ def main(argv: list[str] | None = None) -> int:
             seconds=arguments.seconds,
             alone=alone,
             together=together,
-            started_at=started,
-            command=command,
-            machine=Machine.this(),
-            versions=versions(),
+            **origin(command, started),
         )
         path = record.write(arguments.results)
         console.print(_table(record))
         console.print(f"both at the same time: {record.gain:.2f} x taking turns. Written to {path}", markup=False)
 
-    return guarded(run, on_interrupt="stopped; nothing was recorded.")
+    return guarded(measured, on_interrupt="stopped; nothing was recorded.")
 
 
 def _table(record: Interference) -> Table:
