@@ -25,11 +25,11 @@ class Deployment:
     """A model to add.
 
     `source` is an ONNX file, a torch.export file (.pt2) or `module:function`. `batch_timeout_us` is how long the oldest
-    request of a batch may wait for others (None: no delay).
-    `ranges` are valid values of inputs; `samples` is an .npz file with real rows; `tolerance` bounds the difference of
-    a batch from its rows (None: by the graph's types). With `variable_length` requests of different length share a
-    batch, filled with `pad_values` by input (otherwise 0); the server makes `masks`. `opset` converts the graph to that
-    version. The values are not checked before `faults` is called.
+    request of a batch may wait for others (None: no delay). `ranges` are valid values of inputs; `samples` is an .npz
+    file with real rows; `tolerance` bounds the difference of a batch from its rows (None: by the graph's types). With
+    `variable_length` requests of different length share a batch, filled with `pad_values` by input (otherwise 0); the
+    server makes `masks`. `opset` converts the graph to that version.
+    The values are not checked before `faults` is called.
     """
 
     name: str

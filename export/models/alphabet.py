@@ -1,4 +1,4 @@
-"""The 37 classes of the text recogniser: words to class numbers, and logits to words.
+"""The 37 classes of the text recogniser, and the words in its logits.
 
 Copied beside model.py (serve/policies/README.md), so it imports nothing of this project.
 """
@@ -8,20 +8,6 @@ import numpy.typing as npt
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyz"
 BLANK = 0
-
-
-def encode(word: str) -> list[int]:
-    """The class number (1 to 36) of each character.
-
-    Raises ValueError for a character outside the alphabet, upper case included.
-    """
-    for position, character in enumerate(word):
-        if character not in ALPHABET:
-            raise ValueError(
-                f'word "{word}" has "{character}" at position {position}, which the recogniser cannot read. '
-                "Use only 0-9 and a-z, in lower case."
-            )
-    return [ALPHABET.index(character) + 1 for character in word]
 
 
 def decode(logits: npt.ArrayLike) -> list[str]:

@@ -128,7 +128,7 @@ def archive(path: Path, *names: str) -> Path:
 def test_a_compiled_model_is_named_with_what_to_add_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.script(Encoder().eval()), tmp_path / "script.pt")  # type: ignore[no-untyped-call]
+        torch.jit.save(torch.jit.script(Encoder().eval()), tmp_path / "script.pt")
     package = archive(tmp_path / "package.pt2", "archive_format", "data/aotinductor/model/model.so")
     (tmp_path / "m.plan").write_bytes(b"ptrt")
     for file, words in (

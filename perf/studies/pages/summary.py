@@ -190,8 +190,6 @@ def _ragged_requests() -> str:
     return "prints the server's own counts; keeps no record"
 
 
-
-
 @experiment("served_share resnet50")
 def _served_share() -> str:
     """How much of onnxruntime's speed does a served model keep?"""
