@@ -1,46 +1,43 @@
 """Ragged batches are split into the cheapest runs, with costs learned from the runs."""
 
-import asyncio
+import functools
 import itertools
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from backend_inputs import config, refusals, tensor
 from bench import Bench
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from latency import Latency
 from padding import Elements, Padding, Run, split
-from parameters import ParameterError
 from processes import wait_until
-from sleepers import PLAIN
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
-from clients.async_connection import Connection, connect
-from serve.launcher import Settings, launch
-
 Sizes = list[tuple[int, int]]
+RAGGED = tensor("x", [-1], allow_ragged_batch=True)
 
 
 def cheapest(sizes: Sizes, cost: Any) -> float:
     """The least cost over all partitions into sets, by brute force."""
 
-    def partitions(rest: Sizes) -> Any:
+    @functools.cache
+    def of(rest: tuple[int, ...]) -> float:
         if not rest:
-            yield []
-            return
+            return 0.0
         first, *others = rest
-        for count in range(len(others) + 1):
-            for chosen in itertools.combinations(range(len(others)), count):
-                left = [size for index, size in enumerate(others) if index not in chosen]
-                for tail in partitions(left):
-                    yield [[first, *(others[index] for index in chosen)], *tail]
+        return min(
+            price([sizes[index] for index in (first, *more)], cost) + of(tuple(i for i in others if i not in more))
+            for count in range(len(rest))
+            for more in itertools.combinations(others, count)
+        )
 
-    return min(sum(price(run, cost) for run in partition) for partition in partitions(sizes))
+    return of(tuple(range(len(sizes))))
 
 
 def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
@@ -49,6 +46,7 @@ def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
     return total
 
 
+@settings(max_examples=40, derandomize=True)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 50)), min_size=1, max_size=6),
     run_elements=st.integers(0, 100),
@@ -67,51 +65,40 @@ def request(length: int, rows: int = 1) -> dict[str, np.ndarray[Any, Any]]:
     return {"x": np.zeros((rows, length), dtype=np.float32)}
 
 
-def padding(**values: str) -> Padding | None:
-    entries = {key: {"string_value": value} for key, value in values.items()}
-    return Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x", "allow_ragged_batch": True}]})
+def maybe(values: dict[str, str], x: dict[str, Any] = RAGGED) -> Padding | None:
+    return Padding.of(config(values, input=[x]))
 
 
-def groups(budget: Padding, requests: Sequence[dict[str, np.ndarray[Any, Any]]]) -> list[list[int]]:
+def padding(mode: str, **values: str) -> Padding:
+    made = maybe({"padding_budget": mode, **values})
+    assert made is not None
+    return made
+
+
+def elements(run_elements: int) -> Padding:
+    return padding("elements", padding_budget_run_elements=str(run_elements))
+
+
+def groups(budget: Padding, *requests: dict[str, np.ndarray[Any, Any]]) -> list[list[int]]:
     return [list(run.members) for run in budget.runs(requests)]
 
 
-def test_groups_are_the_shortest_first() -> None:
-    budget = padding(padding_budget="elements", padding_budget_run_elements="25")
-    assert budget is not None
-    assert groups(budget, [request(100), request(3), request(90, rows=2), request(5)]) == [[1, 3], [2, 0]]
-    assert groups(budget, [request(7), request(7)]) == [[0, 1]]
-    assert groups(budget, [request(7)]) == [[0]]
+def test_groups_are_the_shortest_first_and_a_dear_run_is_never_added() -> None:
+    assert groups(elements(25), request(100), request(3), request(90, rows=2), request(5)) == [[1, 3], [2, 0]]
+    assert groups(elements(25), request(7), request(7)) == [[0, 1]]
+    assert groups(elements(25), request(7)) == [[0]]
+    assert groups(elements(1000), request(100), request(3), request(90), request(5)) == [[0, 1, 2, 3]]
 
 
-def test_a_dear_run_is_never_added() -> None:
-    budget = padding(padding_budget="elements", padding_budget_run_elements="1000")
-    assert budget is not None
-    assert groups(budget, [request(100), request(3), request(90), request(5)]) == [[0, 1, 2, 3]]
-
-
-def test_padding_is_off_by_default() -> None:
-    assert padding() is None
-    assert padding(padding_budget="off") is None
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"padding_budget": "tokens"}, "padding_budget with value 'tokens', which is none of off, elements, latency"),
-        ({"padding_budget": "elements"}, "no padding_budget_run_elements of 0 or more"),
-        ({"padding_budget": "elements", "padding_budget_run_elements": "x"}, "failed to convert 'x' to integral"),
-    ],
-)
-def test_bad_values_are_named(values: dict[str, str], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        padding(**values)
-
-
-def test_a_model_without_ragged_input_has_no_padding() -> None:
-    entries = {"padding_budget": {"string_value": "latency"}}
-    with pytest.raises(ParameterError, match="no input with allow_ragged_batch"):
-        Padding.of({"name": "m", "parameters": entries, "input": [{"name": "x"}]})
+def test_parameters(golden: Callable[..., None]) -> None:
+    assert maybe({}) is maybe({"padding_budget": "off"}) is None
+    cases: dict[str, tuple[Any, ...]] = {
+        "a budget that does not exist": ({"padding_budget": "tokens"},),
+        "elements without the cost of a run": ({"padding_budget": "elements"},),
+        "a cost that is no number": ({"padding_budget": "elements", "padding_budget_run_elements": "x"},),
+        "no ragged input": ({"padding_budget": "latency"}, tensor("x", [-1])),
+    }
+    golden("backend_padding_budget", refusals(maybe, cases))
 
 
 @pytest.mark.parametrize(
@@ -143,8 +130,7 @@ def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, ...]) -> Non
 
 
 def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
-    budget = padding(padding_budget="latency")
-    assert budget is not None
+    budget = padding("latency")
     long_tail = [request(20)] * 15 + [request(1000)]
     splits = []
     for _ in range(60):
@@ -152,15 +138,14 @@ def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
         for run in splits[-1]:
             budget.observe(run, 1e-3 + 1e-6 * run.rows * run.length)
     assert [len(runs) for runs in splits[:4]] == [1, 2, 1, 2]
-    assert groups(budget, long_tail) == [list(range(15)), [15]]
+    assert groups(budget, *long_tail) == [list(range(15)), [15]]
     even = [request(20)] * 8 + [request(22)] * 8
-    assert len(groups(budget, even)) == 1
+    assert len(groups(budget, *even)) == 1
 
 
 def test_answers_are_sent_early_only_where_that_costs_little() -> None:
     """One more run of 10 elements: 2 short items and 1 of 100. Sending an answer costs 0.5 ms until it is measured."""
-    budget = padding(padding_budget="elements", padding_budget_run_elements="10")
-    assert budget is not None
+    budget = elements(10)
     batch = [request(1), request(1), request(100)]
 
     def early(seconds_per_element: float) -> list[bool]:
@@ -183,7 +168,7 @@ def items(answers: Sequence[Any]) -> list[list[float]]:
 
 
 @pytest.mark.server
-def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
+def test_the_server_runs_the_cheapest_split(bench: Bench, tmp_path: Path) -> None:
     """Each answer has the longest item and the number of items of its run."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
@@ -191,12 +176,13 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
     ragged_padded(tmp_path, "plain", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
-    settings = Settings(models=("split", "plain"), repository=tmp_path, arguments=PLAIN)
-    with launch(settings) as running, Stream(running.grpc_url) as stream:
-        together = {model: items(stream.send(model, requests)) for model in settings.models}
-        totals = {model: counted(running.grpc_url, model, executions=1) for model in settings.models}
+    with bench.serving(("split", "plain"), tmp_path) as running, Stream(running.grpc_url) as stream:
+        cut, plain = (items(stream.send(model, requests)) for model in ("split", "plain"))
+        for model in ("split", "plain"):  # to Triton it is one execution of 8 rows either way
+            total = counted(running.grpc_url, model, executions=1)
+            assert (total.batches, total.requests) == ({8: 1}, 8)
 
-        def elements(model: str) -> dict[str, float]:
+        def ragged(model: str) -> dict[str, float]:
             """Elements of the items that ran ("own"), and elements computed for them."""
             with urllib.request.urlopen(f"http://{running.metrics_url}/metrics") as reply:
                 lines = [line for line in reply.read().decode().splitlines() if f'"{model}"' in line]
@@ -205,40 +191,7 @@ def test_the_server_runs_the_cheapest_split(tmp_path: Path) -> None:
 
         runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
         computed = sum(longest * rows for longest, rows in set(runs.values()))
-        assert wait_until(lambda: elements("split") == {"own": sum(lengths), "computed": computed}, seconds=5)
-        assert set(elements("plain").values()) <= {0}  # only requests that may be split are counted
-    assert together["plain"] == [[2 * length, 90, 8] for length in lengths]
-    assert together["split"] == [[2 * length, *runs[length]] for length in lengths]
-    # To Triton it is one execution of 8 rows either way.
-    assert totals["plain"].batches == totals["split"].batches == {8: 1}
-    assert totals["split"].requests == 8
-
-
-@pytest.mark.server
-def test_short_items_are_answered_while_a_long_one_still_runs(bench: Bench, tmp_path: Path) -> None:
-    """The long item is sent first, so without early answers its answer would not come last."""
-    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
-    delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
-    ragged_padded(tmp_path, "early", config=values + delay, rows=3, width=256)
-    lengths = [8000, 2, 1]
-
-    async def batch(connection: Connection) -> list[int]:
-        answered: list[int] = []
-
-        async def send(length: int) -> None:
-            answer = await connection.infer("early", {"X": np.full((1, length), 1, dtype=np.float32)})
-            assert answer["Y"][0].tolist() == pytest.approx([length, *({8000: (8000, 1)}.get(length, (2, 2)))])
-            answered.append(length)
-
-        await asyncio.gather(*map(send, lengths))
-        return answered
-
-    async def batches(url: str) -> list[list[int]]:
-        async with connect(url) as connection:
-            return [await batch(connection) for _ in range(4)]
-
-    with bench.serving(("early",), tmp_path) as running:
-        orders = asyncio.run(batches(running.grpc_url))
-        assert counted(running.grpc_url, "early", executions=4).batches == {3: 4}
-    # The first batch shows how long the long item takes.
-    assert [counts[-1] for counts in orders[1:]] == [8000] * 3
+        assert wait_until(lambda: ragged("split") == {"own": sum(lengths), "computed": computed}, seconds=20)
+        assert set(ragged("plain").values()) <= {0}  # only requests that may be split are counted
+    assert plain == [[2 * length, 90, 8] for length in lengths]
+    assert cut == [[2 * length, *runs[length]] for length in lengths]

@@ -18,6 +18,8 @@ pytestmark = pytest.mark.server
 
 ROWS = 16
 MODELS = ("echo_int32", "echo_fp32", "echo_frames")
+EXAMPLE: list[tuple[int, ...]] = [(1, 3), (2, 2), (1, 5)]
+"""A, B and C of the backend's README."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,8 @@ def echo(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ser
     ragged_echo(repository, "echo_int32", data_type="INT32")
     ragged_echo(repository, "echo_fp32", data_type="FP32")
     ragged_echo(repository, "echo_frames", data_type="INT32", dims="-1, 3")
-    with bench.serving(MODELS, repository) as running:
+    ragged_echo(repository, "echo_example", rows=4)
+    with bench.serving((*MODELS, "echo_example"), repository) as running:
         yield running
 
 
@@ -63,13 +66,13 @@ def expected(shapes: list[tuple[int, ...]]) -> dict[str, list[int]]:
     return seen
 
 
-def check(stream: Stream, url: str, model: str, shapes: list[tuple[int, ...]]) -> None:
+def check(server: Server, stream: Stream, model: str, shapes: list[tuple[int, ...]]) -> None:
     rng = np.random.default_rng(len(shapes))
     requests = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
-    before = Counters.read(url, model).executions
+    before = Counters.read(server.grpc_url, model).executions
     answers = stream.send(model, [{"X": request} for request in requests])
     # One batch, so every answer saw all requests.
-    assert counted(url, model, executions=before + 1).executions == before + 1
+    assert counted(server.grpc_url, model, executions=before + 1).executions == before + 1
     wanted = expected(shapes)
     for request, answer in zip(requests, answers, strict=True):
         assert isinstance(answer, dict), answer
@@ -85,24 +88,12 @@ def test_six_kinds_and_scatter_equal_numpy(
     stream: Stream, echo: Server, mix: list[tuple[int, int]], model: str
 ) -> None:
     tail = (3,) if model == "echo_frames" else ()
-    check(stream, echo.grpc_url, model, [(rows, length, *tail) for rows, length in mix])
+    check(echo, stream, model, [(rows, length, *tail) for rows, length in mix])
 
 
-def test_the_documented_example(bench: Bench, tmp_path: Path) -> None:
-    """A [1,3], B [2,2], C [1,5] as one execution: the numbers of the backend's README."""
-    ragged_echo(tmp_path, "echo", rows=4)
-    with (
-        bench.serving(("echo",), tmp_path) as running,
-        Stream(running.grpc_url) as stream,
-    ):
-        shapes = [(1, 3), (2, 2), (1, 5)]
-        answers = stream.send("echo", [{"X": np.ones(shape, dtype=np.float32)} for shape in shapes])
-        batches = counted(running.grpc_url, "echo", executions=1).batches
-    assert batches == {4: 1}
-    answer = answers[0]
-    assert isinstance(answer, dict), answer
-    seen = {name: answer[f"SEEN_{name}"][0].tolist() for name in KINDS}
-    assert seen == {
+def test_the_documented_example(stream: Stream, echo: Server) -> None:
+    """The numbers of the backend's README."""
+    assert expected(EXAMPLE) == {
         "COUNT": [3, 4, 5],
         "ENDS": [3, 7, 12],
         "STARTS": [0, 3, 7, 12],
@@ -110,3 +101,4 @@ def test_the_documented_example(bench: Bench, tmp_path: Path) -> None:
         "ITEMS": [3, 2, 2, 5],
         "ITEMS_FLAT": [3, 2, 2, 5],
     }
+    check(echo, stream, "echo_example", EXAMPLE)

@@ -4,11 +4,10 @@ Every request has values of its own, so a value of another request shows in the 
 """
 
 import asyncio
+import contextlib
 import json
 import socket
-import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,11 +24,13 @@ from serve.launcher import Server
 
 pytestmark = pytest.mark.server
 Array = np.ndarray[Any, Any]
-CLIENTS, EACH = 48, 100
+CLIENTS, EACH = 32, 60
 COPIES = 40
 """Of a row in the large output, most of which no place of a batch keeps."""
 RECORDING = f"""\
 import importlib.util
+import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -59,9 +60,7 @@ class TritonPythonModel(backend.TritonPythonModel):
 ONE, BOTH = ["small"], ["small", "large"]
 
 
-def build(
-    repository: Path, name: str, outputs: list[str], instances: int, more: str = "", backend: str = "onnxruntime"
-) -> None:
+def build(repository: Path, name: str, outputs: list[str], more: str, backend: str = "onnxruntime") -> None:
     """`small` is 3 x + 1, `large` is x many times over; a row has any length."""
     nodes = [
         helper.make_node("Mul", ["x", "three"], ["product"]),
@@ -74,7 +73,7 @@ def build(
         "copies": np.array([1, COPIES], np.int64),
     }
     graph = helper.make_graph(
-        [node for node in nodes if node.output[0] == "product" or node.output[0] in outputs],
+        nodes[: len(outputs) + 1],
         name,
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "values"])],
         [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows", None]) for output in outputs],
@@ -82,8 +81,6 @@ def build(
     )
     declared = "".join(f'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n' for output in outputs)
     config = f'max_batch_size: 16\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{declared}'
-    if instances > 1:  # `save` adds one
-        more += f"instance_group [ {{ count: {instances - 1} }} ]\n"
     save(repository, name, graph, f"{config}{more}dynamic_batching {{ }}", backend=backend)
     if backend == "python":
         (repository / name / "1" / "model.py").write_text(RECORDING)
@@ -92,34 +89,28 @@ def build(
 @pytest.fixture(scope="module")
 def triton(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("responses")
-    build(repository, "one", ONE, 2)
-    build(repository, "both", BOTH, 2)
-    build(repository, "policy", ONE, 2, parameters(batch_policy="aimd", slo_ms="1000"))
-    build(repository, "recorded_one", ONE, 1, backend="python")
-    build(repository, "recorded_both", BOTH, 1, backend="python")
+    second = "instance_group [ { count: 1 } ]\n"
+    build(repository, "one", ONE, second)
+    build(repository, "both", BOTH, second)
+    build(repository, "policy", ONE, second + parameters(batch_policy="aimd", slo_ms="1000"))
+    build(repository, "recorded_one", ONE, "", backend="python")
+    build(repository, "recorded_both", BOTH, "", backend="python")
     models = ("one", "both", "policy", "recorded_one", "recorded_both")
     with bench.serving(models, repository) as server:
         yield server
 
 
-def expected(x: Array) -> dict[str, Array]:
-    return {"small": x * np.float32(3) + np.float32(1), "large": np.tile(x, (1, COPIES))}
-
-
-async def wrong(client: Any, model: str, x: Array, outputs: list[str]) -> str:
-    """What is wrong with the answer; "" if it has exactly these outputs, with the right bits."""
+async def check(client: Any, model: str, x: Array, outputs: list[str]) -> None:
+    """The answer has exactly these outputs, with the right bits."""
     tensor = grpc.InferInput("x", list(x.shape), "FP32")
     tensor.set_data_from_numpy(x)
     answer = await client.infer(model, [tensor], outputs=[grpc.InferRequestedOutput(name) for name in outputs])
-    if sorted(output.name for output in answer.get_response().outputs) != sorted(outputs):
-        return f"{model}: other outputs than {outputs}"
-    right = expected(x)
-    return "".join(
-        f"{model}: wrong {name}; " for name in outputs if answer.as_numpy(name).tobytes() != right[name].tobytes()
-    )
+    got = {output.name: answer.as_numpy(output.name).tobytes() for output in answer.get_response().outputs}
+    right = {"small": x * np.float32(3) + np.float32(1), "large": np.tile(x, (1, COPIES))}
+    assert got == {name: right[name].tobytes() for name in outputs}, model
 
 
-async def one_client(url: str, number: int, found: Counter[str]) -> None:
+async def one_client(url: str, number: int) -> None:
     rng = np.random.default_rng(number)
     async with grpc.InferenceServerClient(url, channel_args=[("grpc.use_local_subchannel_pool", 1)]) as client:
         for _ in range(EACH):
@@ -127,20 +118,16 @@ async def one_client(url: str, number: int, found: Counter[str]) -> None:
             outputs = [ONE, ["large"], BOTH][int(rng.integers(3))] if model == "both" else ONE
             # Mostly one shape, so that responses are filled again, and others in between.
             shape = (1, 32) if rng.random() < 0.7 else (int(rng.integers(1, 4)), int(rng.choice([1, 8, 900])))
-            found[await wrong(client, model, rng.normal(size=shape).astype(np.float32), outputs)] += 1
+            await check(client, model, rng.normal(size=shape).astype(np.float32), outputs)
 
 
-def read_slowly(url: str, x: Array, over: threading.Event) -> bytes:
-    """The answer of model `both`, whose last bytes are read after `over`."""
-    address = urlsplit(f"//{url}")
-    head = json.dumps(
-        {
-            "inputs": [
-                {"name": "x", "shape": x.shape, "datatype": "FP32", "parameters": {"binary_data_size": x.nbytes}}
-            ],
-            "outputs": [{"name": "large", "parameters": {"binary_data": True}}],
-        }
-    ).encode()
+@contextlib.contextmanager
+def half_read(url: str, x: Array) -> Iterator[Callable[[], bytes]]:
+    """A request to model `both` of whose answer only the first bytes are read yet; the call gives the last ones."""
+    address, binary = urlsplit(f"//{url}"), {"binary_data_size": x.nbytes}
+    tensor = {"name": "x", "shape": x.shape, "datatype": "FP32", "parameters": binary}
+    outputs = [{"name": "large", "parameters": {"binary_data": True}}]
+    head = json.dumps({"inputs": [tensor], "outputs": outputs}).encode()
     with socket.create_connection((str(address.hostname), int(address.port or 0)), timeout=60) as connection:
         connection.sendall(
             b"POST /v2/models/both/infer HTTP/1.1\r\nHost: triton\r\nConnection: close\r\n"
@@ -149,10 +136,7 @@ def read_slowly(url: str, x: Array, over: threading.Event) -> bytes:
             + x.tobytes()
         )
         received = connection.recv(4096)
-        over.wait(60)
-        while part := connection.recv(1 << 20):
-            received += part
-    return received[-COPIES * x.nbytes :]
+        yield lambda: (received + b"".join(iter(lambda: connection.recv(1 << 20), b"")))[-COPIES * x.nbytes :]
 
 
 def test_thousands_of_answers_are_right_bit_by_bit(triton: Server) -> None:
@@ -160,32 +144,25 @@ def test_thousands_of_answers_are_right_bit_by_bit(triton: Server) -> None:
 
     A client that reads late gets its own answer too.
     """
-    found: Counter[str] = Counter()
 
     async def everyone() -> None:
-        await asyncio.gather(*(one_client(triton.grpc_url, number, found) for number in range(CLIENTS)))
+        await asyncio.gather(*(one_client(triton.grpc_url, number) for number in range(CLIENTS)))
 
-    over, late = threading.Event(), np.arange(50_000, dtype=np.float32).reshape(1, -1)
-    answers: list[bytes] = []
-    reader = threading.Thread(target=lambda: answers.append(read_slowly(triton.http_url, late, over)))
-    reader.start()
-    try:
+    late = np.arange(50_000, dtype=np.float32).reshape(1, -1)
+    with half_read(triton.http_url, late) as rest:
         asyncio.run(asyncio.wait_for(everyone(), timeout=300))
-    finally:
-        over.set()
-        reader.join()
-    assert found == {"": CLIENTS * EACH}
-    assert answers == [np.tile(late, (1, COPIES)).tobytes()]
-
-
-async def in_turn(url: str, model: str, requests: list[Array], outputs: list[str]) -> list[str]:
-    async with grpc.InferenceServerClient(url) as client:
-        return [await wrong(client, model, x, outputs) for x in requests]
+        assert rest() == np.tile(late, (1, COPIES)).tobytes()
 
 
 def recorded(triton: Server, model: str, requests: list[Array], outputs: list[str]) -> list[bool]:
     """Whether each of these requests, sent one after another, got the response object of the request before."""
-    assert not any(asyncio.run(in_turn(triton.grpc_url, model, requests, outputs)))
+
+    async def send() -> None:
+        async with grpc.InferenceServerClient(triton.grpc_url) as client:
+            for x in requests:
+                await check(client, model, x, outputs)
+
+    asyncio.run(send())
     executions = json.loads((triton.settings.repository / model / "same.json").read_text())
     return [same == [True] for same in executions[-len(requests) :]]
 
@@ -203,8 +180,5 @@ def test_a_response_is_kept_from_the_second_of_its_shape_on(triton: Server) -> N
 
 def test_several_outputs_get_new_responses(triton: Server) -> None:
     """Triton takes outputs that a request does not ask for out of its response, and the next request may want them."""
-    model = "recorded_both"
-    assert not any(recorded(triton, model, rows(5, 8), BOTH))
-    assert not any(recorded(triton, model, rows(5, 8), ONE))
-    assert not any(recorded(triton, model, rows(5, 8), ["large"]))
-    assert not any(recorded(triton, model, rows(5, 8), BOTH))
+    for outputs in (BOTH, ONE, ["large"], BOTH):
+        assert not any(recorded(triton, "recorded_both", rows(5, 8), outputs))
