@@ -33,7 +33,7 @@ WORKERS ?= $(shell n=$$(( $$(nproc) + 2 )); echo $$(( n < 8 ? n : 8 )))
 PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve cluster observe check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean
+.PHONY: help setup demo export serve cluster check-repo vendor doctor client measure report tune pack watch test test-studies test-image check image system lock clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,9 +51,6 @@ serve: $(READY) $(EXPORT) vendor  ## serve a model on ports 8000/8001/8002 (MODE
 
 cluster: $(VENV)/.cluster vendor  ## three replicas behind a front door on ports 8000/8001 (PLAN=, ARGS=--fresh)
 	$(PY) -m serve.cluster up "$(or $(PLAN),serve/cluster/plans/three_replicas.toml)" $(ARGS)
-
-observe: $(READY)  ## Prometheus and Alertmanager for running servers, until Ctrl-C
-	$(PY) -m serve.observe $(ARGS)
 
 check-repo: $(READY)  ## check every config.pbtxt and variant against its ONNX graph
 	$(PY) -m serve.vendor --check
@@ -123,7 +120,7 @@ lock: $(VENV)/.dev  ## renew requirements.lock from pyproject.toml
 	sed -n '/^# Binaries/,$$p' requirements.lock > build/binaries.lock
 	$(VENV)/bin/pip-compile --quiet --all-extras --strip-extras --no-emit-index-url --no-emit-find-links \
 	    --no-emit-trusted-host --no-header --no-annotate --output-file requirements.lock pyproject.toml
-	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own; cuda-python follows.
+	@# CUDA's libraries are pinned by the torch or onnxruntime-gpu that needs them, each to its own.
 	sed -i -e 's/+cpu$$//' -e '/^nvidia-[cn][uv]/d' -e '/^cuda-/d' -e '/^#/d' -e '/^triton-batching/d' requirements.lock
 	cat build/binaries.lock >> requirements.lock
 

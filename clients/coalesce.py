@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .contract import Array, Metadata
-from .device_memory import DeviceArray
 from .errors import ClosedError, InvalidInputError, RequestFailedError, ServerFailureError, TimedOutError
 from .terms import Terms
 
@@ -62,9 +61,8 @@ class Coalescer:
         self._mergeable = metadata.max_batch_size > 1 and not (ragged or metadata.sequences)
 
     async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
-        """The outputs of one call; a call with a request id, without inputs or with one on a GPU is sent by itself."""
-        alone = terms.request_id or not arrays or DeviceArray in map(type, arrays.values())
-        if alone or not self._mergeable:
+        """The outputs of one call; a call with a request id or without inputs is sent by itself."""
+        if terms.request_id or not arrays or not self._mergeable:
             return await self._send(arrays, terms)
         loop = asyncio.get_running_loop()
         call = _Call(

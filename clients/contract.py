@@ -3,14 +3,13 @@
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Self, cast
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import protocol as pb
-from .device_memory import on_device
 from .errors import InvalidInputError
 from .wire import DTYPES, HEADS
 
@@ -165,12 +164,6 @@ class Metadata:
         return array
 
     def _array(self, tensor: Tensor, value: Any) -> Array:
-        # A DeviceArray has the attributes that the checks read: dtype, shape, length and nbytes.
-        array = on_device(value)
-        if array is not None:
-            # CUDA's interface has no name for BF16; torch calls it V2.
-            is_bf16 = tensor.datatype == "BF16" and array.dtype == np.dtype("V2")
-            return cast(Array, replace(array, dtype=tensor.dtype) if is_bf16 else array)
         try:
             return np.asarray(value)
         except Exception as error:  # libraries raise many kinds of error here

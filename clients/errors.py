@@ -120,8 +120,8 @@ class ServerFailureError(RequestFailedError):
     """The model or the server failed on this request."""
 
 
-# What Envoy and HAProxy answer while no server behind them is ready. The request reached no server.
-_NO_REPLICA = ("no healthy upstream", "No server is available to handle")
+# What Envoy answers while no server behind it is ready. The request reached no server.
+_NO_REPLICA = "no healthy upstream"
 # What a proxy answers if a server behind it may have had the request: Envoy's words, and gRPC's for another's page.
 _BROKE_OFF = ("upstream connect error", "Received http2 header with status: 50")
 # UNAVAILABLE has several meanings. With none of these texts it is gRPC's own: no server is there.
@@ -136,7 +136,7 @@ _UNAVAILABLE: dict[str, type[ClientError]] = {
     "is not ready": NotReadyError,
     "Server is stopping": NotReadyError,
     "scheduler has stopped accepting": NotReadyError,
-    **dict.fromkeys(_NO_REPLICA, NotReadyError),
+    _NO_REPLICA: NotReadyError,
 }
 _STATUS: dict[str, type[ClientError]] = {
     "INVALID_ARGUMENT": InvalidInputError,
@@ -167,7 +167,7 @@ def status_of(text: str) -> str:
 
 def behind_proxy(text: str, url: str, model: str) -> str:
     """The message for an answer of a proxy whose servers do not answer; "" if `text` is not a proxy's."""
-    if any(words in text for words in _NO_REPLICA):
+    if _NO_REPLICA in text:
         found = f"a proxy answers there and has no ready server for '{model}'"
     elif any(words in text for words in _BROKE_OFF):
         found = f"a proxy answers there, and no server behind it for '{model}'"

@@ -8,10 +8,8 @@ from . import protocol as pb
 from . import transport as transports
 from . import wire
 from .contract import SIGNATURE, Array, Metadata
-from .device_memory import DeviceArray
 from .endpoint import Endpoint
 from .errors import AccessError, InvalidInputError, ServerFailureError, TransportError
-from .layout import contents
 from .steps import Step, Steps, deadline_after
 from .terms import Terms, sendable
 
@@ -86,8 +84,7 @@ class Exchange:
             if outputs is not None:
                 return outputs
             self._demand()
-        tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
-        return self.outputs((yield self._request(arrays, tensors, terms, deadline)))
+        return self.outputs((yield self._request(arrays, terms, deadline)))
 
     def stream(self, arrays: Mapping[str, Array], terms: Terms) -> Steps[Step]:
         """The request for a stream of answers, whose tensors travel in messages; raises `TransportError` over HTTP."""
@@ -99,17 +96,15 @@ class Exchange:
                 model=self._model,
                 url=self._endpoint.url,
             )
-        deadline = deadline_after(terms.timeout_s)
-        tensors = [tensor for tensor in (yield from contents(arrays.values())) if tensor is not None]
-        step = self._request(arrays, tensors, terms, deadline)
+        yield from ()  # no call comes before it, as it may where several replicas serve (replicas.py)
+        step = self._request(arrays, terms, deadline_after(terms.timeout_s))
         return step._replace(method="ModelStreamInfer", message=step.message + wire.options(parameters=ASKS_FOR_END))
 
     def direct(self, arrays: Mapping[str, Array], terms: Terms) -> Step | None:
         """The only step of `infer`, whose result `outputs` takes; None if it has others."""
-        if (self._shared and self._is_heavy(arrays)) or DeviceArray in map(type, arrays.values()):
+        if self._shared and self._is_heavy(arrays):
             return None
-        tensors = list(map(wire.contents, arrays.values()))
-        step = self._request(arrays, tensors, terms, deadline_after(terms.timeout_s))
+        step = self._request(arrays, terms, deadline_after(terms.timeout_s))
         signature = self.metadata.signature(list(arrays.values()))
         if signature is not None and self._adds_nothing(terms):
             if len(self._messages) >= wire.HEADS:
@@ -143,9 +138,8 @@ class Exchange:
         """The outputs by name in the answer to an inference request."""
         return answer if self._http else wire.answers(answer)
 
-    def _request(
-        self, arrays: Mapping[str, Array], tensors: list[memoryview], terms: Terms, deadline: float | None
-    ) -> Step:
+    def _request(self, arrays: Mapping[str, Array], terms: Terms, deadline: float | None) -> Step:
+        tensors = list(map(wire.contents, arrays.values()))
         longest_s = self.metadata.longest_server_deadline_s
         if self._http:
             limit_us = terms.server_timeout_us(longest_s) if terms.timeout_s else 0

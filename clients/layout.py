@@ -1,15 +1,13 @@
-"""The places of a request's tensors in its regions, and the request message that names them."""
+"""The places of a request's tensors in its region, and the request message that names them."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from . import protocol as pb
 from . import wire
 from .contract import Array, Metadata
-from .device_memory import DeviceArray
-from .steps import Steps, Work
 
 if TYPE_CHECKING:
     from .regions import Region
@@ -21,7 +19,7 @@ ALIGNMENT = 64
 class Layout:
     """The place of each tensor in the region as (offset, bytes), and the bytes of all.
 
-    Inputs on a GPU, which have regions of their own, and outputs of unknown size, which come in the message, have none.
+    Outputs of unknown size, which come in the message, have none.
     """
 
     inputs: Mapping[str, tuple[int, int]]
@@ -30,15 +28,14 @@ class Layout:
 
 
 def lay_out(
-    metadata: Metadata, arrays: Mapping[str, Array], tensors: Sequence[memoryview | None], largest: Mapping[str, int]
+    metadata: Metadata, arrays: Mapping[str, Array], tensors: Sequence[memoryview], largest: Mapping[str, int]
 ) -> Layout:
     """Inputs first, then outputs; `largest` has the most bytes that each output of unknown size has taken so far."""
     end = 0
     inputs, outputs = {}, {}
     for name, tensor in zip(arrays, tensors, strict=True):
-        if tensor is not None:
-            inputs[name] = (end, len(tensor))
-            end = _aligned(end + len(tensor))
+        inputs[name] = (end, len(tensor))
+        end = _aligned(end + len(tensor))
     rows = len(next(iter(arrays.values()))) if metadata.max_batch_size and arrays else 1
     for output in metadata.outputs:
         if size := max((output.row_bytes or 0) * rows, largest.get(output.name, 0)):
@@ -49,17 +46,13 @@ def lay_out(
 
 def head(metadata: Metadata, version: str, region: "Region", layout: Layout, arrays: Mapping[str, Array]) -> bytes:
     """The encoded request with the place of every tensor; the region keeps it for requests of the same layout."""
-    devices = tuple(region.devices[name].name for name in arrays if name not in layout.inputs)
-    key = (tuple((name, array.shape) for name, array in arrays.items()), *layout.outputs.items(), devices)
+    key = (tuple((name, array.shape) for name, array in arrays.items()), *layout.outputs.items())
     if encoded := region.heads.get(key):
         return encoded
     request = pb.ModelInferRequest(model_name=metadata.name, model_version=version)
     for name, array in arrays.items():
         tensor = request.inputs.add(name=name, datatype=wire.datatype(array), shape=array.shape)
-        if name in layout.inputs:
-            _refer(tensor, region.name, layout.inputs[name])
-        else:
-            _refer(tensor, region.devices[name].name, (0, array.nbytes))
+        _refer(tensor, region.name, layout.inputs[name])
     for output in metadata.outputs:
         requested = request.outputs.add(name=output.name)
         if output.name in layout.outputs:
@@ -71,18 +64,6 @@ def head(metadata: Metadata, version: str, region: "Region", layout: Layout, arr
         region.heads[key] = request.SerializeToString()
         return region.heads[key]
     return bytes(request.SerializeToString())
-
-
-def contents(arrays: Iterable[Array | DeviceArray], *, on_device: bool = False) -> Steps[list[memoryview | None]]:
-    """The bytes of each tensor. With `on_device`, None for arrays on a GPU; otherwise they are copied from there."""
-    arrays = list(arrays)
-    if on_device:
-        return [None if isinstance(array, DeviceArray) else wire.contents(array) for array in arrays]
-    if DeviceArray in map(type, arrays):
-        # Off the event loop: a copy from a GPU waits for the work of that GPU.
-        tensors: list[memoryview | None] = yield Work(lambda: list(map(wire.contents, arrays)), lambda _: None)
-        return tensors
-    return list(map(wire.contents, arrays))
 
 
 def _aligned(offset: int) -> int:

@@ -33,7 +33,7 @@ LINE_BYTES = 1 << 16
 REGIONS = 1 << 16
 """The most regions of one client; a client that names more is disconnected."""
 
-# The names of regions.py and device_memory.py; no other memory is ever unregistered.
+# The names of regions.py; no other memory is ever unregistered.
 _LINE = re.compile(rb"([+-])(triton_client_[0-9A-Za-z_]{1,150})")
 
 
@@ -63,7 +63,7 @@ class Reaper:
         self._clients: dict[socket.socket, _Client] = {}
         # By region: when its client ended, and how to call the server.
         self._orphans: dict[str, tuple[float, str]] = {}
-        self._calls: dict[str, list[Any]] = {}
+        self._calls: dict[str, Any] = {}
 
     def run(self) -> None:
         """Serve until no client is left and nothing has to be unregistered."""
@@ -129,23 +129,19 @@ class Reaper:
         import grpc
         from tritonclient.grpc import service_pb2
 
-        # Both requests have one field, the name; a name of the other kind is no error.
         request = service_pb2.SystemSharedMemoryUnregisterRequest(name=region).SerializeToString()
         try:
             parsed = json.loads(access)
             if access not in self._calls:
-                channel = _channel(parsed)
-                self._calls[access] = [
-                    channel.unary_unary(f"/inference.GRPCInferenceService/{kind}SharedMemoryUnregister")
-                    for kind in ("System", "Cuda")
-                ]
+                self._calls[access] = _channel(parsed).unary_unary(
+                    "/inference.GRPCInferenceService/SystemSharedMemoryUnregister"
+                )
             metadata = [(str(name), str(value)) for name, value in parsed["headers"]]
-            for call in self._calls[access]:
-                call(request, timeout=1.0, metadata=metadata)
+            self._calls[access](request, timeout=1.0, metadata=metadata)
         except grpc.RpcError as error:
             if error.code().name in ("UNAVAILABLE", "DEADLINE_EXCEEDED"):
                 return None
-            # Any other error is final, for example that of a server without CUDA.
+            # Any other error is final.
             return "in use" not in (error.details() or "")
         except (AttributeError, KeyError, OSError, TypeError, ValueError):
             return None  # the access is malformed, or its files are gone

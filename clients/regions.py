@@ -19,8 +19,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from .device_memory import DeviceRegion
-
 FOLDER = Path("/dev/shm")
 PREFIX = "triton_client_"
 SMALLEST_BYTES = 1 << 16
@@ -32,7 +30,7 @@ class Region:
     """Memory for one request at a time, registered as `name`, which is secret; `file` is its name in /dev/shm.
 
     `proven` is whether an answer has shown that the server uses the same memory. `heads` has encoded request heads by
-    their layout, `devices` the regions for inputs on a GPU. Raises `OSError` if there is no room in /dev/shm.
+    their layout. Raises `OSError` if there is no room in /dev/shm.
     """
 
     def __init__(self, size: int) -> None:
@@ -40,7 +38,6 @@ class Region:
         self.size = size
         self.proven = False
         self.heads: dict[object, bytes] = {}
-        self.devices: dict[str, DeviceRegion] = {}
         descriptor = os.open(FOLDER / self.file, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             # Allocates the memory now: otherwise the first write to a full /dev/shm would kill the process.
@@ -59,8 +56,6 @@ class Region:
 
     def close(self) -> None:
         """Unmap the memory."""
-        for device in self.devices.values():
-            device.close()
         # A view may still exist; then the mapping ends with it.
         with contextlib.suppress(BufferError):
             self.memory.close()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from . import protocol as pb
 from . import regions
-from .device_memory import DeviceArray, DeviceRegion
 from .endpoint import Endpoint
 from .errors import AccessError, ClientError, InvalidInputError, RejectedError, RequestFailedError, ServerFailureError
 from .lease import Lease
@@ -17,10 +16,6 @@ from .steps import Step, Steps, Work, deadline_after
 
 SOON_S = 5.0
 """The time for calls that register and unregister regions."""
-
-
-class DeviceRefusedError(Exception):
-    """The server cannot open memory of this GPU."""
 
 
 class Registry:
@@ -86,36 +81,6 @@ class Registry:
             region.unlink()
         return region
 
-    def device(self, region: Region, name: str, array: DeviceArray) -> Steps[DeviceRegion]:
-        """The region for the input `name` on the array's GPU; a new one is registered if none is large enough.
-
-        It belongs to `region` and is unregistered with it. Raises `DeviceRefusedError`.
-        """
-        present = region.devices.get(name)
-        if present and present.size >= array.nbytes and present.device == array.device:
-            return present
-        device: DeviceRegion
-        try:
-            # Off the event loop, like all calls of CUDA: they wait for the work of the GPU.
-            device = yield Work(lambda: DeviceRegion(region.name, array.nbytes, array.device), DeviceRegion.close)
-        except OSError as error:
-            raise DeviceRefusedError from error
-        if self._lease:
-            self._lease.hold(device.name)
-        request = pb.CudaSharedMemoryRegisterRequest(
-            name=device.name, raw_handle=device.handle, device_id=device.device, byte_size=device.size
-        )
-        try:
-            yield Step("CudaSharedMemoryRegister", request.SerializeToString(), timeout_s=SOON_S)
-        except RequestFailedError as error:
-            device.close()
-            raise DeviceRefusedError from error
-        # The smaller region stays in the dict, so that it is unregistered with the others.
-        if present:
-            region.devices[f"{name} {device.name}"] = present
-        region.devices[name] = device
-        return device
-
     def _create(self, size: int) -> Region | None:
         """A new region that the reaper knows; None if there is no reaper, no room, or the client was closed.
 
@@ -161,8 +126,6 @@ class Registry:
         """Unregister the regions that no request uses, and discard them."""
         for region in retired:
             try:
-                for device in region.devices.values():
-                    yield _unregister(device.name, deadline, "Cuda")
                 yield _unregister(region.name, deadline)
             except RequestFailedError:
                 continue  # a request still uses it
@@ -170,8 +133,7 @@ class Registry:
                 if region in self._ring.retired:
                     self._ring.discard(region)
             if self._lease:
-                for name in (region.name, *(device.name for device in region.devices.values())):
-                    self._lease.drop(name)
+                self._lease.drop(region.name)
 
     def close(self) -> Steps[None]:
         """Unregister the regions that no request uses; the reaper unregisters the others when their requests end."""
@@ -190,6 +152,6 @@ class Registry:
                     self._ring.discard(region)
 
 
-def _unregister(name: str, deadline: float | None, kind: str = "System") -> Step:
-    request = getattr(pb, f"{kind}SharedMemoryUnregisterRequest")(name=name)
-    return Step(f"{kind}SharedMemoryUnregister", request.SerializeToString(), (), SOON_S, deadline)
+def _unregister(name: str, deadline: float | None) -> Step:
+    request = pb.SystemSharedMemoryUnregisterRequest(name=name)
+    return Step("SystemSharedMemoryUnregister", request.SerializeToString(), (), SOON_S, deadline)

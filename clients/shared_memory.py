@@ -7,24 +7,23 @@ proves that it is the same memory. Otherwise `infer` returns None, and the tenso
 import re
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from . import wire
 from .contract import Array, Metadata
-from .device_memory import DeviceArray
 from .endpoint import Endpoint
 from .errors import InvalidInputError, RejectedError, ServerFailureError
-from .layout import Layout, contents, head, lay_out
+from .layout import Layout, head, lay_out
 from .regions import Region
-from .registry import DeviceRefusedError, Registry
-from .steps import Step, Steps, Work, deadline_after
+from .registry import Registry
+from .steps import Step, Steps, deadline_after
 from .terms import Terms
 
 CANARY_BYTES, CANARY_LEAST_BYTES = 16, 4
 UNKNOWN_REGION = "Unable to find shared memory region"
 TOO_SMALL = re.compile(r"output '(.*)' \((\d+) bytes\) should be at least (\d+) bytes")
 ATTEMPTS = 4
-"""How often a request is sent: after an output that was too large, a restarted server, or a refused GPU."""
+"""How often a request is sent: after an output that was too large, or a restarted server."""
 
 
 class NotSharedError(Exception):
@@ -38,7 +37,6 @@ class SharedMemory:
         self._metadata, self._version = metadata, version
         self._registry = Registry(endpoint)
         self._largest: dict[str, int] = {}
-        self._on_device = True
 
     @property
     def works(self) -> bool:
@@ -65,7 +63,7 @@ class SharedMemory:
             return None  # the server refuses tensors of 0 bytes in a region
         deadline = deadline_after(terms.timeout_s)
         for _ in range(ATTEMPTS):
-            tensors = yield from contents(arrays.values(), on_device=self._on_device)
+            tensors = list(map(wire.contents, arrays.values()))
             layout = lay_out(self._metadata, arrays, tensors, self._largest)
             region = yield from self._registry.take(layout.size, deadline)
             if region is None:
@@ -75,8 +73,6 @@ class SharedMemory:
             except NotSharedError:
                 self._registry.works = False
                 return None
-            except DeviceRefusedError:
-                self._on_device = False  # GPU arrays are copied to the host from now on
             except ServerFailureError as error:
                 if match := TOO_SMALL.search(error.text):
                     self._largest[match[1]] = int(match[3])
@@ -90,19 +86,16 @@ class SharedMemory:
         region: Region,
         layout: Layout,
         arrays: Mapping[str, Array],
-        tensors: Sequence[memoryview | None],
+        tensors: Sequence[memoryview],
         terms: Terms,
         deadline: float | None,
     ) -> Steps[dict[str, Array]]:
         """Send one request through a region, and free or retire that."""
         answered = False
         try:
-            for (name, array), tensor in zip(arrays.items(), tensors, strict=True):
-                if tensor is None:
-                    yield from self._to_device(region, name, cast(DeviceArray, array))
-                else:
-                    offset, size = layout.inputs[name]
-                    region.memory[offset : offset + size] = tensor
+            for name, tensor in zip(arrays, tensors, strict=True):
+                offset, size = layout.inputs[name]
+                region.memory[offset : offset + size] = tensor
             canary = self._canary(region, layout)
             message = head(self._metadata, self._version, region, layout, arrays)
             message += terms.encoded(longest_server_deadline_s=self._metadata.longest_server_deadline_s)
@@ -123,14 +116,6 @@ class SharedMemory:
                 # After a deadline or a cancellation the model may still write into the region.
                 self._registry.retire(region)
         return outputs
-
-    def _to_device(self, region: Region, name: str, array: DeviceArray) -> Steps[None]:
-        """Copy an input into a region on its own GPU."""
-        device = yield from self._registry.device(region, name, array)
-        try:
-            yield Work(lambda: device.fill(array), lambda _: None)
-        except OSError as error:
-            raise DeviceRefusedError from error
 
     def _canary(self, region: Region, layout: Layout) -> tuple[int, bytes] | None:
         """Write random bytes where the first answer must come: they stay only if the server writes to other memory.

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import protocol as pb
-from .device_memory import DeviceArray
 from .errors import InvalidInputError, ServerFailureError
 
 Array = NDArray[Any]
@@ -76,19 +75,18 @@ _PLAIN = "".join(dtype.char for dtype in DTYPES.values() if dtype.isbuiltin == 1
 """numpy's letters for the dtypes that Python's own memoryview knows."""
 
 
-def contents(array: Array | DeviceArray) -> memoryview:
-    """The bytes of a tensor as the protocol sends them; an array on a GPU is copied from there."""
-    local: Array = array.to_host() if isinstance(array, DeviceArray) else array
-    if local.dtype.char in _PLAIN and local.size and local.flags.c_contiguous:
-        return local.data.cast("B")
-    if local.dtype.hasobject:
-        return memoryview(_joined_texts(local))
-    return np.ascontiguousarray(local).reshape(-1).view(np.uint8).data
+def contents(array: Array) -> memoryview:
+    """The bytes of a tensor as the protocol sends them."""
+    if array.dtype.char in _PLAIN and array.size and array.flags.c_contiguous:
+        return array.data.cast("B")
+    if array.dtype.hasobject:
+        return memoryview(_joined_texts(array))
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def size(array: Array | DeviceArray) -> int:
+def size(array: Array) -> int:
     """The bytes of a tensor in a request; strings count with their content, not with the pointers to it."""
-    if isinstance(array, DeviceArray) or not array.dtype.hasobject:
+    if not array.dtype.hasobject:
         return array.nbytes
     return array.size * _LENGTH.size + sum(map(len, array.flat))
 

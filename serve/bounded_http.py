@@ -1,4 +1,4 @@
-"""A small HTTP server for machines to read or post to: few requests at a time, each with a time limit."""
+"""A small HTTP server for machines to read: few requests at a time, each with a time limit."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ PIECE = 1 << 14
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers one request; a subclass adds `do_GET` or `do_POST`."""
+    """Answers one request; a subclass adds `do_GET`."""
 
     timeout = 5.0
     server_version, sys_version = "triton-batching", ""

@@ -46,7 +46,6 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "served_share": ("a measurement of perf.studies.served_share", "python -m perf.studies.served_share"),
     "cost": ("what a call costs its client", "python -m perf.studies.cost"),
     "mixed calls": ("what became of many mixed calls", "python -m perf.studies.cost.mixed"),
-    "inprocess": ("a measurement of perf.studies.inprocess", "python -m perf.studies.inprocess"),
     "aimd_cap": ("a measurement of perf.studies.aimd_cap", "python -m perf.studies.aimd_cap"),
     "replication": ("a claim that was measured again", "python -m perf.studies.replicate --results {folder}"),
     "replication count": ("how many claims held", "python -m perf.studies.replicate --results {folder}"),

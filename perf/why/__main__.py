@@ -79,12 +79,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--seconds", type=number(above=0, most=86_400), help="how long to watch it (default 10)")
     parser.add_argument(
-        "--prove",
-        action="store_true",
-        help="load a copy with each of the best changes, and measure it (--concurrency or --live); perf_analyzer gives "
-        "each client a fixed sequence, so for a configuration that cannot mix lengths use load or versus",
-    )
-    parser.add_argument(
         "--html", type=path, metavar="FILE", help="also write a page: the queue over time, with the rule of each batch"
     )
     parser.add_argument("--format", choices=["text", "json"], default="text")

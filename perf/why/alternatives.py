@@ -61,14 +61,14 @@ def _padded(lengths: Lengths, edited: Edit) -> Iterator[Change]:
         "its longest request; padding_budget splits it where that is faster.",
         _ragged_inputs(lengths.names),
     )
-    yield dataclasses.replace(padded, pads=True, computed=lengths.longest)
+    yield dataclasses.replace(padded, computed=lengths.longest)
     buckets = " ".join(map(str, lengths.buckets))
     bucketed = edited(
         f"{command} and pad_lengths: {buckets}",
         "The server pads to the next of these lengths, so that a GPU sees few shapes. A longer request is refused.",
         _ragged_inputs(lengths.names, buckets),
     )
-    yield dataclasses.replace(bucketed, pads=True, computed=lengths.bucketed)
+    yield dataclasses.replace(bucketed, computed=lengths.bucketed)
 
 
 def _ragged(lengths: Lengths, edited: Edit) -> Change:

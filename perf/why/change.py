@@ -13,9 +13,8 @@ from perf.why.lengths import Computed
 class Change:
     """One change: what to write, a note on what the model or the clients must do, and the resulting rules.
 
-    `enlarges`: executions get more rows than any has now, so its effect depends on their service time. `pads`:
-    `export.add --variable-length` writes it. `computed`: what its executions compute if requests of different length
-    run together, None for other changes.
+    `enlarges`: executions get more rows than any has now, so its effect depends on their service time. `computed`: what
+    its executions compute if requests of different length run together, None for other changes.
     """
 
     text: str
@@ -23,7 +22,6 @@ class Change:
     rules: Rules
     config: ModelConfig | None = None
     enlarges: bool = False
-    pads: bool = False
     computed: Computed | None = None
 
 

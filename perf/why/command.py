@@ -45,11 +45,6 @@ def _refuse_unused(arguments: argparse.Namespace) -> None:
     of_mix = {name: getattr(arguments, name) for name in ("count", "rows", "concurrency", "per_second")}
     offline = {name: getattr(arguments, name) for name in ("service_ms", "gpus", "config_name", "results")}
     unused = {**of_mix, **(offline if live else {})} if source else {}
-    if arguments.prove and (arguments.requests or quiet or not (live or arguments.concurrency)):
-        raise Mistake(
-            "--prove: it sends a mix from clients. Give --concurrency 16 too, or --live, and neither --requests nor "
-            "--format json."
-        )
     refuse_unused(
         (arguments.seconds is not None and arguments.live is None, "--seconds", "without --live"),
         (arguments.html is not None and quiet, "--html", "with --format json"),
@@ -84,13 +79,6 @@ def _offline(arguments: argparse.Namespace) -> int:
     console = terminal()
     show(console, diagnosis, f"{path}: {description}", service=duration)
     _page(console, diagnosis, arguments.html, f"{path}: {description}", duration)
-    if arguments.prove:
-        # The launcher and the exporter, which the replay needs not.
-        from perf.why.prove import ProvedLoad, gaining, prove
-
-        sizes, rows = _sizes(arguments, config), arguments.rows or DEFAULT_ROWS
-        sent = ProvedLoad(sizes=sizes, clients=arguments.concurrency, rows=rows)
-        prove(console, gaining(diagnosis), diagnosis.now.rows_per_execution, config, folder, sent)
     return 0
 
 
@@ -195,8 +183,4 @@ def _live(arguments: argparse.Namespace) -> int:
     watched.show(console)
     if arguments.html is not None:
         _live_page(console, watched, arguments.html)
-    if arguments.prove:
-        from perf.why.prove_live import prove_live  # the launcher and the exporter, which the rest needs not
-
-        prove_live(console, watched, model_folder(arguments.model, arguments.repository))
     return 0

@@ -11,14 +11,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import NO_BATCHES
 from perf.simulate.batcher.rules import Rules
-from perf.why.change import Change
 from perf.why.changes import LARGER, Diagnosis, diagnose
-from perf.why.cores import Cores, changes, watching
-from perf.why.cores import sentence as sentence_of
 from perf.why.recording import HOW, Recording, recording
 from perf.why.report import FULL, as_dict, show
 from perf.why.service import counted as of_counted
-from perf.why.slowest import as_milliseconds, slowest, table_of
 from serve.management import api, loaded
 from serve.management.statistics import Counters
 from triton_batching.terminal import Mistake
@@ -28,18 +24,15 @@ from triton_batching.terminal import Mistake
 class Watched:
     """What a model did on a server at `url` for some seconds.
 
-    `replayed` is the replay of its traced requests, None if there are none. `fuller` are the changes that could use
-    idle `cores`.
+    `replayed` is the replay of its traced requests, None if there are none.
     """
 
     url: str
     config: ModelConfig
     seconds: float
     counted: Counters
-    cores: Cores
     traced: Recording
     replayed: Diagnosis | None
-    fuller: list[Change]
 
     def as_dict(self) -> dict[str, object]:
         """The values for JSON."""
@@ -48,10 +41,7 @@ class Watched:
             cause: dict[str, object] = {**traced, **as_dict(self.replayed)}
         else:
             cause = {"not_known": self.traced.missing, "hint": self.hint}
-        slow = slowest(self.traced.spans)
-        shown = {"slowest": [as_milliseconds(trace) for trace in slow]} if slow else {}
-        cores = {**vars(self.cores), "idle": self.cores.idle, "changes": [change.text for change in self.fuller]}
-        return {"counted": _counted(self.counted), "cores": cores, **cause, **shown}
+        return {"counted": _counted(self.counted), **cause}
 
     @property
     def figures(self) -> tuple[str, ...]:
@@ -85,10 +75,6 @@ class Watched:
             console.print(self.hint, markup=False, style="bold")
         else:
             _show_replayed(console, self.replayed, self.traced, self.counted)
-        if self.fuller:
-            console.print(sentence_of(self.fuller, self.counted, self.cores), markup=False, style="bold")
-        if slow := slowest(self.traced.spans):
-            console.print(table_of(slow))
 
 
 def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
@@ -97,34 +83,24 @@ def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
     config = loaded.config(url, model)
     rules = Rules.of(config)
     with _telling(quiet=quiet) as tell:
-        with recording(url, model, batched=config.max_batch_size > 0, tell=tell) as traced, watching(url) as cores:
+        with recording(url, model, batched=config.max_batch_size > 0, tell=tell) as traced:
             tell(f"watching {model} for {seconds:g} s")
             before = Counters.read(url, model)
             time.sleep(seconds)
             counted = Counters.read(url, model) - before
-        _check(url, model, counted, traced, rules, seconds)
+        if not counted.executions:
+            raise Mistake(
+                f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send "
+                "load meanwhile, or watch longer (--seconds)."
+            )
         return Watched(
             url=url,
             config=config,
             seconds=seconds,
             counted=counted,
-            cores=cores,
             traced=traced,
             replayed=_replayed(config, rules, counted, traced, tell) if traced.requests else None,
-            fuller=changes(config, rules, counted, cores, seconds),
         )
-
-
-def _check(url: str, model: str, counted: Counters, traced: Recording, rules: Rules, seconds: float) -> None:
-    """Raise `Mistake` if nothing was executed; leave out requests whose rows or shapes are not known."""
-    if not counted.executions:
-        raise Mistake(
-            f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send load "
-            "meanwhile, or watch longer (--seconds)."
-        )
-    if traced.spans and (counted.rows != counted.requests or rules.equal_shape):
-        traced.requests.clear()
-        traced.missing = f"OpenTelemetry's spans hold no rows and shapes, and the requests differ in them. {HOW}"
 
 
 @contextlib.contextmanager

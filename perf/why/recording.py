@@ -5,7 +5,6 @@ Tracing is switched on for some seconds. Traces hold neither priorities nor time
 
 import contextlib
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,17 +12,13 @@ from pathlib import Path
 
 from perf.simulate.batcher.request import Request, Time
 from perf.simulate.batcher.request_source import EXTRA_REQUESTS, Arrivals, ClosedLoop, RequestSource
-from serve.management import trace_receiver, traces
+from serve.management import traces
 from serve.management.api import RestrictedError, ServerError
-from serve.management.trace_receiver import ElsewhereError
 from serve.management.traces import Trace
-from serve.resources import PortError
 
 # Traces hold every tensor's values, and a tritonserver of release 24.10 that traces every request can die after some
 # thousand of them (triton-inference-server/server issue 7795, mended in April 2025).
 MOST = 500
-# How often the server sends spans if it does not say, and the time that this takes.
-EXPORT_MS, EXTRA_S = 5000, 1.0
 # Requests in one file. The server writes no file for the remainder when tracing ends.
 REQUESTS_PER_FILE = 5
 HOW = (
@@ -37,15 +32,13 @@ class Recording:
     """The traced requests in order of arrival, or the reason why there are none in `missing`.
 
     `waited` is the time from the first arrival to the first execution. `clients` is the number of clients that each
-    wait for an answer before they send again; 0 if the number of requests in the server is not steady. `spans` are the
-    traces that came over OpenTelemetry; they hold no shapes, so each of their `requests` has one row.
+    wait for an answer before they send again; 0 if the number of requests in the server is not steady.
     """
 
     requests: list[Request] = field(default_factory=list)
     waited: Time = 0
     clients: int = 0
     missing: str = ""
-    spans: list[Trace] = field(default_factory=list)
 
     def load(self, delay: Time) -> RequestSource:
         """The same load again: from the same number of waiting clients, or at the recorded times.
@@ -80,9 +73,13 @@ def recording(
     except ServerError as error:
         yield Recording(missing=_refusal(error))
         return
-    url = trace_receiver.address_of(before)
-    source = _from_spans(address, model, url, tell) if url else _from_files(address, model, tell, batched=batched)
-    with source as result:
+    if before.get("trace_mode") == "opentelemetry":
+        yield Recording(
+            missing=f"the server sends its traces to {before.get('url')}, and only files of traces can be read here. "
+            "Start it without --trace, and requests can be looked at while it runs."
+        )
+        return
+    with _from_files(address, model, tell, batched=batched) as result:
         yield result
 
 
@@ -106,33 +103,6 @@ def _tracing(address: str, model: str, changes: Mapping[str, object]) -> Iterato
     finally:
         restored = {key: None if before[key] == default[key] else before[key] for key in changes}
         traces.change(address, restored, model)
-
-
-@contextlib.contextmanager
-def _from_spans(address: str, model: str, url: str, tell: Callable[[str], None]) -> Iterator[Recording]:
-    """Take the place of the collector at `url` inside the block."""
-    result = Recording()
-    with contextlib.ExitStack() as stack:
-        tracing = stack.enter_context(contextlib.ExitStack())
-        changes = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "trace_count": str(MOST)}
-        try:
-            received = stack.enter_context(trace_receiver.receiving(url))
-            tracing.enter_context(_tracing(address, model, changes))
-        except (ElsewhereError, PortError) as error:
-            result.missing = f"the server sends its traces to {url}, which cannot be read here: {error}"
-        except ServerError as error:
-            result.missing = _refusal(error)
-        yield result
-        if result.missing:
-            return
-        tracing.close()
-        tell("waiting for the server's spans")
-        time.sleep(float(traces.settings(address).get("bsp_schedule_delay", EXPORT_MS)) / 1e3 + EXTRA_S)
-        result.spans = [trace for trace in received.traces() if trace.model == model]
-    result.requests, result.waited, spans = requests_of(result.spans, model, batched=False)
-    result.clients = clients(spans)
-    if not result.requests:
-        result.missing = f"the server sends its traces to {url}, and none came for {model}. Watch longer (--seconds)."
 
 
 @contextlib.contextmanager

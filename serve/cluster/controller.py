@@ -19,8 +19,8 @@ from serve.cluster.occupant import Occupant
 from serve.cluster.plan import Plan
 from serve.cluster.state import Remembered
 from serve.cluster.status import ReplicaStatus, Status
-from serve.front.door import Endpoint, FrontDoor
-from serve.front.proxy import Proxy, Traffic
+from serve.front.door import Endpoint, FrontDoor, Traffic
+from serve.front.envoy import Envoy
 from triton_batching.terminal import Failure, Mistake
 
 TICK_S = 0.1
@@ -53,7 +53,7 @@ class Controller:
         self,
         setup: Setup,
         engine: Engine,
-        proxy: Proxy,
+        proxy: Envoy,
         events: Events,
         *,
         remember: Callable[[Mapping[str, Remembered]], None],
@@ -109,7 +109,6 @@ class Controller:
         return Status(
             name=self._setup.name,
             engine=self._setup.engine,
-            proxy=self._plan.proxy,
             host=self._setup.door.host,
             http_port=self._setup.door.http_port,
             grpc_port=self._setup.door.grpc_port,
@@ -149,7 +148,7 @@ class Controller:
             try:
                 self._proxy.route(endpoints)
             except (Failure, OSError) as error:  # a full disk, too; it is told again in the next tick
-                self._events.add(self._plan.proxy, str(error))
+                self._events.add("envoy", str(error))
                 return
             self._routed = endpoints
             for group in self.groups.values():

@@ -13,8 +13,7 @@ from serve.cluster.pace import Pace
 from serve.cluster.plan import Deployment, Limits
 from serve.cluster.state import Remembered
 from serve.cluster.status import DeploymentStatus
-from serve.front.door import Endpoint
-from serve.front.proxy import Traffic
+from serve.front.door import Endpoint, Traffic
 
 # This many starts that fail in an update end it.
 MOST_FAILED_UPDATE = 2

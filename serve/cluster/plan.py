@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Meta
 
 from export.repository import REPOSITORY
-from serve.front.checks import Kind
 from triton_batching.options import MOST_REPLICAS
 
 NAME = r"^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$"
@@ -19,9 +18,6 @@ NAME = r"^[a-z0-9]([a-z0-9_-]*[a-z0-9])?$"
 SLOWEST_MS = 10_000.0
 # A try may take this many times the latency target, and never less than a second.
 TARGETS, LEAST_SLOWEST_MS = 5.0, 1000.0
-
-# The largest request and the buffer for a second try; HAProxy copies its whole buffer for each request.
-SIZES_MIB = {"envoy": (16.0, 17.0), "haproxy": (1.0, 2.0)}
 
 Name = Annotated[str, Meta(pattern=NAME, max_length=63)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
@@ -99,13 +95,13 @@ class Deployment(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Limits(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the door lets in, and how long the cluster waits.
 
-    largest_request_mib, retry_buffer_mib: the defaults depend on the proxy (SIZES_MIB).
+    retry_buffer_mib: the buffer in which a request waits for a second try.
     drain_s: the longest time in which a replica that leaves answers its requests.
     hung_s: a replica that is not ready for that long is replaced.
     """
 
-    largest_request_mib: Mebibytes | None = None
-    retry_buffer_mib: Mebibytes | None = None
+    largest_request_mib: Mebibytes = 16.0
+    retry_buffer_mib: Mebibytes = 17.0
     most_depth: Annotated[int, Meta(ge=1, le=1000)] = 64
     most_connections: Count = 4096
     idle_s: Positive = 300.0
@@ -148,17 +144,10 @@ class Plan(Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics_port: Annotated[int, Meta(ge=-1, le=65_535)] = 8002
     is_open: bool = False
     passes_traces: bool = False
-    proxy: Kind = "envoy"
     repository: Path = REPOSITORY
     limits: Limits = Limits()
     tls: TlsFiles | None = None
     tenant: tuple[TenantEntry, ...] = ()
-
-    @property
-    def sizes_mib(self) -> tuple[float, float]:
-        """The largest request, and the buffer in which it waits for a second try."""
-        largest, buffer = SIZES_MIB[self.proxy]
-        return self.limits.largest_request_mib or largest, self.limits.retry_buffer_mib or buffer
 
     def find(self, name: str) -> Deployment | None:
         """The deployment with this name, or the only one that serves a model of this name."""

@@ -39,7 +39,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         pool(deployment, plan.repository, f"{where}: deployment {deployment.name}") for deployment in plan.deployment
     )
     limits = plan.limits
-    largest_mib, buffer_mib = plan.sizes_mib
+    largest_mib, buffer_mib = limits.largest_request_mib, limits.retry_buffer_mib
     if buffer_mib <= largest_mib:
         raise Mistake(
             f"{where}: [limits] largest_request_mib {largest_mib:g} is not below retry_buffer_mib {buffer_mib:g}, so "
@@ -72,7 +72,7 @@ def check(plan: Plan, where: str) -> tuple[FrontDoor, int | None]:
         request_s=limits.request_s,
     )
     try:
-        checks.check(opening, plan.proxy)
+        checks.check(opening)
     except Mistake as mistake:
         raise Mistake(f"{where}: {mistake}") from mistake
     return opening, None if plan.metrics_port < 0 else metrics

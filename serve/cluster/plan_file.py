@@ -19,8 +19,6 @@ PHRASES = (
     (r"Object missing required field `(\w+)`", r"\1 is missing"),
     (r"Expected `str` matching regex .*", "must be a name of a-z, 0-9, - and _"),
     (r"Expected `(\w+)`(?: \| null)?(?: of)? ([<>=]+) (\S+)", r"must be \2 \3"),
-    # The only key with a choice is `proxy`.
-    (r"Invalid enum value '(.*)'", r"is '\1', and must be envoy or haproxy"),
     (r"Expected `(.+)`, got `(.+)`", r"must be \1, and is \2"),
     (r"Expected `array` of length >= 1", "must name one at least"),
 )
@@ -35,6 +33,8 @@ def read(path: Path) -> Plan:
         raise Mistake(f"{path}: cannot be read ({error.strerror}). {SEE}") from error
     except (ValueError, RecursionError) as error:
         raise Mistake(f"{path}: cannot be read as TOML ({error}). {SEE}") from error
+    if "proxy" in content:
+        raise Mistake(f"{path}: proxy is not known any more: the front door is Envoy. Remove the line.")
     _refuse_unknown(content, Plan, str(path))
     for key in ("deployment", "tenant"):
         for number, entry in enumerate(_tables(content, key, path), 1):

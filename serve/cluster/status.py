@@ -91,7 +91,6 @@ class Status(Frozen, frozen=True, kw_only=True):
     version: int = VERSION
     name: str
     engine: str
-    proxy: str
     host: str
     http_port: int
     grpc_port: int

@@ -62,7 +62,7 @@ def print_status(status: Status) -> None:
     """Print the deployments, a line each, the table of replicas, and each canary beside its control."""
     console = terminal()
     http, grpc = address(status.host, status.http_port), address(status.host, status.grpc_port)
-    console.print(f"{status.name}: HTTP {http}, gRPC {grpc} ({status.proxy}), engine {status.engine}", markup=False)
+    console.print(f"{status.name}: HTTP {http}, gRPC {grpc}, engine {status.engine}", markup=False)
     for deployment in status.deployments:
         more = f"; no more are started: {deployment.gave_up}" if deployment.gave_up else ""
         more += "; an update is under way" if deployment.updating else ""

@@ -1,4 +1,4 @@
-"""The metrics of a cluster and its replicas as Prometheus' file of targets (file_sd), for `python -m serve.observe`."""
+"""The metrics of a cluster and its replicas as Prometheus' file of targets (file_sd)."""
 
 import json
 from collections.abc import Iterable

@@ -19,8 +19,7 @@ from serve.cluster.probe import address
 from serve.cluster.state import Remembered
 from serve.cluster.status import NOBODY
 from serve.exporter.endpoint import serving
-from serve.front.opening import open_door
-from serve.front.proxy import Proxy
+from serve.front.envoy import Envoy, open_door
 from serve.management.api import ServerError
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, terminal
@@ -69,11 +68,11 @@ def _controller(
     publish: Callable[[str], object],
 ) -> Iterator[Controller]:
     """The cluster's engine, front door and metrics, and what keeps them; at the end all have ended."""
-    events, kind = Events(tell), setup.plan.proxy
+    events = Events(tell)
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(_engine(setup.engine, events))
         _check_room(setup, engine)
-        proxy = stack.enter_context(open_door(setup.door, kind=kind, report=partial(events.add, kind)))
+        proxy = stack.enter_context(open_door(setup.door, report=partial(events.add, "envoy")))
         ready = partial(_announce, setup, tell)
         controller = Controller(setup, engine, proxy, events, remember=remember, publish=publish, ready=ready)
         stack.callback(controller.close)
@@ -83,7 +82,7 @@ def _controller(
         yield controller
 
 
-def _page(controller: Controller, proxy: Proxy) -> str:
+def _page(controller: Controller, proxy: Envoy) -> str:
     """The metrics of the cluster; the controller's own thread says how it is. Raises `ServerError` if it does not."""
     call = Call(Look())
     controller.calls.put(call)

@@ -1,1 +1,1 @@
-"""The front door: a real proxy before the replicas of a model, configured from one description."""
+"""The front door: Envoy before the replicas of a model, configured from one description."""

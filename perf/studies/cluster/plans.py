@@ -13,7 +13,6 @@ class PlanFile:
     model: str
     config_name: str | None
     repository: Path = REPOSITORY
-    proxy: str = "envoy"
     replicas: int = 3
     tenants: tuple[tuple[str, float], ...] = ()
     most_in_flight: int = 1024
@@ -24,7 +23,6 @@ class PlanFile:
             "http_port = 0",
             "grpc_port = 0",
             "metrics_port = 0",
-            f'proxy = "{self.proxy}"',
             f'repository = "{self.repository}"',
             "[[deployment]]",
             'name = "replicas"',

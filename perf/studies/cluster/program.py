@@ -89,7 +89,7 @@ def server_of(replica: ReplicaStatus) -> int:
 def proxies(cluster: RunningCluster) -> list[int]:
     """The processes of the proxy, its parent first."""
     tree = processes.tree(cluster.process.pid)
-    found = [pid for pid in tree if processes.name(pid) in ("envoy", "haproxy")]
+    found = [pid for pid in tree if processes.name(pid) == "envoy"]
     parents = [pid for pid in tree if set(processes.children(pid)) & set(found) and pid != cluster.process.pid]
     return [*parents, *found]
 

@@ -16,9 +16,9 @@ SCALE_UP, SHARE_SPREAD, DOOR_COST = 2.7, 1.15, 1.15
 IN_TIME = 0.99
 
 
-def fault_file(engine: str, proxy: str, fault: str, protocol: str, rows: int) -> str:
+def fault_file(engine: str, fault: str, protocol: str, rows: int) -> str:
     """The name of the record of a fault."""
-    return f"{engine}.{proxy}.{fault.replace(' ', '_')}.{protocol}.{rows}.json"
+    return f"{engine}.{fault.replace(' ', '_')}.{protocol}.{rows}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,6 @@ class FaultRecord(Origin):
     KIND: ClassVar[str] = "cluster fault"
     FORMAT: ClassVar[int] = 1
     engine: str
-    proxy: str
     model: str
     config_name: str | None
     fault: str
@@ -56,7 +55,7 @@ class FaultRecord(Origin):
     @property
     def file_name(self) -> str:
         """The name of the record."""
-        return fault_file(self.engine, self.proxy, self.fault, self.protocol, self.rows)
+        return fault_file(self.engine, self.fault, self.protocol, self.rows)
 
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""
@@ -93,7 +92,6 @@ class BalanceRecord(Origin):
 
     KIND: ClassVar[str] = "cluster balance"
     FORMAT: ClassVar[int] = 1
-    proxy: str
     model: str
     config_name: str | None
     max_batch_size: int | None
@@ -126,7 +124,7 @@ class BalanceRecord(Origin):
     def file_name(self) -> str:
         """The name of the record."""
         size = "" if self.max_batch_size is None else f".batch_{self.max_batch_size}"
-        return f"balance.{self.proxy}.{self.model}.{self.protocol}{size}.json"
+        return f"balance.{self.model}.{self.protocol}{size}.json"
 
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""
@@ -139,7 +137,6 @@ class HostileRecord(Origin):
 
     KIND: ClassVar[str] = "cluster under attack"
     FORMAT: ClassVar[int] = 1
-    proxy: str
     model: str
     config_name: str | None
     time_scale: float
@@ -159,7 +156,7 @@ class HostileRecord(Origin):
     @property
     def file_name(self) -> str:
         """The name of the record."""
-        return f"hostile.{self.proxy}.json"
+        return "hostile.json"
 
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""

@@ -11,7 +11,6 @@ from perf.studies.tables import plain_table, rows_markdown
 
 TITLES = (
     "engine",
-    "front door",
     "fault",
     "over",
     "rows",
@@ -28,7 +27,6 @@ def fault_cells(record: FaultRecord) -> tuple[str, ...]:
     """The cells of a row."""
     return (
         record.engine,
-        record.proxy,
         record.fault,
         record.protocol,
         str(record.rows),
@@ -43,7 +41,7 @@ def fault_cells(record: FaultRecord) -> tuple[str, ...]:
 
 def faults(records: Sequence[FaultRecord]) -> Table:
     """The table of faults for a terminal."""
-    rows = plain_table(TITLES, left=4)
+    rows = plain_table(TITLES, left=3)
     for record in records:
         rows.add_row(*fault_cells(record))
     return rows
@@ -51,7 +49,7 @@ def faults(records: Sequence[FaultRecord]) -> Table:
 
 def faults_markdown(records: Sequence[FaultRecord]) -> str:
     """The table of faults for a page."""
-    return rows_markdown(TITLES, map(fault_cells, records), left=4)
+    return rows_markdown(TITLES, map(fault_cells, records), left=3)
 
 
 def balance_cells(record: BalanceRecord) -> tuple[str, ...]:
@@ -64,7 +62,6 @@ def balance_cells(record: BalanceRecord) -> tuple[str, ...]:
     ]
     size = "" if record.max_batch_size is None else f", batches of {record.max_batch_size}"
     return (
-        record.proxy,
         f"{record.model} {record.config_name or ''}{size}",
         record.protocol,
         str(len(record.rounds)),
@@ -75,7 +72,6 @@ def balance_cells(record: BalanceRecord) -> tuple[str, ...]:
 
 
 BALANCE_TITLES = (
-    "front door",
     "model",
     "over",
     "rounds",
@@ -87,7 +83,7 @@ BALANCE_TITLES = (
 
 def balance(records: Sequence[BalanceRecord]) -> Table:
     """The table of balances for a terminal."""
-    rows = plain_table(BALANCE_TITLES, left=3)
+    rows = plain_table(BALANCE_TITLES, left=2)
     for record in records:
         rows.add_row(*balance_cells(record))
     return rows
@@ -95,7 +91,7 @@ def balance(records: Sequence[BalanceRecord]) -> Table:
 
 def balance_markdown(records: Sequence[BalanceRecord]) -> str:
     """The table of balances for a page."""
-    return rows_markdown(BALANCE_TITLES, map(balance_cells, records), left=3)
+    return rows_markdown(BALANCE_TITLES, map(balance_cells, records), left=2)
 
 
 HOSTILE_TITLES = ("who", "sent", "what came of it")

@@ -1,8 +1,8 @@
 """Everything that only a GPU can show, step by step, with one table at the end.
 
-`python -m perf.studies.gpu` compares answers with onnxruntime on the CPU, moves tensors through shared memory, measures
-batching, precisions, requests of different length, the tuner against a grid and two models on one device, and holds the
-memory estimate to the device. Each step has a record when it is done; the same command goes on where it was stopped.
+`python -m perf.studies.gpu` compares answers with onnxruntime on the CPU, measures batching, precisions, requests of
+different length, the tuner against a grid and two models on one device, and holds the memory estimate to the device.
+Each step has a record when it is done; the same command goes on where it was stopped.
 
 On a machine without a GPU it runs a small form of the same on the CPU, and says what was not run.
 """

@@ -1,4 +1,4 @@
-"""Step 8: the memory estimate against what onnxruntime takes, on the CPU to the byte and on a GPU by its driver."""
+"""Step 7: the memory estimate against what onnxruntime takes, on the CPU to the byte and on a GPU by its driver."""
 
 import tempfile
 from collections.abc import Callable, Sequence

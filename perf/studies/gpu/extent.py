@@ -15,7 +15,6 @@ class Extent:
     """What the steps measure, and for how long.
 
     answers: models whose answers are compared with those of onnxruntime on the CPU.
-    transport: the model whose tensors travel in shared memory.
     recogniser, rows, clients, repeats, window_ms: of the sweeps; `repeats` are those of the other steps, too.
     precisions: models that get variants; `encoder_width` and `encoder_layers` are those of the encoder among them.
     padded, padded_lengths, checked: the encoder to pad, its mixes of lengths, and how many of its answers are compared.
@@ -30,7 +29,6 @@ class Extent:
 
     device: str
     answers: tuple[str, ...]
-    transport: str
     recogniser: str
     rows: int
     clients: tuple[int, ...]
@@ -73,7 +71,6 @@ ENCODER = "encoder"
 SMALL = Extent(
     device=CPU,
     answers=("ranker", "text_recognition"),
-    transport="ranker",
     recogniser="text_recognition",
     rows=1,
     clients=(1, 8),
@@ -104,7 +101,6 @@ SMALL = Extent(
 FULL = Extent(
     device=CUDA,
     answers=("ranker", "text_recognition", "text_recognition_512", "resnet50"),
-    transport="resnet50",
     recogniser="text_recognition_512",
     rows=2,
     clients=(1, 2, 4, 8, 16, 32),

@@ -1,4 +1,4 @@
-"""Step 5: requests of different length, padded by the server and as one flat tensor."""
+"""Step 4: requests of different length, padded by the server and as one flat tensor."""
 
 from pathlib import Path
 

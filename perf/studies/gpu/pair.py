@@ -1,4 +1,4 @@
-"""Step 7: two models packed on one device: what each takes longer beside the other, and what that buys."""
+"""Step 6: two models packed on one device: what each takes longer beside the other, and what that buys."""
 
 from pathlib import Path
 

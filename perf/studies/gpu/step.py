@@ -14,7 +14,6 @@ from perf.studies.gpu.extent import EXTENTS, Extent
 from perf.studies.gpu.lengths import lengths
 from perf.studies.gpu.pair import pair
 from perf.studies.gpu.record import Finding, StepRecord, finished
-from perf.studies.gpu.shared_memory import shared_memory
 from perf.studies.gpu.throughput import batching, precisions
 from perf.studies.gpu.tuner import tuner
 from triton_batching.terminal import guarded, program_parser
@@ -23,7 +22,6 @@ RESULTS = Path("perf/results/local/gpu")
 # In this order: what later steps rely on comes first.
 STEPS: Mapping[str, Callable[[Extent, Path, StepProgress], Sequence[Finding]]] = {
     "answers": answers,
-    "shared_memory": shared_memory,
     "batching": batching,
     "precisions": precisions,
     "lengths": lengths,

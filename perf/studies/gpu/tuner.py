@@ -1,4 +1,4 @@
-"""Step 6: the tuner's choice against the best of a small grid, both measured again in turn."""
+"""Step 5: the tuner's choice against the best of a small grid, both measured again in turn."""
 
 import math
 from pathlib import Path

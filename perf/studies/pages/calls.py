@@ -28,16 +28,10 @@ from perf.studies.cost.record import (
     over,
     size_text,
 )
-from perf.studies.inprocess import InProcessRecord
 from perf.studies.peers import point as peers_record
 from perf.studies.peers import table as peers_table
 from perf.studies.tables import interval_text, rich_markdown, rows_markdown
 from perf.studies.transports.__main__ import TransportCell, TransportRecord
-
-
-def inprocess_records() -> list[InProcessRecord]:
-    """The models that ran in their callers' process beside onnxruntime alone."""
-    return [file.read(path, InProcessRecord) for path in sorted((RESULTS / "clients").glob("*.inprocess.json"))]
 
 
 def peer_rounds() -> list[peers_record.PeerRound]:

@@ -14,11 +14,9 @@ ORDER = [fault.name for fault in FAULTS]
 
 
 def fault_records() -> list[FaultRecord]:
-    """The faults in git: by engine and proxy, in the order in which they are done."""
+    """The faults in git: by engine, in the order in which they are done."""
     records = [file.read(path, FaultRecord) for path in _paths("cluster fault")]
-    return sorted(
-        records, key=lambda each: (each.engine, each.proxy, ORDER.index(each.fault), each.protocol, each.rows)
-    )
+    return sorted(records, key=lambda each: (each.engine, ORDER.index(each.fault), each.protocol, each.rows))
 
 
 def faults() -> str:

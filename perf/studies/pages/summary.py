@@ -129,17 +129,6 @@ def _grid() -> str:
     )
 
 
-@experiment("inprocess resnet50")
-def _inprocess() -> str:
-    """How much of onnxruntime's speed does a model keep in its callers' process, without a server?"""
-    parts = [
-        f"{record.model}: {interval_text(record.share('threads'))} for {record.callers} threads, "
-        f"{interval_text(record.share('tasks'))} for {record.callers} tasks"
-        for record in calls.inprocess_records()
-    ]
-    return "; ".join(parts) or "no record yet"
-
-
 @experiment("memory_estimate", page="memory_estimate/README.md")
 def _memory_estimate() -> str:
     """Does onnxruntime hold the bytes that the estimate says?"""

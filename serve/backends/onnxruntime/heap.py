@@ -19,10 +19,7 @@ STUB = "triton_python_backend_stub"
 
 
 def keep_freed() -> None:
-    """Let a stub keep freed memory, unless its environment already says what malloc keeps.
-
-    A process that runs the model without a server (`serve.inprocess`) is its caller's, and stays as it is.
-    """
+    """Let a stub keep freed memory, unless its environment already says what malloc keeps."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
     if mallopt is None or "MALLOC_TRIM_THRESHOLD_" in os.environ or not _is_stub():
         return

@@ -190,7 +190,7 @@ def executions_use_the_cores(server: LiveServer) -> Iterator[Problem]:
     the mean meanwhile. If that is below 85 % of the cores, a second instance has cores to run on.
 
     Source: measured: two instances instead of one gave a small encoder 25 % more throughput.
-    Fix: set the count of `instance_group` to 2; `python -m perf.why MODEL --live URL --prove` measures it on a copy.
+    Fix: set the count of `instance_group` to 2 in a file of `configs/`; `triton-batching versus` measures both.
     """
     for name, version, stats in _busy(server):
         config = server.configs[name]

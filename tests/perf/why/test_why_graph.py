@@ -1,4 +1,4 @@
-"""What `perf.why` advises where the model's graph decides, and what `--prove` measures."""
+"""What `perf.why` advises where the model's graph decides."""
 
 import json
 from pathlib import Path
@@ -44,25 +44,3 @@ def test_without_the_graph_batch_inputs_tell_a_flat_one() -> None:
         texts[more] = best.change.text
     assert texts[""].startswith("export.add --variable-length")
     assert texts[offsets] == "allow_ragged_batch: true on X"
-
-
-@pytest.mark.server
-def test_advice_is_tried_on_a_server(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The padded copy of an encoder loads, and executions have more rows than those of equal length."""
-    encoder(
-        tmp_path,
-        "m",
-        backend="onnxruntime",
-        parameters="",
-        inputs='input [ { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] }, '
-        '{ name: "mask" data_type: TYPE_INT64 dims: [ -1 ] } ]\n',
-    )
-    path = tmp_path / "m" / "config.pbtxt"
-    path.write_text(path.read_text().replace("{ max_queue_delay_microseconds: 2000000 }", "{ }"))
-    words = ["m", "--repository", str(tmp_path), "--mix", "20,25,30", "--concurrency", "12", "--service-ms", "1"]
-    assert main([*words, "--prove"]) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "on a server, 12 clients, 4 rounds in turns" in printed
-    assert "does not load" not in printed
-    assert main([*words[:-4], "--prove"]) == 2
-    assert "Give --concurrency 16 too" in capsys.readouterr().err

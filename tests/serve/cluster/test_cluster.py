@@ -1,5 +1,6 @@
 """Three real replicas behind the real front door, under a steady load of which every answer is checked."""
 
+import json
 import os
 import re
 import signal
@@ -13,8 +14,8 @@ from cluster_load import Load
 from cluster_program import PLAN, Cluster, server
 from processes import wait_until
 
+from serve.cluster import place
 from serve.cluster.status import Status
-from serve.observe.following import Following
 
 pytestmark = pytest.mark.server
 REQUESTS = 150
@@ -157,7 +158,7 @@ def test_metrics_of_the_cluster_and_its_door(cluster: Cluster, load: Load) -> No
     assert f"triton_batching_cluster_replicas_ready{of} 3.0" in page
     assert f"triton_batching_cluster_deaths_total{of} {deaths(status)}.0" in page
     assert "envoy_cluster_upstream_rq_total" in page
-    observed = Following().groups()
+    observed = json.loads(place.of_plan(cluster.plan).targets.read_text())
     assert {"targets": [f"127.0.0.1:{status.metrics_port}"]} in observed
     for replica in status.replicas:
         labels = {"deployment": "accelerator", "replica": replica.name}

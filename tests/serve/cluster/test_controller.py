@@ -18,14 +18,14 @@ from serve.cluster.events import Events
 from serve.cluster.plan import Deployment, Plan, ScalingTable
 from serve.cluster.state import start_of
 from serve.cluster.status import Status
-from serve.front.door import Endpoint
-from serve.front.proxy import Traffic
+from serve.front.door import Endpoint, Traffic
+from serve.front.envoy import Envoy
 
 SECONDS = 20.0
 
 
-class Door:
-    """A `Proxy` of one replica, a-1. is_full: its disk has no room. in_flight: requests at the replica."""
+class Door(Envoy):
+    """A door before one replica, a-1. is_full: its disk has no room. in_flight: requests at the replica."""
 
     restarts = 0
 

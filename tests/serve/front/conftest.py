@@ -8,15 +8,7 @@ import certificates
 import pytest
 from doors import RANKER, SIMULATED, start
 
-from serve.front.checks import KINDS, Kind
 from serve.launcher import Server
-
-
-@pytest.fixture(scope="package", params=KINDS)
-def kind(request: pytest.FixtureRequest) -> Kind:
-    """Each proxy in turn."""
-    chosen: Kind = request.param
-    return chosen
 
 
 @pytest.fixture(scope="package")

@@ -9,7 +9,7 @@ import pytest
 
 from serve.front.checks import check
 from serve.front.door import FrontDoor, Pool, Tenant, Tls
-from serve.front.opening import open_door
+from serve.front.envoy import open_door
 from serve.resources import free_ports
 from triton_batching.terminal import Mistake
 
@@ -63,15 +63,6 @@ def test_a_port_in_use_or_given_twice_is_refused() -> None:
     used = f"port {good.grpc_port} on 127.0.0.1 cannot be used"
     with socket.create_server(("127.0.0.1", good.grpc_port)), pytest.raises(Mistake, match=used):
         check(good)
-
-
-def test_haproxy_is_offered_for_what_it_can_do() -> None:
-    small = replace(door(), largest_request_bytes=1 << 20, retry_buffer_bytes=2 << 20)
-    check(small, "haproxy")
-    with pytest.raises(Mistake, match="one pool, not 2"):
-        check(replace(small, pools=(POOL, replace(POOL, name="b", models=("n",)))), "haproxy")
-    with pytest.raises(Mistake, match="whole retry buffer"):
-        check(door(), "haproxy")
 
 
 def test_a_door_for_everybody_is_opened_when_it_is_safe_or_meant(certificate: Path) -> None:

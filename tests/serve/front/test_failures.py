@@ -30,11 +30,8 @@ from processes import wait_until
 from server_processes import tritonserver
 
 from export.repository import REPOSITORY
-from serve.front import envoy, haproxy
-from serve.front.checks import Kind
+from serve.front import envoy
 from serve.front.door import FrontDoor
-from serve.front.envoy import Envoy
-from serve.front.haproxy import HAProxy
 from serve.front.process import ProxyError
 from serve.launcher import Server
 from serve.management.statistics import Counters
@@ -43,10 +40,7 @@ from triton_batching.processes import is_running
 pytestmark = pytest.mark.server
 CLIENTS = 8
 # Of one request over HTTP.
-METRICS: dict[Kind, str] = {
-    "envoy": 'envoy_cluster_upstream_rq_total{envoy_cluster_name="simulated_accelerator/http"} 1\n',
-    "haproxy": 'haproxy_server_http_responses_total{proxy="simulated_accelerator.http",server="s0",code="2xx"} 1\n',
-}
+METRIC = 'envoy_cluster_upstream_rq_total{envoy_cluster_name="simulated_accelerator/http"} 1\n'
 
 
 def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> list[Answer]:
@@ -75,11 +69,11 @@ def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> lis
         return [answer for one in clients for answer in one.result()]
 
 
-def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(replicas: Sequence[Server]) -> None:
     with contextlib.ExitStack() as stack:
         victim, sleeper = start(stack, SIMULATED, SIMULATED)
         front = door(SIMULATED, slowest_s=1.0)
-        with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
+        with opened(front, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
 
             def harm() -> None:
                 os.kill(tritonserver(victim.pid), signal.SIGKILL)
@@ -94,20 +88,20 @@ def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(kind: Kind, replicas: S
             assert sum(replica.requests for replica in traffic.values()) >= CLIENTS * 30
 
 
-def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(replicas: Sequence[Server]) -> None:
     """After SIGTERM tritonserver answers over gRPC that it stops, until its ports close."""
     with contextlib.ExitStack() as stack:
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED)
-        with opened(front, kind=kind, simulated_accelerator=endpoints([*replicas[:2], victim])):
+        with opened(front, simulated_accelerator=endpoints([*replicas[:2], victim])):
             assert offer(front, 50, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
             assert wait_until(lambda: not victim.running(), seconds=30.0)
 
 
-def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_a_draining_replica_gets_nothing_new(replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
     ready = endpoints(replicas[:3])
-    with opened(front, kind=kind, simulated_accelerator=ready) as proxy:
+    with opened(front, simulated_accelerator=ready) as proxy:
         before: list[int] = []
 
         def drain() -> None:
@@ -124,10 +118,10 @@ def test_a_draining_replica_gets_nothing_new(kind: Kind, replicas: Sequence[Serv
             assert caller.infer(GRPC, SIMULATED).ok
 
 
-def test_a_replica_in_the_place_of_another_counts_from_0(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_a_replica_in_the_place_of_another_counts_from_0(replicas: Sequence[Server]) -> None:
     first, second, third = endpoints(replicas[:3])
     front = door(SIMULATED)
-    with opened(front, kind=kind, simulated_accelerator=[first, second]) as proxy, Caller(front) as caller:
+    with opened(front, simulated_accelerator=[first, second]) as proxy, Caller(front) as caller:
         assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
         proxy.route({SIMULATED: [second]})
         proxy.route({SIMULATED: [second, third]})
@@ -138,16 +132,13 @@ def test_a_replica_in_the_place_of_another_counts_from_0(kind: Kind, replicas: S
 
 
 def test_a_proxy_that_hung_takes_what_it_was_told_meanwhile(
-    kind: Kind, replicas: Sequence[Server], monkeypatch: pytest.MonkeyPatch
+    replicas: Sequence[Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (envoy, haproxy):
-        monkeypatch.setattr(module, "TAKEN_S", 0.2)
-    monkeypatch.setattr(haproxy, "TIMEOUT_S", 0.1)
+    monkeypatch.setattr(envoy, "TAKEN_S", 0.2)
     monkeypatch.setattr(envoy, "ADMIN_TIMEOUT_S", 0.1)
     first, second, third = endpoints(replicas[:3])
     front = door(SIMULATED)
-    with opened(front, kind=kind, simulated_accelerator=[first]) as proxy, Caller(front) as caller:
-        assert isinstance(proxy, Envoy | HAProxy)
+    with opened(front, simulated_accelerator=[first]) as proxy, Caller(front) as caller:
         _, process = proxy.pids()
         os.kill(process, signal.SIGSTOP)
         try:
@@ -161,9 +152,9 @@ def test_a_proxy_that_hung_takes_what_it_was_told_meanwhile(
         assert {name: replica.requests for name, replica in proxy.traffic().items()} == {"r2": 8}
 
 
-def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_the_door_is_ready_when_each_pool_has_a_replica(replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
-    with opened(front, kind=kind) as proxy, Caller(front) as caller:
+    with opened(front) as proxy, Caller(front) as caller:
         unready = caller.http("GET", "/v2/health/ready")
         assert (unready.code, b"no replica" in unready.body) == ("503", True)
         assert caller.infer(GRPC, SIMULATED).code == "UNAVAILABLE"
@@ -171,21 +162,21 @@ def test_the_door_is_ready_when_each_pool_has_a_replica(kind: Kind, replicas: Se
         proxy.route({SIMULATED: endpoints(replicas[:1])})
         assert caller.http("GET", "/v2/health/ready").ok
         assert caller.infer(HTTP, SIMULATED).ok
-        assert METRICS[kind] in proxy.metrics()
+        assert METRIC in proxy.metrics()
 
 
-def test_requests_in_flight_are_answered_when_the_door_closes(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_requests_in_flight_are_answered_when_the_door_closes(replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
     with ThreadPoolExecutor(16) as threads, Caller(front) as caller:
-        with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])) as proxy:
+        with opened(front, simulated_accelerator=endpoints(replicas[:1])) as proxy:
             # Each is an execution of its own.
             calls = [threads.submit(caller.infer, protocol, SIMULATED, rows=8) for protocol in (GRPC, HTTP) * 8]
             assert wait_until(lambda: proxy.traffic()["r0"].requests >= len(calls), seconds=20)
         assert {call.result().code for call in calls} == {"OK", "200"}
 
 
-@pytest.mark.parametrize(("kind", "is_retried"), [("envoy", True), ("envoy", False), ("haproxy", False)])
-def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequence[Server], is_retried: bool) -> None:
+@pytest.mark.parametrize("is_retried", [True, False])
+def test_a_request_that_must_not_run_twice_does_not(replicas: Sequence[Server], is_retried: bool) -> None:
     def executed() -> int:
         return Counters.read(f"http://{replicas[0].http_url}", SIMULATED).requests
 
@@ -193,7 +184,7 @@ def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequen
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED, is_retried=is_retried)
         with (
-            opened(front, kind=kind, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
+            opened(front, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
             ThreadPoolExecutor() as threads,
         ):
             os.kill(tritonserver(victim.pid), signal.SIGSTOP)
@@ -204,7 +195,7 @@ def test_a_request_that_must_not_run_twice_does_not(kind: Kind, replicas: Sequen
             proxy.route({SIMULATED: [endpoint(victim, "victim", is_draining=True), endpoint(replicas[0], "other")]})
             os.kill(tritonserver(victim.pid), signal.SIGKILL)
             codes = [call.result().code for call in calls]
-        assert codes == (["OK", "200"] if is_retried else ["UNAVAILABLE", "503" if kind == "envoy" else "502"])
+        assert codes == (["OK", "200"] if is_retried else ["UNAVAILABLE", "503"])
         assert executed() - before == (2 if is_retried else 0)
 
 
@@ -220,9 +211,9 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Serve
         yield start(stack, SIMULATED, SIMULATED, repository=folder.parent)
 
 
-def test_an_answer_is_final_even_if_it_is_unavailable(kind: Kind, crowded: Sequence[Server]) -> None:
+def test_an_answer_is_final_even_if_it_is_unavailable(crowded: Sequence[Server]) -> None:
     front = door(SIMULATED)
-    with opened(front, kind=kind, simulated_accelerator=endpoints(crowded)) as proxy, Caller(front) as caller:
+    with opened(front, simulated_accelerator=endpoints(crowded)) as proxy, Caller(front) as caller:
         for number, (protocol, expected) in enumerate({GRPC: {"OK", "UNAVAILABLE"}, HTTP: {"200", "503"}}.items(), 1):
             with ThreadPoolExecutor(16) as threads:
                 calls = [threads.submit(caller.infer, protocol, SIMULATED) for _ in range(32)]
@@ -234,11 +225,10 @@ def test_an_answer_is_final_even_if_it_is_unavailable(kind: Kind, crowded: Seque
     ("victim", "end"), [("the proxy", signal.SIGKILL), ("its parent", signal.SIGKILL), ("the proxy", signal.SIGSTOP)]
 )
 def test_a_proxy_that_dies_or_hangs_comes_back_with_its_endpoints(
-    kind: Kind, replicas: Sequence[Server], victim: str, end: signal.Signals
+    replicas: Sequence[Server], victim: str, end: signal.Signals
 ) -> None:
     front = door(SIMULATED)
-    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:2])) as proxy, Caller(front) as caller:
-        assert isinstance(proxy, Envoy | HAProxy)
+    with opened(front, simulated_accelerator=endpoints(replicas[:2])) as proxy, Caller(front) as caller:
         assert caller.infer(HTTP, SIMULATED).ok
         parent, process = proxy.pids()
         os.kill(process if victim == "the proxy" else parent, end)
@@ -251,9 +241,8 @@ def test_a_proxy_that_dies_or_hangs_comes_back_with_its_endpoints(
 
 PROGRAM = """
 import sys, time
-from serve.front.checks import Kind
 from serve.front.door import FrontDoor, Pool
-from serve.front.opening import open_door
+from serve.front.envoy import open_door
 pool = Pool(name="a", models=("a",), slowest_s=1.0, is_retried=True, most_in_flight=1)
 http_port, grpc_port = map(int, sys.argv[1:])
 with open_door(FrontDoor(host="127.0.0.1", http_port=http_port, grpc_port=grpc_port, pools=(pool,))) as proxy:

@@ -20,10 +20,9 @@ from doors import GRPC, HTTP, RANKER, SIMULATED, Caller, binary, door, endpoint,
 from server_processes import tritonserver
 from tritonclient.grpc import service_pb2
 
-from serve.front.checks import Kind
 from serve.front.door import FrontDoor, Tenant, Tls
+from serve.front.envoy import open_door
 from serve.front.envoy_routes import HEALTH_BYTES, HEALTH_METHOD, HEALTH_PER_S
-from serve.front.opening import open_door
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server
@@ -36,19 +35,17 @@ TENSOR = '{"inputs":[{"name":"features","datatype":"FP32","shape":%s,"data":[1]}
 
 
 @pytest.fixture(scope="module")
-def front(kind: Kind, replicas: Sequence[Server]) -> Iterator[FrontDoor]:
+def front(replicas: Sequence[Server]) -> Iterator[FrontDoor]:
     """A door before the ranker, with a small limit on requests."""
     front = door(RANKER, largest_request_bytes=LARGEST, retry_buffer_bytes=2 * LARGEST)
-    with opened(front, kind=kind, ranker=[endpoint(replicas[3], "ranker-0")]):
+    with opened(front, ranker=[endpoint(replicas[3], "ranker-0")]):
         yield front
 
 
 @pytest.mark.parametrize(("number", "status"), [(0, 400), (1, 400), (2, 413)], ids=["shape", "nested", "endless"])
-def test_the_requests_that_end_a_bare_server_are_refused(
-    kind: Kind, replicas: Sequence[Server], number: int, status: int
-) -> None:
+def test_the_requests_that_end_a_bare_server_are_refused(replicas: Sequence[Server], number: int, status: int) -> None:
     front = door(RANKER)
-    with opened(front, kind=kind, ranker=[endpoint(replicas[3], "ranker-0")]):
+    with opened(front, ranker=[endpoint(replicas[3], "ranker-0")]):
         command = COMMANDS[number].replace("curl", "curl --silent --write-out ' %{http_code}'")
         environment = os.environ | {"URL": f"127.0.0.1:{front.http_port}"}
         done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
@@ -98,11 +95,11 @@ def test_the_header_hides_no_json_from_the_door(front: FrontDoor, path: str, len
         assert (answer.code, reason in answer.body.decode()) == ("400", True), answer
 
 
-def test_the_largest_body_is_examined_whatever_its_headers(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_the_largest_body_is_examined_whatever_its_headers(replicas: Sequence[Server]) -> None:
     front = door(RANKER, largest_request_bytes=LARGEST, retry_buffer_bytes=LARGEST + 1)
     body = b" " * (LARGEST - 70) + b"[" * 70
     with (
-        opened(front, kind=kind, ranker=[endpoint(replicas[3], "ranker-0")]),
+        opened(front, ranker=[endpoint(replicas[3], "ranker-0")]),
         Caller(front, {f"x-{number}": "x" * 300 for number in range(95)}) as caller,
     ):
         answer = caller.http("POST", f"{INFER}?{'x' * 2000}", body)
@@ -111,7 +108,7 @@ def test_the_largest_body_is_examined_whatever_its_headers(kind: Kind, replicas:
         assert caller.http("POST", INFER, body, x_more="x" * 8000).code in ("431", "ConnectionResetError")
 
 
-def test_what_looks_like_brackets_is_let_through(front: FrontDoor, kind: Kind, replicas: Sequence[Server]) -> None:
+def test_what_looks_like_brackets_is_let_through(front: FrontDoor, replicas: Sequence[Server]) -> None:
     body, headers = binary(RANKER)
     text = body.replace(b'{"inputs"', b'{"id":"' + b"[{" * 100 + b'\\"\\\\","inputs"')
     length = str(int(headers["Inference-Header-Content-Length"]) + len(text) - len(body))
@@ -134,7 +131,7 @@ def test_packed_bodies_and_false_lengths_are_refused(front: FrontDoor) -> None:
         assert packed.code == "UNIMPLEMENTED"
 
 
-def test_shapes_over_grpc_end_no_server(front: FrontDoor, kind: Kind, replicas: Sequence[Server]) -> None:
+def test_shapes_over_grpc_end_no_server(front: FrontDoor, replicas: Sequence[Server]) -> None:
     with Caller(front) as caller:
         for shape in ([10**11, 2, 256], [2**62, 4, 256], [-1, 2, 256], [0, 2**62, 4]):
             request = service_pb2.ModelInferRequest.FromString(message(RANKER))
@@ -158,13 +155,13 @@ def test_the_largest_request_passes_and_one_byte_more_does_not(front: FrontDoor)
             assert caller.grpc("ModelInfer", grown).code == {"200": "OK", "413": "RESOURCE_EXHAUSTED"}[status]
 
 
-def test_tenants_have_tokens_and_a_rate_over_both_protocols(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_tenants_have_tokens_and_a_rate_over_both_protocols(replicas: Sequence[Server]) -> None:
     tenants = (
         Tenant(name="anna", token="a" * 32, requests_per_s=1000.0, burst=1000),
         Tenant(name="bert", token="b" * 32, requests_per_s=0.001, burst=4),
     )
     front = door(SIMULATED, tenants=tenants)
-    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"x-door-tenant": "bert"}, {"Authorization": "a" * 31}):
             with Caller(front, headers) as stranger:
                 assert stranger.infer(HTTP, SIMULATED).code == "401"
@@ -180,10 +177,10 @@ def test_tenants_have_tokens_and_a_rate_over_both_protocols(kind: Kind, replicas
             assert other.infer(HTTP, SIMULATED).ok
 
 
-def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_slow_clients_are_cut_off(replicas: Sequence[Server]) -> None:
     front = door(SIMULATED, headers_s=0.3, request_s=0.5, idle_s=0.7)
     half_body = b"POST /v2/models/simulated_accelerator/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
         for sent, status in ((b"", b""), (b"GET /v2 HTTP/1.1\r\nHo", b"408"), (half_body, b"408")):
             with socket.create_connection(("127.0.0.1", front.http_port), timeout=10.0) as slow:
                 slow.sendall(sent)
@@ -193,10 +190,10 @@ def test_slow_clients_are_cut_off(kind: Kind, replicas: Sequence[Server]) -> Non
             assert caller.infer(HTTP, SIMULATED).ok
 
 
-def test_a_replica_may_work_for_longer_than_a_client_may_be_idle(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_a_replica_may_work_for_longer_than_a_client_may_be_idle(replicas: Sequence[Server]) -> None:
     front = door(SIMULATED, idle_s=0.2)
     with (
-        opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])),
+        opened(front, simulated_accelerator=endpoints(replicas[:1])),
         Caller(front) as caller,
         ThreadPoolExecutor(24) as threads,
     ):
@@ -207,13 +204,13 @@ def test_a_replica_may_work_for_longer_than_a_client_may_be_idle(kind: Kind, rep
 
 @pytest.mark.parametrize(("protocol", "refusal"), [(GRPC, "UNAVAILABLE"), (HTTP, "503")])
 def test_more_requests_than_the_door_lets_in_are_refused(
-    kind: Kind, replicas: Sequence[Server], protocol: str, refusal: str
+    replicas: Sequence[Server], protocol: str, refusal: str
 ) -> None:
     front = door(SIMULATED, is_retried=False)
     front = replace(front, pools=(replace(front.pools[0], most_in_flight=6),))
     pid = tritonserver(replicas[0].pid)
     # Its threads share the limit.
-    with open_door(front, kind=kind, workers=3) as proxy, contextlib.ExitStack() as stack:
+    with open_door(front, workers=3) as proxy, contextlib.ExitStack() as stack:
         proxy.route({SIMULATED: endpoints(replicas[:1])})
         callers = [stack.enter_context(Caller(front)) for _ in range(20)]
         threads = stack.enter_context(ThreadPoolExecutor(len(callers)))
@@ -225,11 +222,11 @@ def test_more_requests_than_the_door_lets_in_are_refused(
         assert sum(call.running() for call in calls) == 6
 
 
-def test_strangers_who_ask_for_health_take_nothing_from_tenants(kind: Kind, replicas: Sequence[Server]) -> None:
+def test_strangers_who_ask_for_health_take_nothing_from_tenants(replicas: Sequence[Server]) -> None:
     tenant = Tenant(name="anna", token="a" * 32, requests_per_s=1000.0, burst=1000)
     front = door(SIMULATED, tenants=(tenant,))
     asked = 20 * HEALTH_PER_S
-    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])) as proxy, Caller(front) as stranger:
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])) as proxy, Caller(front) as stranger:
         # Envoy lets a single frame pass, which has 16 KiB.
         large = service_pb2.ServerMetadataResponse(name="x" * 64 * HEALTH_BYTES).SerializeToString()
         assert stranger.grpc(HEALTH_METHOD, large).code == "RESOURCE_EXHAUSTED"
@@ -242,9 +239,9 @@ def test_strangers_who_ask_for_health_take_nothing_from_tenants(kind: Kind, repl
             assert anna.infer(HTTP, SIMULATED).ok
 
 
-def test_both_ports_speak_tls(kind: Kind, replicas: Sequence[Server], certificate: Path) -> None:
+def test_both_ports_speak_tls(replicas: Sequence[Server], certificate: Path) -> None:
     front = door(SIMULATED, tls=Tls(certificate=certificate / "server.pem", key=certificate / "server.key"))
-    with opened(front, kind=kind, simulated_accelerator=endpoints(replicas[:1])):
+    with opened(front, simulated_accelerator=endpoints(replicas[:1])):
         context = ssl.create_default_context(cafile=str(certificate / "ca.pem"))
         for port, protocol in ((front.http_port, "http/1.1"), (front.grpc_port, "h2")):
             context.set_alpn_protocols([protocol])

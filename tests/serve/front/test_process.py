@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from serve.front import process
 from serve.server_folder import ServerFolder
 
 
-def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_room_for_a_process_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     sleep, started, told = shutil.which("sleep"), subprocess.Popen, list[str]()
     assert sleep is not None
     failures = iter([OSError(errno.EAGAIN, "no process left")])
@@ -29,7 +28,7 @@ def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path, mon
     def command(folder: ServerFolder) -> list[str]:
         return [str(sleep), "60"]
 
-    with process.running(command, tmp_path / "log", is_up=lambda _: True, report=told.append) as proxy:
+    with process.running(command, is_up=lambda _: True, report=told.append) as proxy:
         monkeypatch.setattr(subprocess, "Popen", start)
         [guard, *_] = proxy.pids()
         os.kill(guard, signal.SIGKILL)
@@ -37,11 +36,9 @@ def test_a_machine_without_room_for_a_process_is_asked_again(tmp_path: Path, mon
         assert wait_until(lambda: bool(set(proxy.pids()) - {guard}), seconds=20)
 
 
-def test_each_end_is_told_with_its_reason_and_when_it_listens_again(tmp_path: Path) -> None:
+def test_each_end_is_told_with_its_reason_and_when_it_listens_again() -> None:
     sleep, told = shutil.which("sleep"), list[str]()
-    with process.running(
-        lambda _: [str(sleep), "60"], tmp_path / "log", is_up=lambda _: True, report=told.append
-    ) as proxy:
+    with process.running(lambda _: [str(sleep), "60"], is_up=lambda _: True, report=told.append) as proxy:
         assert wait_until(lambda: len(proxy.pids()) == 2, seconds=20)
         os.kill(proxy.pids()[1], signal.SIGKILL)
         assert wait_until(lambda: len(told) == 2, seconds=20)

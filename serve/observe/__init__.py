@@ -1,1 +1,0 @@
-"""Prometheus, its rules and a Grafana dashboard for servers of this project."""
