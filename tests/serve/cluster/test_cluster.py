@@ -69,17 +69,19 @@ def test_drained_replica_answers_its_requests_and_is_replaced(cluster: Cluster, 
 
 def test_canary_stands_beside_its_control_and_is_promoted(cluster: Cluster, load: Load) -> None:
     before = {replica.name for replica in cluster.ready()}
-    begin = ("canary", "simulated_accelerator", "--config-name", "baseline", "--percent", "20")
-    assert "get 20.0% of the requests each." in cluster.do(*begin)
+    begin = ("canary", "simulated_accelerator", "--config-name", "baseline", "--percent", "25")
+    assert "get 25.0% of the requests each." in cluster.do(*begin)
+    # The cluster asks the door for its counts twice a second.
+    cluster.wait_for(lambda status: all(replica.requests > 0 for replica in status.replicas))
     first = {replica.name: replica.requests for replica in cluster.ready()}
-    load.wait_for(2 * REQUESTS)
+    load.wait_for(6 * REQUESTS)
     status = msgspec.json.decode(cluster.do("status", "--json"), type=Status)
     sent = {replica.name: replica.requests - first[replica.name] for replica in status.replicas}
     pair = {replica.role: replica for replica in status.replicas if replica.role}
     for role, config_name in (("canary", "baseline"), ("control", "dynamic")):
         assert pair[role].config_name == config_name
         # Envoy sends requests in turn by weight.
-        assert sent[pair[role].name] / sum(sent.values()) == pytest.approx(0.2, abs=0.04), sent
+        assert sent[pair[role].name] / sum(sent.values()) == pytest.approx(0.25, abs=0.05), sent
         [served] = pair[role].served
         assert (served.requests > 0, served.failures, served.rows_per_execution >= 1) == (True, 0, True)
         assert 0 < served.queue_ms < served.queue_ms + served.compute_ms
@@ -139,7 +141,7 @@ def test_commands_that_cannot_be_done_are_one_line(cluster: Cluster, golden: Cal
     second.begin()
     assert second.ended() == 2
     said.append(f"$ up a second time\n{second.printed()}")
-    golden("cluster_refusals", "\n".join(said), masks={r"(accelerator-)[1-9]\d?\b": r"\1N"})
+    golden("cluster_refusals", "\n".join(said), masks={r"There are: accelerator-.*": "There are: accelerator-N, ..."})
 
 
 def test_killed_cluster_leaves_nothing_and_the_next_one_continues(cluster: Cluster) -> None:

@@ -25,18 +25,6 @@ models = ["identity"]
 arguments = ["--disable-auto-complete-config"]
 replicas = 1
 """
-# A model that starts unless its configuration is the variant `broken`.
-MODEL = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        if "broken" in args["model_config"]:
-            raise pb_utils.TritonModelException("this variant is broken")
-
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([]) for _ in requests]
-"""
 CONFIG = """
 name: "identity" backend: "python" max_batch_size: 4
 input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]
@@ -47,9 +35,11 @@ def own_model(folder: Path) -> None:
     """A repository with the model and its variants."""
     model = folder / "models" / "identity"
     for path, text in {
-        "1/model.py": MODEL,
+        "1/model.py": "class TritonPythonModel:\n    def execute(self, requests): return []\n",
         "config.pbtxt": CONFIG,
-        "configs/broken.pbtxt": CONFIG + 'parameters { key: "broken" value { string_value: "1" } }',
+        # The server from pip has no backend for it.
+        "1/model.pt": "",
+        "configs/broken.pbtxt": CONFIG.replace('backend: "python"', 'platform: "pytorch_libtorch"'),
     }.items():
         (model / path).parent.mkdir(parents=True, exist_ok=True)
         (model / path).write_text(text)
@@ -76,7 +66,7 @@ def test_update_that_fails_goes_back_and_a_cluster_without_replicas_continues(tm
         done = cluster.tell("update", "own", "--config-name", "broken")
         assert done.returncode == 1
         assert "the update went back to config.pbtxt, because broken failed: " in done.stderr
-        assert "this variant is broken" in done.stderr
+        assert "no pytorch backend" in done.stderr
         cluster.wait_for(cluster.has(1))
         assert cluster.ready()[0].name == served[0].name
         assert "own has 0 replicas; its requests fail" in cluster.do("scale", "identity", "0")
