@@ -5,12 +5,18 @@ import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+import pytest
+
 from export.repository import REPOSITORY
+from serve.cluster import plan_check
+from serve.cluster.commands import Commands
+from serve.cluster.control import Command
 from serve.cluster.engine import Phase, Replica, ReplicaState
 from serve.cluster.events import Events
 from serve.cluster.group import Group
 from serve.cluster.occupant import Occupant
-from serve.cluster.plan import Deployment, Limits
+from serve.cluster.plan import Deployment, Limits, Plan
 from serve.cluster.state import Remembered, start_of
 from triton_batching.terminal import Mistake
 
@@ -67,11 +73,13 @@ class Replicas:
 class Bench:
     """A group of ready replicas whose cluster ticks when told."""
 
-    def __init__(self, port: int, entry: Deployment, remembered: Remembered | None, repository: Path) -> None:
+    def __init__(
+        self, port: int, entry: Deployment, remembered: Remembered | None, repository: Path, limits: Limits
+    ) -> None:
         self.engine, self.lines = Replicas(port), list[str]()
         self.events = Events(self.lines.append)
         start = start_of(entry, remembered)
-        self.group = Group(entry, start, self.engine, self.events, limits=Limits(), repository=repository)
+        self.group = Group(entry, start, self.engine, self.events, limits=limits, repository=repository)
         self.settle()
 
     def tick(self) -> None:
@@ -114,11 +122,42 @@ def silence() -> Iterator[int]:
 
 @contextlib.contextmanager
 def benched(
-    entry: Deployment = ENTRY, remembered: Remembered | None = None, repository: Path = REPOSITORY
+    entry: Deployment = ENTRY,
+    remembered: Remembered | None = None,
+    repository: Path = REPOSITORY,
+    limits: Limits | None = None,
 ) -> Iterator[Bench]:
     """A bench of this deployment, with two replicas if none is given."""
     with silence() as port:
-        bench = Bench(port, entry, remembered, repository)
+        bench = Bench(port, entry, remembered, repository, limits or Limits())
         yield bench
         for occupant in bench.group.occupants.values():
             occupant.end()
+
+
+class Told:
+    """A bench, the commands to its group, and what was said to each."""
+
+    def __init__(self, bench: Bench, repository: Path) -> None:
+        self.bench, self.said, entry = bench, list[str](), bench.group.entry
+        started = msgspec.structs.replace(entry, replicas=bench.group.desired, config_name=bench.group.config_name)
+        pools = (plan_check.pool(started, repository, "a"),)
+        plan = Plan(deployment=(entry,), repository=repository)
+        self._commands = Commands(plan, pools, {"a": bench.group}, bench.engine, bench.events)
+
+    def does(self, command: Command) -> None:
+        self.said.append(f"{command}\n    {self._commands.do(command)}")
+
+    def refuses(self, command: Command) -> None:
+        with pytest.raises(Mistake) as raised:
+            self._commands.do(command)
+        self.said.append(f"{command}\n    refused: {raised.value}")
+
+
+@contextlib.contextmanager
+def told(
+    entry: Deployment = ENTRY, remembered: Remembered | None = None, repository: Path = REPOSITORY
+) -> Iterator[Told]:
+    """A bench to which commands are told."""
+    with benched(entry, remembered, repository) as bench:
+        yield Told(bench, repository)

@@ -1,5 +1,7 @@
 """`python -m serve.cluster up` as a process that a test watches, and commands to it."""
 
+import contextlib
+import io
 import signal
 import subprocess
 import sys
@@ -10,11 +12,11 @@ from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
 
 from serve.cluster import place
+from serve.cluster.__main__ import main
 from serve.cluster.control import Look, ask
 from serve.cluster.status import ReplicaStatus, Status
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = [sys.executable, "-m", "serve.cluster"]
 PORTS = "http_port = 0\ngrpc_port = 0\nmetrics_port = 0\n"
 PLAN = """
 [[deployment]]
@@ -46,7 +48,7 @@ class Cluster:
     def begin(self, *arguments: str) -> None:
         """Start `up`."""
         with self.output.open("w") as file:
-            command = [*PROGRAM, "up", str(self.plan), *arguments]
+            command = [sys.executable, "-m", "serve.cluster", "up", str(self.plan), *arguments]
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
 
     def up(self, *arguments: str) -> None:
@@ -65,10 +67,12 @@ class Cluster:
         return self.output.read_text()
 
     def tell(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run another command for this cluster."""
+        """Run another command for this cluster, in this process."""
         plan = [str(self.plan)] if arguments == ("down",) else ["--plan", str(self.plan)]
-        command = [*PROGRAM, *arguments, *plan]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main([*arguments, *plan])
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
     def do(self, *arguments: str) -> str:
         """Run another command, which must succeed; what it prints."""

@@ -1,18 +1,15 @@
 """What commands begin and refuse, and what a group counts; the engine's states are set by the test."""
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
-from cluster_bench import ENTRY, NEW, Bench, benched
+from cluster_bench import ENTRY, NEW, benched, told
 
-from export.repository import REPOSITORY
 from serve.cluster import occupant, pace, place, plan_check, state
 from serve.cluster.__main__ import main
-from serve.cluster.commands import Commands
-from serve.cluster.control import Abandon, Canary, Command, Drain, Promote, Scale, Update
+from serve.cluster.control import Abandon, Canary, Drain, Promote, Scale, Update
 from serve.cluster.plan import Deployment, Limits, Plan, ScalingTable
 from serve.cluster.state import Remembered
 from serve.cluster.up import up
@@ -25,6 +22,7 @@ input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "Y" d
 COUNTER = Deployment(name="a", models=("counter",))
 # The cluster was told `update sequences` before it ended.
 UPDATED = Remembered(replicas=1, config_name="sequences", planned_replicas=1, planned_config_name=None, number=1)
+CANARY = Canary(deployment="a", config_name=NEW, share=0.1)
 
 
 @pytest.fixture
@@ -42,52 +40,22 @@ def models(tmp_path: Path) -> Path:
     return model.parent
 
 
-class Told:
-    """A bench and the commands to its group."""
-
-    def __init__(self, bench: Bench, repository: Path) -> None:
-        self.bench, entry = bench, bench.group.entry
-        started = msgspec.structs.replace(entry, replicas=bench.group.desired, config_name=bench.group.config_name)
-        pools = (plan_check.pool(started, repository, "a"),)
-        plan = Plan(deployment=(entry,), repository=repository)
-        self._commands = Commands(plan, pools, {"a": bench.group}, bench.engine, bench.events)
-
-    def do(self, command: Command) -> str:
-        return self._commands.do(command)
-
-
-@contextlib.contextmanager
-def told(
-    entry: Deployment = ENTRY, remembered: Remembered | None = None, repository: Path = REPOSITORY
-) -> Iterator[Told]:
-    with benched(entry, remembered, repository) as bench:
-        yield Told(bench, repository)
-
-
-def test_update_to_sequences_needs_one_replica_and_a_door_that_sends_nothing_twice(models: Path) -> None:
+def test_what_is_said_about_sequences(models: Path, golden: Callable[..., None]) -> None:
+    """They need one replica and a door that sends nothing twice; scale looks at the configuration that runs."""
     with told(msgspec.structs.replace(COUNTER, replicas=3), repository=models) as three:
-        with pytest.raises(Mistake, match="a: counter keeps state between the requests of a sequence"):
-            three.do(Update(deployment="a", config_name="sequences"))
-        with pytest.raises(Mistake, match="no such file"):
-            three.do(Update(deployment="a", config_name="x" * 5000))
-        assert three.do(Update(deployment="a", config_name="other")) == "a: the update to other begins"
+        three.refuses(Update(deployment="a", config_name="sequences"))
+        three.refuses(Update(deployment="a", config_name="x" * 5000))
+        three.does(Update(deployment="a", config_name="other"))
+    with told(COUNTER, UPDATED, models) as running:
+        running.refuses(Scale(deployment="a", replicas=3))
+        running.does(Scale(deployment="a", replicas=0))
     with told(COUNTER, repository=models) as one:
-        with pytest.raises(Mistake, match="and sequences, one has sequence_batching and one has not"):
-            one.do(Update(deployment="a", config_name="sequences"))
+        one.refuses(Update(deployment="a", config_name="sequences"))
         # New files with the same name.
         (models / "counter" / "config.pbtxt").write_text(f"{STATELESS} sequence_batching {{ }}")
-        with pytest.raises(Mistake, match=r"and config\.pbtxt, one has sequence_batching and one has not"):
-            one.do(Update(deployment="a", keeps_config=True))
+        one.refuses(Update(deployment="a", keeps_config=True))
         assert not one.bench.group.is_updating
-
-
-def test_scale_looks_at_the_configuration_that_runs(models: Path) -> None:
-    with told(COUNTER, UPDATED, models) as running:
-        with pytest.raises(Mistake, match="a: counter keeps state between the requests of a sequence"):
-            running.do(Scale(deployment="a", replicas=3))
-        assert running.do(Scale(deployment="a", replicas=0)) == (
-            "a: 1 -> 0 replicas; its requests fail (503, UNAVAILABLE) until `scale` gives it one"
-        )
+    golden("cluster_sequences", "\n".join([*three.said, *running.said, *one.said]), masks={"x{5000}": "x..."})
 
 
 def test_up_looks_at_the_configuration_that_it_continues_with(
@@ -107,72 +75,39 @@ def test_up_looks_at_the_configuration_that_it_continues_with(
     assert "continues with 2 replicas of a (the plan says 1); a with sequences. --fresh" in capsys.readouterr().out
 
 
-def test_update_needs_room_for_one_replica_more() -> None:
+def test_what_commands_say_and_refuse(golden: Callable[..., None]) -> None:
     with told() as running:
-        running.bench.engine.room = 2
-        with pytest.raises(Mistake, match=r"^a: an update starts one replica before another leaves\. there is no room"):
-            running.do(Update(deployment="a", config_name=NEW))
-        running.bench.engine.room = 3
-        assert running.do(Update(deployment="a", config_name=NEW)) == f"a: the update to {NEW} begins"
-
-
-def test_drain_of_the_only_ready_replica_is_refused() -> None:
-    with told() as running:
-        assert running.do(Drain(replica="a-1")) == "a-1 drains"
-        running.bench.tick()
-        with pytest.raises(Mistake, match=r"a-2: no other replica of a is ready.* python -m serve.cluster update a"):
-            running.do(Drain(replica="a-2"))
-        running.bench.settle()
-        assert running.do(Drain(replica="a-2")) == "a-2 drains"
-
-
-@pytest.mark.parametrize(
-    ("deployment", "config_name", "words"),
-    [
-        ("b", NEW, r"^b: no such deployment or model\. There are: a\.$"),
-        ("a", "dynamic", r"^a: has dynamic already\. For new files of its models: `update a`\.$"),
-        ("a", "fast", r"^a: .*/configs/fast\.pbtxt: no such file.* has: baseline, dynamic, dynamic_2_instances\.$"),
-    ],
-)
-def test_canary_that_cannot_begin(deployment: str, config_name: str, words: str) -> None:
-    with told() as running:
-        with pytest.raises(Mistake, match=words):
-            running.do(Canary(deployment=deployment, config_name=config_name, share=0.1))
-        assert running.bench.group.canary is None
-
-
-def test_canary_needs_room_for_two_replicas_and_one_that_is_ready() -> None:
-    begin = Canary(deployment="a", config_name=NEW, share=0.1)
-    with told() as running:
-        running.bench.engine.room = 3
-        with pytest.raises(Mistake, match="there is no room"):
-            running.do(begin)
-        running.do(Scale(deployment="a", replicas=0))
-        running.bench.tick()
-        with pytest.raises(Mistake, match="a: no replica is ready, so a canary would get all requests"):
-            running.do(begin)
-
-
-def test_commands_to_a_canary_and_beside_one() -> None:
-    begin = Canary(deployment="a", config_name=NEW, share=0.1)
-    with told() as running:
-        for command in (Promote(deployment="a"), Abandon(deployment="a")):
-            with pytest.raises(Mistake, match=r"^a: no canary runs\.$"):
-                running.do(command)
-        assert running.do(begin) == f"a: the canary with {NEW} and its control start"
-        running.bench.tick()
-        with pytest.raises(Mistake, match="a: the canary and its control are not both ready yet"):
-            running.do(Promote(deployment="a"))
-        running.bench.settle()
-        for other in (begin, Update(deployment="a", config_name="baseline")):
-            with pytest.raises(Mistake, match=f"a: a canary with {NEW} runs. `promote` or `abandon` it first"):
-                running.do(other)
-        with pytest.raises(Mistake, match=r"a-4: is the control of a\. It leaves when the canary ends"):
-            running.do(Drain(replica="a-4"))
-        running.bench.engine.end("a-3", "it ended")
-        running.bench.tick()
-        with pytest.raises(Mistake, match=f"a: the canary with {NEW} is abandoned: .* died: it ended"):
-            running.do(Promote(deployment="a"))
+        bench = running.bench
+        for number, command in ((2, Update(deployment="a", config_name=NEW)), (3, CANARY)):
+            bench.engine.room = number
+            running.refuses(command)
+        bench.engine.room = 100
+        running.does(Drain(replica="a-1"))
+        bench.tick()
+        running.refuses(Drain(replica="a-2"))
+        bench.settle()
+        running.refuses(Promote(deployment="a"))
+        running.refuses(Abandon(deployment="a"))
+        for deployment, config_name in (("b", NEW), ("a", "dynamic"), ("a", "fast")):
+            running.refuses(Canary(deployment=deployment, config_name=config_name, share=0.1))
+        assert bench.group.canary is None
+        running.does(CANARY)
+        bench.tick()
+        running.refuses(Promote(deployment="a"))
+        bench.settle()
+        running.refuses(CANARY)
+        running.refuses(Update(deployment="a", config_name="baseline"))
+        running.refuses(Drain(replica=bench.of("control").name))
+        bench.engine.end(bench.of("canary").name, "it ended")
+        bench.tick()
+        running.refuses(Promote(deployment="a"))
+        running.does(Scale(deployment="a", replicas=0))
+        bench.tick()
+        running.refuses(CANARY)
+    with told() as updating:
+        updating.does(Update(deployment="a", config_name=NEW))
+        assert updating.bench.group.is_updating
+    golden("cluster_commands", "\n".join([*running.said, *updating.said]))
 
 
 def test_each_replica_counts_as_dead_or_as_drained() -> None:
@@ -197,20 +132,17 @@ def test_each_replica_counts_as_dead_or_as_drained() -> None:
         assert (counts(), bench.engine.kept) == ((2, 1), ["a-3"])
 
 
-def test_down_needs_the_name_of_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_name_the_cluster_that_they_are_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan = tmp_path / "plan.toml"
+    here = place.of_plan(plan)
+    monkeypatch.setattr(place, "running", lambda: [here])
     assert main(["down"]) == 2
     assert capsys.readouterr().err.startswith("down: name the cluster that is to end, with --plan. Running: ")
     for arguments in ([str(plan)], ["--plan", str(plan)]):
         assert main(["down", *arguments]) == 0
         assert capsys.readouterr().out == f"{plan}: its cluster did not run.\n"
-
-
-def test_command_without_a_plan_says_which_cluster_it_is_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    here = place.of_plan(tmp_path / "plan.toml")
-    monkeypatch.setattr(place, "running", lambda: [here])
     for arguments, says in ((["scale", "a", "1"], True), (["scale", "a", "1", "--plan", here.name], False)):
         assert main(arguments) == 2  # it does not run
         assert capsys.readouterr().out.startswith(f"{here.name}: the only cluster that runs") == says
@@ -218,8 +150,7 @@ def test_command_without_a_plan_says_which_cluster_it_is_for(
 
 def test_replica_that_hangs_is_told_once_and_when_it_is_ready_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(occupant, "UNREADY_S", 60.0)
-    with benched() as bench:
-        bench.group._limits = Limits(hung_s=90.0)
+    with benched(limits=Limits(hung_s=90.0)) as bench:
         probe, started = bench.group.occupants["a-1"].probe, len(bench.lines)
         assert probe is not None
         for unready_s in (20.0, 61.0, 62.0, 0.0, 0.0):

@@ -20,6 +20,7 @@ from serve.cluster.state import start_of
 from serve.cluster.status import Status
 from serve.front.door import Endpoint, Traffic
 from serve.front.envoy import Envoy
+from triton_batching.terminal import Failure
 
 SECONDS = 20.0
 
@@ -58,8 +59,20 @@ class Running:
         self.controller = Controller(
             setup, self.engine, self.door, events, remember=lambda _: None, publish=len, ready=lambda: None
         )
-        self._thread = threading.Thread(target=self.controller.run)
+        self.failure = ""
+        self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def end_starts(self, why: str) -> None:
+        """End each replica that starts."""
+        for name in [name for name, state in self.engine.found.items() if state.phase is Phase.STARTING]:
+            self.engine.end(name, why)
+
+    def _run(self) -> None:
+        try:
+            self.controller.run()
+        except Failure as failure:
+            self.failure = str(failure)
 
     def do(self, command: Command) -> Status:
         call = Call(command)
@@ -72,7 +85,8 @@ class Running:
         assert wait_until(condition, seconds=SECONDS), self.lines
 
     def end(self) -> None:
-        self.do(Down())
+        if not self.failure:
+            self.do(Down())
         self._thread.join()
         self.controller.close()
         for group in self.controller.groups.values():
@@ -81,13 +95,14 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(entry: Deployment) -> Iterator[Running]:
-    """A cluster whose first replica is ready."""
+def running(entry: Deployment, *, is_ready: bool = True) -> Iterator[Running]:
+    """A cluster whose first replica is ready, or just starts."""
     with silence() as port:
         cluster = Running(entry, port)
         try:
             cluster.wait_for(lambda: "a-1" in cluster.engine.found)
-            cluster.engine.ready("a-1")
+            if is_ready:
+                cluster.engine.ready("a-1")
             yield cluster
         finally:
             cluster.end()
@@ -104,6 +119,19 @@ def test_full_disk_of_the_door_does_not_end_the_cluster() -> None:
         cluster.door.is_full = True  # and at the end
 
 
+def test_a_plan_whose_replicas_do_not_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "FIRST_WAIT_S", 0.0)
+    with running(msgspec.structs.replace(ENTRY, replicas=1), is_ready=False) as cluster:
+
+        def is_over() -> bool:
+            cluster.end_starts("this variant is broken")
+            return bool(cluster.failure)
+
+        cluster.wait_for(is_over)
+    assert cluster.failure.startswith("deployment a: 3 starts failed in a row; the last: ")
+    assert "this variant is broken" in cluster.failure
+
+
 def test_the_autoscaler_does_not_try_again_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(autoscaler, "DECIDE_S", 0.05)
     monkeypatch.setattr(controller, "TRAFFIC_S", 0.0)
@@ -112,8 +140,7 @@ def test_the_autoscaler_does_not_try_again_what_failed(monkeypatch: pytest.Monke
     with running(msgspec.structs.replace(ENTRY, replicas=1, scaling=scaling)) as cluster:
 
         def gave_up() -> str:
-            for name in [name for name, state in cluster.engine.found.items() if state.phase is Phase.STARTING]:
-                cluster.engine.end(name, "no GPU")
+            cluster.end_starts("no GPU")
             return cluster.do(Look()).deployments[0].gave_up
 
         cluster.wait_for(lambda: cluster.do(Look()).is_ready)

@@ -1,4 +1,4 @@
-"""How a cluster ends: nothing of it is left, and the next `up` continues from where it was."""
+"""Clusters that fail, scale by themselves, and end: each is a cluster of its own with one or two servers."""
 
 import contextlib
 import re
@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 from cluster_load import Load
-from cluster_program import PLAN, Cluster, Remains
+from cluster_program import PLAN, Cluster
 from processes import wait_until
 from serving_program import end, printed, program
 
 from export.repository import REPOSITORY
-from serve.__main__ import main as serve
 
 pytestmark = pytest.mark.server
 OWN = """
@@ -26,18 +25,6 @@ models = ["identity"]
 arguments = ["--disable-auto-complete-config"]
 replicas = 1
 """
-# A model that starts unless its configuration is the variant `broken`.
-MODEL = """
-import triton_python_backend_utils as pb_utils
-
-class TritonPythonModel:
-    def initialize(self, args):
-        if "broken" in args["model_config"]:
-            raise pb_utils.TritonModelException("this variant is broken")
-
-    def execute(self, requests):
-        return [pb_utils.InferenceResponse([]) for _ in requests]
-"""
 CONFIG = """
 name: "identity" backend: "python" max_batch_size: 4
 input [ { name: "X" data_type: TYPE_INT32 dims: [ 1 ] } ] output [ { name: "Y" data_type: TYPE_INT32 dims: [ 1 ] } ]
@@ -48,9 +35,11 @@ def own_model(folder: Path) -> None:
     """A repository with the model and its variants."""
     model = folder / "models" / "identity"
     for path, text in {
-        "1/model.py": MODEL,
+        "1/model.py": "class TritonPythonModel:\n    def execute(self, requests): return []\n",
         "config.pbtxt": CONFIG,
-        "configs/broken.pbtxt": CONFIG + 'parameters { key: "broken" value { string_value: "1" } }',
+        # The server from pip has no backend for it.
+        "1/model.pt": "",
+        "configs/broken.pbtxt": CONFIG.replace('backend: "python"', 'platform: "pytorch_libtorch"'),
     }.items():
         (model / path).parent.mkdir(parents=True, exist_ok=True)
         (model / path).write_text(text)
@@ -66,35 +55,7 @@ def ended(cluster: Cluster) -> Iterator[Cluster]:
         cluster.do("down")
 
 
-def test_cluster_leaves_nothing_and_continues(tmp_path: Path) -> None:
-    """Ctrl-C, then kill -9 of `up`, then `down`: one cluster after another, because each start takes seconds."""
-    with ended(Cluster(tmp_path / "plan.toml", PLAN.format(replicas=1))) as cluster:
-        cluster.up()
-        cluster.do("scale", "accelerator", "2")
-        names = {replica.name for replica in cluster.ready()}
-        remains = Remains(cluster)
-        assert cluster.end(signal.SIGINT) == 130
-        assert remains.are_gone()
-
-        cluster.up()
-        assert "continues with 2 replicas of accelerator (the plan says 1)" in cluster.printed()
-        replicas = cluster.ready()
-        assert len(replicas) == 2
-        assert not names & {replica.name for replica in replicas}
-        remains = Remains(cluster)
-        assert cluster.end(signal.SIGKILL) == -signal.SIGKILL
-        assert remains.are_gone()
-
-        cluster.up("--fresh")
-        assert "continues" not in cluster.printed()
-        assert len(cluster.ready()) == 1
-        remains = Remains(cluster)
-        cluster.do("down")
-        assert cluster.ended() == 0
-        assert remains.are_gone()
-
-
-def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) -> None:
+def test_update_that_fails_goes_back_and_a_cluster_without_replicas_continues(tmp_path: Path) -> None:
     own_model(tmp_path)
     with ended(Cluster(tmp_path / "plan.toml", OWN)) as cluster:
         cluster.up()
@@ -105,21 +66,17 @@ def test_update_that_fails_goes_back_and_a_plan_that_fails_ends(tmp_path: Path) 
         done = cluster.tell("update", "own", "--config-name", "broken")
         assert done.returncode == 1
         assert "the update went back to config.pbtxt, because broken failed: " in done.stderr
-        assert "this variant is broken" in done.stderr
+        assert "no pytorch backend" in done.stderr
         cluster.wait_for(cluster.has(1))
         assert cluster.ready()[0].name == served[0].name
         assert "own has 0 replicas; its requests fail" in cluster.do("scale", "identity", "0")
-        assert cluster.end(signal.SIGTERM) == 0
+        assert cluster.end(signal.SIGINT) == 130
         cluster.begin()
         assert wait_until(lambda: "python -m serve.cluster scale own 1" in cluster.printed(), seconds=60)
         assert "\nopen, but not ready: HTTP 127.0.0.2:" in cluster.printed()
-    with ended(Cluster(tmp_path / "plan.toml", OWN + 'config_name = "broken"')) as cluster:
-        cluster.begin()
-        assert cluster.ended() == 1
-        assert "deployment own: 3 starts failed in a row; the last: " in cluster.printed()
 
 
-def test_scales_and_drains_without_second_tries(tmp_path: Path) -> None:
+def test_scales_by_itself_without_second_tries(tmp_path: Path) -> None:
     """The door sends no request twice here, so a replica that stopped too early would fail some."""
     scaling = "[deployment.scaling]\nmax = 2\ntarget_pending = 2\ndown_after_s = 2\n"
     plan = f"{PLAN.format(replicas=1)}idempotent = false\n{scaling}"
@@ -129,23 +86,14 @@ def test_scales_and_drains_without_second_tries(tmp_path: Path) -> None:
         status = cluster.status()
         with Load(status.http_port, status.grpc_port, clients=8) as load:
             cluster.wait_for(cluster.has(2))
-            cluster.do("drain", cluster.ready()[0].name)
-            cluster.wait_for(cluster.has(2))
-            assert "update done: 2 replicas" in cluster.do("update", "accelerator")
             load.wait_for(100)
-            load.assert_clean()
-        cluster.wait_for(cluster.has(1))
+        with Load(status.http_port, status.grpc_port, clients=1) as few:
+            cluster.wait_for(cluster.has(1))
+            few.wait_for(20)
         load.assert_clean()
+        few.assert_clean()
         assert "accelerator: scales 1 -> 2 replicas" in cluster.printed()
         assert "accelerator: scales 2 -> 1 replicas" in cluster.printed()
-
-
-@pytest.mark.parametrize("option", ["--open-admin", "--restart=never"])
-def test_serve_refuses_options_that_do_not_go_with_replicas(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve(["--model=simulated_accelerator", "--replicas=2", option]) == 2
-    error = capsys.readouterr().err
-    assert f"{option.replace('=', ' ')} does not go with --replicas" in error
-    assert error.count("\n") == 1
 
 
 def test_serve_keeps_replicas_behind_one_address(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve.cluster.reconcile import MOST_STARTING, Member, Step, step
 
-MOST_STEPS = 60
+MOST_STEPS = 30
 BOOLEANS: st.SearchStrategy[bool] = st.booleans()
 
 
@@ -15,43 +16,36 @@ def member(number: int, *, current: bool = True, ready: bool = True) -> Member:
     return Member(name=f"a-{number}", number=number, is_current=current, is_ready=ready)
 
 
-def test_missing_replicas_are_started() -> None:
-    assert step([], 3) == Step(start=3)
-    assert step([member(1), member(2, ready=False)], 3) == Step(start=1)
+OLD, ALSO_OLD = member(1, current=False), member(2, current=False)
 
 
-def test_only_a_few_start_at_a_time() -> None:
-    starting = [member(number, ready=False) for number in range(MOST_STARTING - 1)]
-    assert step([], 500) == Step(start=MOST_STARTING)
-    assert step(starting, 500) == Step(start=1)
-    assert step([*starting, member(100, ready=False)], 500) == Step()
-
-
-def test_one_that_starts_goes_before_one_that_serves_and_the_youngest_first() -> None:
-    members = [member(1), member(2), member(3, ready=False), member(4)]
-    assert step(members, 3) == Step(drain=("a-3",))
-    assert step(members, 2) == Step(drain=("a-3", "a-4"))
-    assert step(members, 0) == Step(drain=("a-3", "a-4", "a-2", "a-1"))
-
-
-def test_update_starts_one_more_and_drains_an_old_one_when_it_is_ready() -> None:
-    old = [member(1, current=False), member(2, current=False)]
-    assert step(old, 2) == Step(start=1)
-    assert step([*old, member(3, ready=False)], 2) == Step()
-    assert step([*old, member(3)], 2) == Step(drain=("a-1",))
-    assert step([old[1], member(3)], 2) == Step(start=1)
-
-
-def test_old_one_that_still_starts_is_dropped_at_once() -> None:
-    assert step([member(1, current=False, ready=False)], 1) == Step(start=1, drain=("a-1",))
-
-
-@given(
-    st.integers(0, 4),
-    st.integers(0, 4),
-    st.lists(st.booleans(), min_size=4, max_size=4),
-    st.data(),
+@pytest.mark.parametrize(
+    ("members", "desired", "expected"),
+    [
+        ([], 3, Step(start=3)),
+        ([member(1), member(2, ready=False)], 3, Step(start=1)),
+        # Only a few start at a time.
+        ([], 500, Step(start=MOST_STARTING)),
+        ([member(number, ready=False) for number in range(MOST_STARTING - 1)], 500, Step(start=1)),
+        ([member(number, ready=False) for number in range(MOST_STARTING)], 500, Step()),
+        # One that starts goes before one that serves, and the youngest goes first.
+        ([member(1), member(2), member(3, ready=False), member(4)], 3, Step(drain=("a-3",))),
+        ([member(1), member(2), member(3, ready=False), member(4)], 0, Step(drain=("a-3", "a-4", "a-2", "a-1"))),
+        # An update starts one more, and drains an old one when that is ready.
+        ([OLD, ALSO_OLD], 2, Step(start=1)),
+        ([OLD, ALSO_OLD, member(3, ready=False)], 2, Step()),
+        ([OLD, ALSO_OLD, member(3)], 2, Step(drain=("a-1",))),
+        ([ALSO_OLD, member(3)], 2, Step(start=1)),
+        # An old one that still starts is dropped at once.
+        ([member(1, current=False, ready=False)], 1, Step(start=1, drain=("a-1",))),
+    ],
 )
+def test_steps(members: list[Member], desired: int, expected: Step) -> None:
+    assert step(members, desired) == expected
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 4), st.integers(0, 4), st.lists(st.booleans(), min_size=4, max_size=4), st.data())
 def test_update_keeps_the_wanted_number_ready_and_ends(
     desired: int, more: int, ready: list[bool], data: st.DataObject
 ) -> None:

@@ -1,7 +1,5 @@
 """What a cluster remembers, where it keeps it, and who may talk to it."""
 
-import contextlib
-import fcntl
 import json
 import queue
 import stat
@@ -39,15 +37,17 @@ def here(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_up_continues_except_where_the_plan_has_changed() -> None:
-    same = state.start_of(entry(2), FOUND)
-    assert (same.replicas, same.config_name, same.number) == (5, "tuned", 17)
-    other_count = state.start_of(entry(3), FOUND)
-    assert (other_count.replicas, other_count.config_name, other_count.number) == (3, "tuned", 17)
-    other_config = state.start_of(entry(2, None), FOUND)
-    assert (other_config.replicas, other_config.config_name) == (5, None)
-    scaled = state.start_of(entry(2, scaling=ScalingTable(min=2, max=4, target_pending=8)), FOUND)
-    assert scaled.replicas == 4
-    fewest = entry(1, scaling=ScalingTable(min=2, max=4, target_pending=8))
+    limits = ScalingTable(min=2, max=4, target_pending=8)
+    expected: list[tuple[Deployment, tuple[int, str | None, int]]] = [
+        (entry(2), (5, "tuned", 17)),
+        (entry(3), (3, "tuned", 17)),
+        (entry(2, None), (5, None, 17)),
+        (entry(2, scaling=limits), (4, "tuned", 17)),
+    ]
+    for plan, (replicas, config_name, number) in expected:
+        start = state.start_of(plan, FOUND)
+        assert (start.replicas, start.config_name, start.number) == (replicas, config_name, number)
+    fewest = entry(1, scaling=limits)
     starts = {"a": state.start_of(fewest, None)}
     assert (starts["a"].replicas, state.differences(Plan(deployment=(fewest,)), starts)) == (2, [])
     new = state.start_of(entry(2), None)
@@ -80,17 +80,6 @@ def test_place_is_private_and_taken_by_one(here: Place) -> None:
         (here.folder / ".state.json.draft").write_text("half")
     assert not place.is_taken(here)
     assert not here.folder.exists()
-
-
-def test_place_is_taken_while_others_look_at_it(here: Place) -> None:
-    """A look is a shared lock for a moment."""
-    with place.taken(here):
-        here.state.write_text("{}")
-    with here.lock.open() as look:
-        fcntl.flock(look, fcntl.LOCK_SH)
-        threading.Timer(place.GLANCE_S / 4, look.close).start()
-        with place.taken(here):
-            here.state.unlink()
 
 
 def test_targets_are_the_replicas_that_serve() -> None:
@@ -140,14 +129,6 @@ def test_requests_are_answered_over_a_socket_of_the_user_alone(here: Place) -> N
         thread.join()
         with pytest.raises(Mistake, match=r"speaks version 1, this request is of version 2"):
             ask(here, Look(version=2))
-    # A cluster that starts is taken before it listens.
-    with place.taken(here):
-        thread = threading.Thread(target=lambda: calls.get(timeout=10).answer(Answer(text="begun")))
-        thread.start()
-        with contextlib.ExitStack() as stack:
-            threading.Timer(0.3, lambda: stack.enter_context(listening(here.socket, calls))).start()
-            assert ask(here, Look()).text == "begun"
-        thread.join()
     assert commands == [Scale(deployment="a", replicas=3), Drain(replica="a-9")]
     with pytest.raises(Mistake, match="its cluster does not run"):
         ask(here, Look())
