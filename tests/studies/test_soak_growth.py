@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perf.stats.bootstrap import Values
 from perf.stats.verdict import CANNOT_TELL
-from perf.studies.soak.growth import ALLOWED_BYTES, BYTES, FLAT, GROWS, Growth, judge
+from perf.studies.soak.growth import ALLOWED_BYTES, BYTES, FLAT, GROWS, Growth, Values, judge
 
 MIB = 1 << 20
 # A quarter of an hour, read every six seconds; the first five minutes are warm-up.

@@ -1,9 +1,9 @@
-"""Part 1: the configuration to use, the reason, the confidence, and the gain over the current configuration."""
+"""The configuration to use, the reason, the confidence, and the gain over the current configuration."""
 
 from collections.abc import Iterator, Sequence
 
 from perf.records.candidate import Candidate
-from perf.records.last_comparison import OF_DUE, Gain, rows_per_s
+from perf.records.last_comparison import Gain, rows_per_s
 from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
 from perf.report.section import Grid, Section
@@ -12,7 +12,6 @@ from perf.report.study.evidence import Evidence, pooled, quantile_of, word
 from perf.report.study.gain import gains, sentence
 from perf.report.study.headline import headline, reason, targets
 from perf.report.study.next_step import next_steps
-from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
 from perf.report.units import count, number, percent, rate
 from perf.stats import rounds
@@ -33,10 +32,9 @@ def verdict(evidence: Evidence) -> Section:
     sentences = [
         reason(evidence),
         _verified(evidence, trials) if trials else "",
-        sustained(evidence) if evidence.open else throughput(trials),
+        "" if evidence.open else throughput(trials),
         *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
         *_rejected(evidence),
-        f"{evidence.name}.json: {OF_DUE}" if any(trial.planned_s is None for trial in trials) else "",
         use.sentence(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         *next_steps(evidence),
