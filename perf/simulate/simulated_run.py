@@ -101,16 +101,8 @@ class SimulatedRun:
             queue_share=float(np.sum(self.queues_us) / np.sum(self.latencies_us)) if served else 0.0,
             busy=self.busy_s / (self.seconds * self.instances) if self.seconds else 0.0,
             sizes=self.sizes,
-            queue_ms=self._queue_ms() if served else {},
             computing_ms={rows: us / self.sizes[rows] / 1e3 for rows, us in sorted(self.computing_us.items())},
         )
-
-    def _queue_ms(self) -> dict[int, float]:
-        """Return, for each percentile, the mean queue time of requests within one percentile of it."""
-        queues = self.queues_us[np.argsort(self.latencies_us, kind="stable")]
-        n = len(queues)
-        ends = {percent: (n * (percent - 1) // 100, max(n * (percent + 1) // 100, 1)) for percent in PERCENTILES}
-        return {percent: float(np.mean(queues[a:b])) / 1e3 for percent, (a, b) in ends.items() if a < b}
 
 
 def cut(
