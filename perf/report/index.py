@@ -118,8 +118,7 @@ def find(places: Sequence[Path]) -> Found:
             damaged.append((os.fsencode(path).decode(errors="backslashreplace"), _sentence(error, path)))
     for (folder, machine), records in swept.items():
         entries += _sweep(folder, machine, records)
-    for (folder, *_), of_rounds in keys.items():
-        entries.append(_comparison(Path(str(folder)), of_rounds))
+    entries += [_comparison(Path(str(key[0])), of_rounds) for key, of_rounds in keys.items()]
     return Found(places=tuple(places), entries=tuple(entries), damaged=tuple(damaged))
 
 

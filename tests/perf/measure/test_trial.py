@@ -272,8 +272,10 @@ def test_a_study_is_its_default_against_its_choice(tmp_path: Path, capsys: pytes
     (default, chosen), _, _ = runs.of_study(path)
     assert (len(default.runs), len(chosen.runs)) == (4, 4)
     assert default.runs[0].config == str(study().default)
-    assert chosen.runs[0].latencies_us == next(
-        trial.latencies_us for trial in study().trials if (trial.stage, trial.candidate) == (AGAINST, study().chosen)
+    assert chosen.runs[0].throughput_rows_per_s == next(
+        trial.throughput_rows_per_s
+        for trial in study().trials
+        if (trial.stage, trial.candidate) == (AGAINST, study().chosen)
     )
     # In an open loop both answer all requests. Four rounds are judged at the level of the look after six.
     assert compare.main([str(path), "--out", str(tmp_path / "compared.json")]) == 0
