@@ -149,8 +149,8 @@ def check_json(path: Path) -> None:
 
 def other_kind(path: Path, kind: object, wanted: str) -> str:
     """One line for a record that is not the one that is `wanted`."""
-    found = f"a record of kind '{kind}'" if isinstance(kind, str) and kind else "no record"
-    return f"{path}: {found}, not one {wanted}. Name another file."
+    found = f"of kind '{kind}'" if isinstance(kind, str) and kind else "without a kind"
+    return f"{path}: not a record {wanted} but one {found}. Name another file."
 
 
 def start_time(started_at: str, path: Path) -> datetime:

@@ -88,8 +88,8 @@ def test_nan_is_not_written(tmp_path: Path) -> None:
         ("1.5", '"1"', "sizes[0][...]: Expected `float`, got `str`. Remove it"),
         ('"rows"', '"row"', "missing required field `rows`"),
         ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1"),
-        ('"probe"', '"study"', "a record of kind 'study', not one of kind 'probe'"),
-        ('"probe"', '"sonde"', "a record of kind 'sonde', not one of kind 'probe'"),
+        ('"probe"', '"study"', "not a record of kind 'probe' but one of kind 'study'"),
+        ('"probe"', '"sonde"', "not a record of kind 'probe' but one of kind 'sonde'"),
         ("{", "{,", "no JSON"),
     ],
 )
@@ -265,7 +265,9 @@ def test_late_sends_keep_their_name_in_the_file(tmp_path: Path) -> None:
 def test_a_file_of_another_kind_is_said_to_be_one(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text(json.dumps({"format": 1, "kind": "placement"}))
-    with pytest.raises(RecordError, match=r"a record of kind 'placement', not one of kind 'study'. Name another file."):
+    with pytest.raises(
+        RecordError, match=r"not a record of kind 'study' but one of kind 'placement'. Name another file."
+    ):
         Study.read(path)
 
 

@@ -117,5 +117,5 @@ def test_a_good_record_of_another_kind_is_named(name: str, kind: str, tmp_path: 
     for read_folder in (lambda: runs.read(str(tmp_path)), lambda: list(measurement.read(tmp_path))):
         with pytest.raises(RecordError) as caught:
             read_folder()
-        assert f"a record of kind '{kind}'" in str(caught.value)
+        assert f"but one of kind '{kind}'" in str(caught.value)
         assert "Remove" not in str(caught.value)

@@ -204,7 +204,7 @@ def test_points_beside_a_study_are_reported_as_left_out(
 def test_a_bad_record_or_a_mixture_ends_with_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "bad.json").write_text("{}")
     assert main([str(folder)]) == 2
-    assert "bad.json: no record" in capsys.readouterr().err
+    assert "bad.json: not a record" in capsys.readouterr().err
     (folder / "bad.json").unlink()
     name = next(folder.glob("*.baseline.*r2.json"))
     name.write_text(name.read_text().replace("sha of baseline", "another"))
