@@ -78,9 +78,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where the server keeps TensorRT's engines (default: /tmp/tensorrt)",
     )
-    parser.add_argument(
-        "--speed", action=argparse.BooleanOptionalAction, default=True, help="measure both in turn at the end"
-    )
     repository.add_option(parser)
     parser.add_argument("--force", action="store_true", help="replace a folder that this program did not make")
     return parser

@@ -126,22 +126,12 @@ def _report(wanted: Wanted, draft: Path, converted: Converted | None, trial: Tri
 
 
 def _after(wanted: Wanted, arguments: argparse.Namespace) -> None:
-    """What later stages say of the variant: the doctor, and the speed of both. Each runs in its own process."""
+    """What the doctor says of the variant, in a process of its own, and what to do next."""
     console = terminal()
     repository = arguments.repository
-    findings = _ran("serve.doctor", str(repository / wanted.name), "--fail-on", "never")
+    ran = later_stage("serve.doctor", str(repository / wanted.name), "--fail-on", "never")
+    findings = ran.stdout or f"serve.doctor failed: {ran.stderr}"
     for line in findings.splitlines():
         console.print(f"doctor: {line}", markup=False)
-    if arguments.speed and wanted.converts and wanted.accelerator.name is None:
-        names = (wanted.origin.folder.name, wanted.name)
-        threads = ["--threads", str(wanted.accelerator.threads)] if wanted.accelerator.threads else []
-        with console.status(f"measuring {' and '.join(names)} in turn"):
-            speed = _ran("perf.compare.ceilings", *names, "--repository", str(repository), *threads)
-        console.print(speed.rstrip(), markup=False)
     where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
     console.print(f"serve it: triton-batching serve --model {wanted.name}{where}", markup=False)
-
-
-def _ran(module: str, *arguments: str) -> str:
-    ran = later_stage(module, *arguments)
-    return ran.stdout or f"{module} failed: {ran.stderr}"

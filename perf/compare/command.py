@@ -14,8 +14,7 @@ from perf.compare.of_study import of_study
 from perf.records import file, runs
 from perf.records.decision import USE, Decision
 from perf.records.decision import of_study as decision_of
-from perf.records.last_comparison import OF_DUE
-from perf.records.runs import COUNTED_AGAIN, DUE, Runs
+from perf.records.runs import Runs
 from perf.records.study import Study
 from perf.stats.looks import anew
 from perf.stats.verdict import differs
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     decision = decision_of(study) if study is not None else None
     regressed = [line for line in lines if line.regressed(threshold) and not _harmless(study, decision)]
     show(lines, console, titles=(a.title, b.title))
-    for sentence in (*_old_records(a, b, study=study is not None), *_next(lines, decision)):
+    for sentence in _next(lines, decision):
         console.print(sentence, markup=False, highlight=False)
     for line in regressed:
         console.print(
@@ -77,24 +76,6 @@ def show(lines: Sequence[QuantityComparison], console: Console, *, titles: tuple
         console.print(sentence, markup=False, highlight=False)
 
 
-def _old_records(*sides: Runs, study: bool) -> list[str]:
-    """A sentence for each side with records whose throughput was of the requests that were due.
-
-    The comparison of one `study` has the throughputs that are on record, as `perf.tune` printed them.
-    """
-    found = {side.title: {run.counts for run in side.runs} for side in sides}
-    sentences = []
-    for title, counts in found.items():
-        if COUNTED_AGAIN in counts and not study:
-            sentences.append(
-                f"{title}: older records, whose throughput is of the requests that were due in the window. It is "
-                "counted again from these requests: the answers from the end of the first batch to that of the last."
-            )
-        if DUE in counts or (study and COUNTED_AGAIN in counts):
-            sentences.append(f"{title}: {OF_DUE}")
-    return sentences
-
-
 def _harmless(study: Study | None, decision: Decision | None) -> bool:
     """Whether a slower B does no harm: the study says to use it all the same, or kept its default."""
     return study is not None and (study.chosen == study.default or (decision is not None and decision.word == USE))
@@ -133,9 +114,9 @@ def rounds_needed(lines: Sequence[QuantityComparison]) -> int | None:
 
 
 def _remark(line: QuantityComparison) -> str:
-    remark = f"{line.runs} {'run' if line.runs == 1 else 'runs'} of each; {line.ratio.method}"
     if line.runs == 1:
-        remark += "; it holds no change from run to run, so it decides nothing"
+        return "One run of each decides nothing, since runs of the same differ as well."
+    remark = f"{line.runs} runs of each; {line.ratio.method}"
     if line.noise is not None and differs(line.noise):
         remark += f"; A differs from itself ({line.quantity} {line.noise}), so B must differ by more than that"
     return f"{remark}."

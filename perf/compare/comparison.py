@@ -1,35 +1,27 @@
 """Compares runs of A and B: for each common load and each quantity a ratio, its interval and a verdict."""
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from perf.records.completions import per_piece
 from perf.records.measurement import RecordError
-from perf.records.runs import DUE, Run, Runs
-from perf.stats import bootstrap, rounds
+from perf.records.runs import Run, Runs
+from perf.stats import rounds
 from perf.stats.interval import LEVEL, Interval
-from perf.stats.percentile import percentile
 from perf.stats.verdict import SLOWER, Verdict, level_of_each, verdict
-
-# A run is cut into this many equal times to see how much its throughput varies.
-SLICES = 50
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A value of each run; if each side has one run, a `statistic` of the run's own `series` instead."""
+    """A value of each run."""
 
     name: str
     unit: str
     more_is_better: bool
     value: Callable[[Run], float | None]
-    series: Callable[[Run], Sequence[float]]
-    statistic: bootstrap.Statistic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +29,8 @@ class QuantityComparison:
     """One quantity under one load: medians of both sides, the ratio B / A, and the A/A noise.
 
     `ratio` is at the level at which all quantities of one load hold together, `gate` at that of all loads. `noise` is A
-    measured again over A. `runs` is the number of runs of the side with fewer. With one, the interval is of the
-    requests of these runs and holds no change from run to run.
+    measured again over A. `runs` is the number of runs of the side with fewer. With one there is no interval, since
+    runs of the same differ as well.
     """
 
     model: str
@@ -61,7 +53,7 @@ class QuantityComparison:
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict on B; with one run of a side it cannot tell, since runs of the same differ as well."""
+        """The verdict on B; with one run of a side it cannot tell."""
         return self._judged(self.ratio)
 
     def regressed(self, threshold: float) -> bool:
@@ -69,7 +61,7 @@ class QuantityComparison:
         return self._judged(self.gate).word == SLOWER and -self.gained > threshold
 
     def _judged(self, ratio: Interval) -> Verdict:
-        return verdict(_of_runs(ratio, self.runs), more_is_better=self.more_is_better, noise=self.noise)
+        return verdict(ratio, more_is_better=self.more_is_better, noise=self.noise)
 
 
 def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL) -> list[QuantityComparison]:
@@ -83,8 +75,6 @@ def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL
     if not matched:
         loads = [", ".join(sorted({f"{run.model} {run.load}" for run in side.runs})) for side in (a, b)]
         raise RecordError(f"no load was measured for both. {a.title}: {loads[0]}. {b.title}: {loads[1]}.")
-    for sides in matched:
-        _refuse_mixture([*sides[0], *sides[1], *(run for run in repeats if _key(run) == _key(sides[0][0]))])
     usable = [[quantity for quantity in QUANTITIES if _usable(quantity, *sides)] for sides in matched]
     gate = level_of_each(sum(map(len, usable)), level)
     lines = [
@@ -102,17 +92,6 @@ def compare(a: Runs, b: Runs, noise: Sequence[Run] = (), *, level: float = LEVEL
         name = ", ".join(_key(matched[-1][0][0]))
         raise RecordError(f"--noise has no run of the same as A ({name}). Name repeated runs of A, or leave it out.")
     return lines
-
-
-def _refuse_mixture(compared: Sequence[Run]) -> None:
-    """Raise `RecordError` if the throughput of some runs counts answers and that of others requests that were due."""
-    due = [run for run in compared if run.counts == DUE]
-    if due and len(due) < len(compared):
-        raise RecordError(
-            f"{due[0].model}, {due[0].load}: the throughput of the run of {due[0].started_at:%Y-%m-%d %H:%M:%S} counts "
-            "the requests that were due in its window, as in older records, and that of others the answers. Its "
-            "requests are not on record or do not tell the answers, so they cannot be compared. Measure it again."
-        )
 
 
 def _key(run: Run) -> tuple[str, str, str]:
@@ -173,12 +152,7 @@ def _noise(quantity: Quantity, old: Sequence[Run], repeated: Sequence[Run], leve
     if not repeated or not _usable(quantity, repeated):
         return None
     others = [run for run in old if run not in repeated] or old
-    return _of_runs(_ratio(quantity, repeated, others, level), min(len(repeated), len(others)))
-
-
-def _of_runs(ratio: Interval, runs: int) -> Interval:
-    """The interval over runs: one run has none, since runs of the same differ as well."""
-    return ratio if runs > 1 else replace(ratio, low=0.0, high=math.inf, count=runs)
+    return _ratio(quantity, repeated, others, level)
 
 
 def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run], level: float) -> Interval:
@@ -189,8 +163,6 @@ def _ratio(quantity: Quantity, new: Sequence[Run], old: Sequence[Run], level: fl
         return _unanswered(sides[0], sides[1], level)
     if in_rounds(new, old):
         return rounds.paired(sides[0], sides[1], level=level)
-    if len(new) == len(old) == 1 and all(len(quantity.series(run)) > 1 for run in (*new, *old)):
-        return bootstrap.series(quantity.series(new[0]), quantity.series(old[0]), quantity.statistic, level=level)
     return rounds.unpaired(sides[0], sides[1], level=level)
 
 
@@ -226,31 +198,10 @@ def _start(run: Run) -> float:
     return run.started_at.timestamp()
 
 
-def _rates(run: Run) -> Sequence[float]:
-    """Rows a second in equal pieces of the window; their mean is the throughput of the run."""
-    rates = per_piece(run.due_s, run.latencies_us, run.seconds, pieces=SLICES)
-    # They lack the answers to requests that were due before the window, so they only show how the throughput varies.
-    return [rate * SLICES * run.throughput_rows_per_s / sum(rates) for rate in rates]
-
-
 QUANTITIES = (
-    Quantity(
-        name="throughput",
-        unit="rows/s",
-        more_is_better=True,
-        value=lambda run: run.throughput_rows_per_s,
-        series=_rates,
-        statistic=bootstrap.mean,
-    ),
+    Quantity(name="throughput", unit="rows/s", more_is_better=True, value=lambda run: run.throughput_rows_per_s),
     *(
-        Quantity(
-            name=f"p{percent} latency",
-            unit="ms",
-            more_is_better=False,
-            value=value,
-            series=lambda run: run.latencies_us,
-            statistic=functools.partial(percentile, percent=percent),
-        )
+        Quantity(name=f"p{percent} latency", unit="ms", more_is_better=False, value=value)
         for percent, value in (
             (50, lambda run: run.p50_us / 1e3 if run.p50_us else None),
             (99, lambda run: run.p99_us / 1e3 if run.p99_us else None),

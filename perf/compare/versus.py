@@ -3,7 +3,7 @@
 A and B are names of configurations (configs/NAME.pbtxt; `default` is config.pbtxt). Each has its own server, and one
 gets load at a time. A round measures A, B and A again, in an order drawn from `--seed` that the next round reverses. A
 again, over A, is the A/A noise. Every trial is a record, and a round with all of its records is not measured again.
-More rounds may be added by later commands: all looks at the rounds share an error of 5 %, of which the first has half.
+With `--most-rounds` all looks together have an error of 5 %.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
         "--most-rounds",
         type=whole_number(1, MOST_ROUNDS),
         metavar="N",
-        help="until it is certain, double the rounds up to N, where the error ends (default: one look, after --rounds)",
+        help="until it is certain, double the rounds, up to N (default: one look, after --rounds)",
     )
     parser.add_argument("--seed", type=whole_number(0, MOST_SEED), default=0, help="of the order (default 0)")
     parser.add_argument(

@@ -1,7 +1,6 @@
 """Measures two configurations of a model in turn, on a server each, and compares them."""
 
 import argparse
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -14,10 +13,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.recipe import model_digest
 from export.repository import model_file, model_folder
-from perf.compare import looks_taken
 from perf.compare.command import rounds_needed, show
 from perf.compare.comparison import QuantityComparison, compare
-from perf.compare.looks_taken import Look, LooksTaken
 from perf.load.arrivals import read_trace
 from perf.load.deployment import Running
 from perf.load.variant import read
@@ -29,8 +26,8 @@ from perf.records.round_record import TrialKey
 from perf.records.runs import Runs, of_trial
 from perf.records.study import AGAINST, NOISE, Trial
 from perf.records.traffic import Traffic
-from perf.stats.interval import LEVEL
 from perf.stats.latency_target import LatencyTarget
+from perf.stats.looks import Looks
 from perf.stats.verdict import SLOWER
 from triton_batching.machine import Machine, versions
 from triton_batching.terminal import Mistake
@@ -114,24 +111,17 @@ class VersusPlan:
             at.append(min(2 * at[-1], most))
         return at
 
-    @property
-    def looks_path(self) -> Path:
-        """The file of the looks that were taken at these rounds, whatever the number of rounds."""
-        one, other = self.configs
-        of_all = file.digest(*(slot.path(self.folder).name for slot in self.slots(0)))
-        return self.folder / f"{self.model}.{one}-{other}.{of_all}.looks.json"
-
 
 def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
     """Measure the missing rounds, print the comparison and return the exit code."""
-    taken, sides, lines = _until_certain(plan, console, together=together)
+    sides, lines = _until_certain(plan, console, together=together)
     old, new, _ = (f"{plan.model}, {name}" for name in sides)
     show(lines, console, titles=(old, new))
-    _show_looks(taken, sides, console)
     if needed := rounds_needed(lines):
-        # The interval of the next look is wider.
-        further = rounds_needed(_compared(plan, sides, 1 - taken.next_error)) if taken.left else None
-        _show_needed(further or needed, taken, console)
+        console.print(
+            f"To be certain, measure all rounds anew: --most-rounds {needed} and another folder (--results).",
+            markup=False,
+        )
     for name, trials in sides.items():
         passed = ", ".join({True: "pass", False: "fail", None: "cannot tell"}[trial.passed] for trial in trials)
         console.print(f"{plan.meter.target}, {name}: {passed}", markup=False)
@@ -141,64 +131,17 @@ def versus(plan: VersusPlan, console: Console, *, together: bool = True) -> int:
 
 def _until_certain(
     plan: VersusPlan, console: Console, *, together: bool
-) -> tuple[LooksTaken, dict[str, list[Trial]], list[QuantityComparison]]:
-    """Measure and look as planned, until it is certain: all looks so far, and what the last one saw."""
-    taken = _taken(plan)
-    for at in plan.looks_at:
+) -> tuple[dict[str, list[Trial]], list[QuantityComparison]]:
+    """Measure and look as planned, until it is certain: the trials of each side, and what the last look saw."""
+    looks = Looks(at=plan.looks_at)
+    for at in looks.at:
         so_far = replace(plan, rounds=at)
-        if so_far.missing:
-            taken.check(at)
-            measure_missing(so_far, console, together=together)
+        measure_missing(so_far, console, together=together)
         sides = _sides(so_far)
-        taken = _look(so_far, sides, taken, plan.looks_at)
-        lines = _compared(plan, sides, taken.level_at(at, _digest(sides)))
+        lines = _compared(plan, sides, looks.level_at(at))
         if rounds_needed(lines) is None:
             break
-    return taken, sides, lines
-
-
-def _taken(plan: VersusPlan) -> LooksTaken:
-    """The looks on record. Rounds without such a record may have been looked at with the whole error."""
-    taken = looks_taken.read(plan.looks_path)
-    if taken is None:
-        before = next(number for number in itertools.count(0) if not plan.has(number + 1))
-        trials = _digest(_sides(replace(plan, rounds=before)))
-        taken = LooksTaken(looks=(Look(rounds=before, error=1 - LEVEL, trials=trials),) if before else ())
-        check_folder(plan.folder)
-        file.write(taken, plan.looks_path)
-    return taken
-
-
-def _look(plan: VersusPlan, sides: Mapping[str, Sequence[Trial]], taken: LooksTaken, at: Sequence[int]) -> LooksTaken:
-    """The looks with the one at these rounds, which is on record before its result is shown."""
-    after = taken.after(plan.rounds, _digest(sides), planned=at, ends=plan.most_rounds is not None)
-    if after != taken:
-        file.write(after, plan.looks_path)
-    return after
-
-
-def _digest(sides: Mapping[str, Sequence[Trial]]) -> str:
-    return file.digest({name: [trial.started_at for trial in trials] for name, trials in sides.items()})
-
-
-def _show_looks(taken: LooksTaken, sides: Mapping[str, Sequence[Trial]], console: Console) -> None:
-    """The looks so far, the error of the one that is shown, and that of all."""
-    (*_, at) = map(len, sides.values())
-    error = 1 - taken.level_at(at, _digest(sides))
-    looks = ", ".join(str(look.rounds) for look in taken.looks)
-    console.print(
-        f"Looks on record: after {looks} rounds. This one, after {at}, is wrong in at most {100 * error:.3g} % of the "
-        f"cases, and all of them, with those of later commands, in at most {1 - LEVEL:.0%}.",
-        markup=False,
-    )
-
-
-def _show_needed(rounds: int, taken: LooksTaken, console: Console) -> None:
-    """How to go on after a look that was not certain, with so many rounds in all."""
-    how = f"the same command with --rounds {rounds}"
-    if not taken.left:
-        how = f"measure anew, into another folder (--results) with --most-rounds {rounds}: these looks have used it all"
-    console.print(f"To be certain: {how}.", markup=False)
+    return sides, lines
 
 
 def _sides(plan: VersusPlan) -> dict[str, list[Trial]]:

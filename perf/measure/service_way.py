@@ -27,17 +27,8 @@ class Way:
     is `each_us` later, since server and client handle answers one by one. `turnaround_us` is the time between an answer
     and the next request of the same client. The `row_` values are added for each further row of a request.
 
-    `apart_us` is the time between two requests that follow the answers of one batch, if it was measured. Then the rest
-    of what each further answer adds delays all answers of the batch. None: `each_us`, and nothing delays all.
-
     `open_lone_us` is that of a lone request of an open loop, if the client has another way there (its threads sleep
     meanwhile, or it sends by another path); None: the same.
-
-    `burden_us` is how much more each request lengthens the executions that run when it comes than a request of the ramp
-    does: a client on the model's machine takes its cores. `open_burden_us` is that of an open loop; None: the same.
-
-    `quiet_each_us` is `each_us` of a batch during whose answers nothing runs, as the next one waits for all of them:
-    then the client has the cores for itself. None: the same.
     """
 
     lone_us: float
@@ -47,48 +38,21 @@ class Way:
     row_each_us: float = 0.0
     row_turnaround_us: float = 0.0
     open_lone_us: float | None = None
-    burden_us: float = 0.0
-    open_burden_us: float | None = None
-    apart_us: float | None = None
-    quiet_each_us: float | None = None
-
-    @property
-    def common_us(self) -> float:
-        """How much each further answer delays all answers of its batch."""
-        return self._common_us(self.each_us)
-
-    @property
-    def quiet_common_us(self) -> float:
-        """The same while nothing runs."""
-        return self._common_us(self.each_us if self.quiet_each_us is None else self.quiet_each_us)
-
-    def _common_us(self, each_us: float) -> float:
-        return 0.0 if self.apart_us is None else max(0.0, each_us / APART - self.apart_us) / 2
-
-    @property
-    def behind_us(self) -> float:
-        """How much later a request is for each answer of its batch that leaves before its own, on average."""
-        return self.each_us if self.apart_us is None else self.apart_us + 2 * self.common_us
 
     def of(self, rows: int, *, open_loop: bool = False) -> "Way":
         """The way of requests of `rows` rows, in an open or a closed loop."""
-        more, lone_us, burden_us = rows - 1, self.lone_us, self.burden_us
-        if open_loop:
-            lone_us = lone_us if self.open_lone_us is None else self.open_lone_us
-            burden_us = burden_us if self.open_burden_us is None else self.open_burden_us
+        more = rows - 1
+        lone_us = self.open_lone_us if open_loop and self.open_lone_us is not None else self.lone_us
         return Way(
             lone_us=lone_us + more * self.row_lone_us,
             each_us=self.each_us + more * self.row_each_us,
             turnaround_us=self.turnaround_us + more * self.row_turnaround_us,
-            burden_us=burden_us,
-            apart_us=None if self.apart_us is None else self.apart_us + more * self.row_each_us,
-            quiet_each_us=None if self.quiet_each_us is None else self.quiet_each_us + more * self.row_each_us,
         )
 
     def mean_us(self, batches: Mapping[int, int], *, rows: int = 1, open_loop: bool = False) -> float:
         """Mean over the requests, of `rows` rows each, of executions with these batch sizes and counts."""
         way, requests = self.of(rows, open_loop=open_loop), {size / rows: count for size, count in batches.items()}
-        total = sum(count * (n * way.lone_us + way.behind_us * n * (n - 1) / 2) for n, count in requests.items())
+        total = sum(count * (n * way.lone_us + way.each_us * n * (n - 1) / 2) for n, count in requests.items())
         return total / max(1.0, sum(n * count for n, count in requests.items()))
 
     def stretched(self, factor: float) -> "Way":

@@ -145,7 +145,6 @@ class Meter:
             load_average=load_average,
             faults=tuple(result.faults),
             command=self.command,
-            parts_us=result.traced_us,
             planned_s=seconds,
             warm_up_s=self.warm_up_s,
             load_sha256=load_sha256,

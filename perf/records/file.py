@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from perf.records.kinds import KINDS, ONLY_WRITTEN
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
@@ -70,10 +69,7 @@ def read(path: Path, record_type: type[StoredType], *, remedy: str = REMEDY) -> 
     content = _content(path, remedy)
     kind, version = content.pop("kind", None), content.pop("format", None)
     if kind != record_type.KIND:
-        what = KINDS[record_type.KIND][0] if record_type.KIND in KINDS else f"a '{record_type.KIND}'"
-        raise RecordError(
-            other_kind(path, kind, what) or f"{path}: not a record of kind '{record_type.KIND}' but {kind!r}. {remedy}"
-        )
+        raise RecordError(other_kind(path, kind, f"of kind '{record_type.KIND}'"))
     if version != record_type.FORMAT:
         raise RecordError(
             f"{path}: its format is {version!r}, and this version reads format {record_type.FORMAT}. {remedy}"
@@ -151,15 +147,10 @@ def check_json(path: Path) -> None:
         raise RecordError(f"{path}: not a record, since it is no JSON ({error}). {REMEDY}") from error
 
 
-def other_kind(path: Path, kind: object, expected: str) -> str | None:
-    """One line for a record of a known kind that is not what was `expected`; None for an unknown kind."""
-    if not isinstance(kind, str) or kind not in KINDS:
-        return None
-    what, command = KINDS[kind]
-    verb = "written" if kind in ONLY_WRITTEN else "read"
-    return (
-        f"{path}: {what} ('{kind}'), not {expected}. It is {verb} by: {command.format(folder=path.parent, file=path)}"
-    )
+def other_kind(path: Path, kind: object, wanted: str) -> str:
+    """One line for a record that is not the one that is `wanted`."""
+    found = f"of kind '{kind}'" if isinstance(kind, str) and kind else "without a kind"
+    return f"{path}: not a record {wanted} but one {found}. Name another file."
 
 
 def start_time(started_at: str, path: Path) -> datetime:

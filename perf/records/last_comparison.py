@@ -22,11 +22,6 @@ from perf.stats.verdict import Verdict, verdict
 
 # Rounds after which a comparison ends if it is certain.
 LOOKS = Looks(at=(6, 12, 24))
-# What is said of trials without `planned_s`; a comparison of one study has the throughput that is on record.
-OF_DUE = (
-    "older records, whose throughput is of the requests that were due in the window, which is more than was answered "
-    "under an overload."
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from perf.records import file
-from perf.records.completions import rate_per_s
 from perf.records.offered_load import Load
 from perf.records.resource_use import ResourceUse
 from perf.stats.latency_target import Judgement, LatencyTarget
@@ -31,10 +30,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of requests, and latencies in microseconds from when a request was due until its answer arrived.
 
     Counts and latencies are of the requests that were due in the window, latencies of the answered ones. The throughput
-    (`requests_per_s`, `rows_per_s`) is of the requests that were answered in it, whenever they were due; in records of
-    format 1 it may be of those that were due in it. `not_sent` requests were due while the limit of requests in flight
-    was reached; `late_sends` were sent more than 1 ms after they were due (`late` in the file). `offered_per_s` is the
-    rate at which requests were due, None in a closed loop. `longest_gap_s` is the longest time between two answers.
+    (`requests_per_s`, `rows_per_s`) is of the requests that were answered in it, whenever they were due. `not_sent`
+    requests were due while the limit of requests in flight was reached; `late_sends` were sent more than 1 ms after
+    they were due (`late` in the file). `offered_per_s` is the rate at which requests were due, None in a closed loop.
+    `longest_gap_s` is the longest time between two answers.
     """
 
     window_s: float
@@ -272,32 +271,3 @@ class LoadRecord(LoadResult):
             faults=self.faults,
             p99_interval=None if self.p99 is None else vars(self.p99),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DueRecord(LoadRecord):
-    """A record of format 1: its throughput counts the requests that were due in the window, not the answers in it."""
-
-    FORMAT: ClassVar[int] = 1
-
-    @property
-    def answers_per_s(self) -> float | None:
-        """The throughput of a record of format 2, in requests; None if the requests that are on record do not tell.
-
-        These have no time for a wrong answer, which counts as one as well.
-        """
-        sample = self.sample
-        return None if self.outcome.wrong else rate_per_s(sample.due_s, sample.latencies_us, self.outcome.window_s)
-
-
-class _Header(msgspec.Struct):
-    format: object = None
-
-
-def read(path: Path) -> LoadRecord:
-    """The record of a file, a `DueRecord` if it has format 1; raises `RecordError`."""
-    try:
-        old = msgspec.json.decode(path.read_bytes(), type=_Header).format == DueRecord.FORMAT
-    except (OSError, *file.UNREADABLE):
-        old = False  # `file.read` says why
-    return file.read(path, DueRecord if old else LoadRecord)

@@ -162,11 +162,6 @@ def write(entry: Measurement | Ceiling, folder: Path) -> Path:
     return file.write(entry, folder / name)
 
 
-def write_json(name: str, content: Mapping[str, object], folder: Path) -> Path:
-    """Write one file, whole or not at all; raises `RecordError` for a folder that cannot be written to."""
-    return file.write_content(dict(content), folder / name)
-
-
 def read(folder: Path) -> Iterator[Measurement | Ceiling]:
     """All records of a folder, by file name, without timelines; raises `RecordError` for a file that is not one."""
     for path in sorted(folder.glob("*.json")):

@@ -11,18 +11,14 @@ from perf.records.study import NOISE, Trial
 from perf.stats.latency_target import LatencyTarget
 from triton_batching.machine import Machine
 
-# What older keys lack.
-ADDED = ("load_sha256", "compared")
-
 
 @dataclass(frozen=True, kw_only=True)
 class TrialKey:
     """What a trial is of: its record is reused only if all of this is equal.
 
     `name` is the name of the configuration and `config` its text. `model_sha256` is the digest of the model file, empty
-    if there is none, `load_sha256` that of the file that the load names, empty if it names none or in older records.
-    `seconds` is the planned duration. `compared` is the digest of A and B, with whose trials this one was measured in
-    turn; it is empty in older records, which are read but are not taken for a round.
+    if there is none, `load_sha256` that of the file that the load names, empty if it names none. `seconds` is the
+    planned duration. `compared` is the digest of A and B, with whose trials this one was measured in turn.
     """
 
     model: str
@@ -37,8 +33,8 @@ class TrialKey:
     round: int
     machine: Machine
     versions: dict[str, str]
-    load_sha256: str = ""
-    compared: str = ""
+    load_sha256: str
+    compared: str
 
     @property
     def side(self) -> str:
@@ -46,30 +42,23 @@ class TrialKey:
         return NOISE if self.stage == NOISE else self.name
 
     def path(self, folder: Path) -> Path:
-        """The path of the record. Its name is model, side, digest of the key as JSON, and round.
-
-        What older records lack is left out of the digest if it is empty, so that a name stays what it was.
-        """
-        key = {name: value for name, value in vars(self).items() if name not in ADDED or value}
-        return folder / f"{self.model}.{self.side}.{file.digest(key)}.r{self.round}.json"
+        """The path of the record. Its name is model, side, digest of the key as JSON, and round."""
+        return folder / f"{self.model}.{self.side}.{file.digest(vars(self))}.r{self.round}.json"
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeyedTrial:
-    """The content of a record: the key, the trial, and the seed of the order within the rounds.
-
-    `order_seed` is None in older records, whose rounds all have the order A B A'.
-    """
+    """The content of a record: the key, the trial, and the seed of the order within the rounds."""
 
     KIND: ClassVar[str] = "round"
     FORMAT: ClassVar[int] = 1
 
     slot: TrialKey
     trial: Trial
-    order_seed: int | None = None
+    order_seed: int
 
 
-def write(slot: TrialKey, trial: Trial, folder: Path, *, order_seed: int | None = None) -> Path:
+def write(slot: TrialKey, trial: Trial, folder: Path, *, order_seed: int = 0) -> Path:
     """Write a record and return its path; raises `RecordError`."""
     return file.write(KeyedTrial(slot=slot, trial=trial, order_seed=order_seed), slot.path(folder))
 

@@ -9,31 +9,27 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.records import file, load_record, measurement, round_record
+from perf.records import file, measurement, round_record
 from perf.records.candidate import Candidate
-from perf.records.completions import rate_per_s
 from perf.records.file import RecordError
 from perf.records.last_comparison import LastComparison, last_comparison
-from perf.records.load_record import DueRecord, LoadRecord
+from perf.records.load_record import LoadRecord
 from perf.records.measurement import Measurement
 from perf.records.round_record import KeyedTrial
 from perf.records.study import AGAINST, NOISE, Study, Trial, is_study
 from perf.stats.percentile import percentile
 
-WANTED = "runs that perf.compare can compare"
+WANTED = "that holds runs to compare"
 # The stages of the default beside the choice.
 DEFAULTS = (AGAINST, NOISE)
-# What the throughput of a run counts.
-ANSWERED, COUNTED_AGAIN, DUE = "answers", "answers, counted again from the requests", "requests that were due"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One measurement of `model` with the configuration `config` under `load`, both in words.
 
-    Latencies are in microseconds from the due time of a request. `latencies_us` and `due_s` hold every request, with an
-    infinite latency if it got no right answer; empty if the record has only percentiles. `name` is that of the
-    configuration file. `counts` is what the throughput counts in the window: `ANSWERED`, `COUNTED_AGAIN` or `DUE`.
+    Latencies are in microseconds from the due time of a request, infinite if it got no right answer. `name` is that of
+    the configuration file.
     """
 
     model: str
@@ -41,13 +37,9 @@ class Run:
     name: str
     load: str
     started_at: datetime
-    seconds: float
     throughput_rows_per_s: float
     p50_us: float | None
     p99_us: float | None
-    latencies_us: tuple[float, ...] = ()
-    due_s: tuple[float, ...] = ()
-    counts: str = ANSWERED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,21 +190,9 @@ def of_trial(trial: Trial, model: str, name: str, rows: int = 1, *, path: Path) 
         name=name,
         load=f"{trial.load}{content}" + (f" x {rows} rows" if rows != 1 else ""),
         started_at=file.start_time(trial.started_at, path),
-        seconds=trial.seconds,
-        **_of_answers(trial, rows),
+        throughput_rows_per_s=trial.throughput_rows_per_s,
         **_percentiles(trial.latencies_us),
-        latencies_us=() if trial.thinned else trial.latencies_us,
-        due_s=() if trial.thinned else trial.due_s,
     )
-
-
-def _of_answers(trial: Trial, rows: int) -> dict[str, Any]:
-    """The throughput of a trial and what it counts; trials that lack `planned_s` counted the requests that were due."""
-    answers = None if trial.wrong else rate_per_s(trial.due_s, trial.latencies_us, trial.seconds)
-    if trial.planned_s is not None or answers is None:
-        counts = DUE if trial.planned_s is None else ANSWERED
-        return {"throughput_rows_per_s": trial.throughput_rows_per_s, "counts": counts}
-    return {"throughput_rows_per_s": answers * rows, "counts": COUNTED_AGAIN}
 
 
 def _of_file(path: Path) -> Iterator[Run]:
@@ -227,8 +207,8 @@ def _of_file(path: Path) -> Iterator[Run]:
         if study.chosen is None:
             raise _OtherError(f"{path}: {_unchosen(study)}. See: triton-batching report {path.parent}")
         yield from _chosen(study, path).runs
-    elif kind not in measurement.KINDS and (message := file.other_kind(path, kind, WANTED)):
-        raise _OtherError(message)
+    elif kind and kind not in measurement.KINDS:
+        raise _OtherError(file.other_kind(path, kind, WANTED))
     elif isinstance(swept := measurement.load(path), Measurement):
         yield _of_analyzer(swept, path)
 
@@ -242,7 +222,6 @@ def _of_analyzer(swept: Measurement, path: Path) -> Run:
         name=swept.point.config_name,
         load=f"closed:{load.concurrency} x {load.request_rows} rows, {load.protocol}{shared}, {load.data} inputs",
         started_at=file.start_time(swept.started_at, path),
-        seconds=len(measured.windows) * measured.window_ms / 1e3,
         throughput_rows_per_s=measured.throughput_rows_per_s,
         p50_us=measured.p50_us,
         p99_us=measured.p99_us,
@@ -250,7 +229,7 @@ def _of_analyzer(swept: Measurement, path: Path) -> Run:
 
 
 def _of_load(path: Path) -> Run:
-    record = load_record.read(path)
+    record = file.read(path, LoadRecord)
     outcome, latencies_us = record.outcome, record.sample.latencies_us
     scale = f", times x {record.time_scale:g}" if record.time_scale != 1 else ""
     # The percentiles in the file are of answered requests only.
@@ -265,22 +244,9 @@ def _of_load(path: Path) -> Run:
         name=record.config_name or "config",
         load=f"{record.load.title}, {record.transport}{scale}",
         started_at=file.start_time(record.started_at, path),
-        seconds=outcome.window_s,
-        **_throughput(record),
+        throughput_rows_per_s=outcome.rows_per_s,
         **_percentiles(latencies_us) if latencies_us else recorded,
-        latencies_us=latencies_us,
-        due_s=record.sample.due_s,
     )
-
-
-def _throughput(record: LoadRecord) -> dict[str, Any]:
-    """The throughput of a run of the load generator, and what it counts."""
-    if not isinstance(record, DueRecord):
-        return {"throughput_rows_per_s": record.outcome.rows_per_s, "counts": ANSWERED}
-    answers = record.answers_per_s
-    if answers is None:
-        return {"throughput_rows_per_s": record.outcome.rows_per_s, "counts": DUE}
-    return {"throughput_rows_per_s": answers * record.load.rows, "counts": COUNTED_AGAIN}
 
 
 def _percentiles(latencies_us: Sequence[float]) -> dict[str, Any]:

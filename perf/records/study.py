@@ -40,9 +40,7 @@ class Prediction:
 
     `percentiles_ms` holds 50, 90, 95 and 99. `late` is the share of requests over the latency target. `sizes` maps the
     batch size to the number of executions. `queue_share` is queue time over latency. `busy` is the mean utilisation of
-    the instances. `queue_ms` is the mean queue time of the requests within one percentile of each of `percentiles_ms`.
-    `computing_ms` maps the batch size to the mean time of an execution until it has computed. The last two are empty in
-    older records.
+    the instances. `computing_ms` maps the batch size to the mean time of an execution until it has computed.
     """
 
     candidate: Candidate
@@ -54,7 +52,6 @@ class Prediction:
     queue_share: float
     busy: float
     sizes: Mapping[int, int]
-    queue_ms: Mapping[int, float] = field(default_factory=dict)
     computing_ms: Mapping[int, float] = field(default_factory=dict)
 
     def longer(self, counted: Counters) -> float:
@@ -70,8 +67,7 @@ class Trial:
 
     `load` is as on the command line; `load_sha256` is the digest of the file that it names, empty if it names none.
     `planned_s` and `warm_up_s` are what was asked for: a window of so many seconds, after so many of the same load.
-    `seconds` is the window's real length. Older records have none of these three, so they match no new trial whose load
-    is in a file.
+    `seconds` is the window's real length.
 
     `latencies_us` has one latency per request of the window, from its due time, and infinity (null in the file) for a
     request that was not sent, failed, or got a wrong answer. `due_s` are the due times since the start of the window.
@@ -83,8 +79,7 @@ class Trial:
 
     `used` is what the server used. In a study its GPU memory is None if servers of other candidates ran beside it.
 
-    `stages_us` maps the stages of a request to means over the window. `parts_us` maps them to one value per traced
-    request, all in the same order; empty if none was traced.
+    `stages_us` maps the stages of a request to means over the window.
     """
 
     candidate: Candidate
@@ -112,7 +107,6 @@ class Trial:
     early: bool = False
     cores_ours: float | None = None
     faults: tuple[str, ...] = ()
-    parts_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     planned_s: float | None = None
     warm_up_s: float | None = None
     load_sha256: str = ""

@@ -1,8 +1,8 @@
 """Report on records: tables, figures and pages. Nothing is measured.
 
 Without a folder it writes one index page of all records of this machine, in build/report: by kind and model, with the
-verdict, what has changed since (model file, configuration, versions), and a link to the page of each. `--index FOLDER`
-does the same for any folder. `--open` shows the page in a browser.
+verdict and a link to the page of each. `--index FOLDER` does the same for any folder. `--open` shows the page in a
+browser.
 
 For the records of a sweep it prints tables and writes summary.csv and report.html beside the records. For a study of
 `perf.tune` it prints the verdict and writes the study's page and the values of its figures as JSON; measured points
@@ -12,7 +12,6 @@ beside a study are not reported. `--format png` or `all` also writes the figures
 import argparse
 import sys
 
-from export import repository
 from triton_batching.options import path
 from triton_batching.terminal import guarded, program_parser
 
@@ -38,7 +37,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--index", action="store_true", help="of a folder: an index of all records below it")
     parser.add_argument("--open", action="store_true", help="show the page in a browser")
     parser.add_argument("--out", type=path, help="where to write (default: the folder, or build/report)")
-    repository.add_option(parser)
     parser.add_argument(
         "--format", choices=(*FORMATS, "all"), help="default: table, csv, html; of a study: table, html, json"
     )

@@ -12,7 +12,6 @@ from typing import Any
 
 from rich.console import Console
 
-from export.repository import REPOSITORY
 from perf.records import batch_timeline
 from perf.records.batch_timeline import BatchTimeline
 from perf.records.measurement import AnalyzerLoad, Ceiling, Measurement, MeasurementKey, is_record, read
@@ -238,11 +237,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Write the index without a folder or with `--index`; else report on the folder. `--open` shows the page."""
     if arguments.folder is None or arguments.index:
         refuse_unused((arguments.format is not None, "--format", "for the index, which is a page"))
-        from perf.report.index.command import run as write_index
+        from perf.report import index
 
-        page = write_index(arguments.folder, arguments.out, arguments.repository)
+        page = index.run(arguments.folder, arguments.out)
     else:
-        refuse_unused((arguments.repository != REPOSITORY, "--repository", "without the index"))
         page = _folder(arguments.folder, arguments.out or arguments.folder, arguments.format)
     if arguments.open and not webbrowser.open(page.resolve().as_uri()):
         raise Failure(f"no browser was found to open {page}. Open it by hand.")

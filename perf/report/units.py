@@ -31,11 +31,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def whole_percent(share: float) -> str:
-    """A round share: `0.05` as `5 %`."""
-    return f"{100 * share:.0f} %"
-
-
 def change(ratio: float) -> str:
     """`1.13` as `+13.0 %`."""
     return f"{100 * (ratio - 1):+.1f} %"

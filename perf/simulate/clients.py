@@ -36,9 +36,8 @@ class Clients:
     ) -> None:
         self._traffic, self._left, self._delayed = traffic, requests, delayed
         self._way = way.of(traffic.rows, open_loop=traffic.open)
-        apart_us = self._way.apart_us
-        self._quiet = constants.quiet if apart_us is None else 1.0
-        self._each_us = self._way.each_us * constants.apart if apart_us is None else apart_us
+        self._quiet = constants.quiet
+        self._each_us = self._way.each_us * constants.apart
         self._seed, self._start_us = seed, start_us
         rng = np.random.default_rng([*seed, 1])
         self._hops: Iterator[float] = itertools.cycle(rng.gamma(constants.hops, 1 / constants.hops, DRAWN).tolist())
@@ -71,20 +70,12 @@ class Clients:
         return (self._next(answer.request.client, answer.at + round((latency_us + self._way.turnaround_us) * US)),)
 
     def _way_us(self, answer: Answer) -> float:
-        """The way of an answer: that of the first of a batch, or what it is behind the one before.
-
-        The thread of a client whose pace was measured handles the answers of all batches, one behind the other.
-        """
+        """The way of an answer: that of the first of a batch, or what it is behind the one before."""
         at, before_us = self._burst
         if at == answer.at:  # behind another of its batch, whose way it shares for the most part
             each_us = self._each_us * (self._quiet if self._delayed and answer.quiet else 1.0)
             return before_us + each_us * next(self._each)
-        common_us = self._way.quiet_common_us if answer.quiet else self._way.common_us
-        lone_us = self._way.lone_us * next(self._hops) + common_us * max(0, answer.together - 1)
-        if self._way.apart_us is None:
-            return lone_us
-        free_us = float(at - answer.at) / US + before_us
-        return max(lone_us, free_us + self._each_us * next(self._each))
+        return self._way.lone_us * next(self._hops)
 
     def _next(self, client: int, at: Time) -> Request:
         self._left -= 1

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
@@ -23,7 +23,6 @@ from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.records.traffic import Traffic
 from perf.simulate.costs import Costs
-from perf.simulate.earlier import EarlierTrials, earlier_trials
 from perf.simulate.predict import predict
 from perf.simulate.simulated_run import PERCENTILES
 from perf.simulate.uncertainty import LEVEL, PredictedBounds, bounds
@@ -64,8 +63,7 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...]) -> None:
                 drift=arguments.drift,
             )
         )
-    earlier = earlier_trials(arguments.results, config, traffic, profile.ramps[0])
-    show(predictions, intervals, earlier, target, f"{arguments.model}, {traffic}", console)
+    show(predictions, intervals, target, f"{arguments.model}, {traffic}", console)
     if any(map(functools.partial(_overloaded, traffic), predictions)):
         console.print(
             "more arrives than is answered: latencies grow as long as the load lasts, so they are those of "
@@ -172,12 +170,11 @@ def _profile(
 def show(
     predictions: Sequence[Prediction],
     intervals: Sequence[PredictedBounds],
-    earlier: Mapping[Candidate, EarlierTrials],
     target: LatencyTarget,
     title: str,
     console: Console,
 ) -> None:
-    """Print a line for each configuration and one for its intervals, its batch sizes, and earlier measurements."""
+    """Print a line for each configuration and one for its intervals, and its batch sizes."""
     table = Table(
         "configuration",
         "rows/s",
@@ -211,16 +208,7 @@ def show(
         total = sum(prediction.sizes.values())
         sizes = ", ".join(f"{rows}: {count / total:.0%}" for rows, count in prediction.sizes.items())
         console.print(f"{prediction.candidate}: executions by rows {sizes}", markup=False)
-    for prediction in predictions:
-        if trials := earlier.get(prediction.candidate):
-            console.print(
-                f"{prediction.candidate}: measured by perf.tune, whose clients take more of the machine than a ramp's: "
-                f"{trials.throughput_rows_per_s:,.1f} rows/s, p99 {trials.p99_ms:.1f} ms (median of {trials.count})",
-                markup=False,
-            )
-    if not any(prediction.candidate in earlier for prediction in predictions):
-        console.print(
-            "none of these was measured by perf.tune under this load. Real batches can differ, so measure the "
-            "configuration that you will use (perf.tune, perf.compare.versus)",
-            markup=False,
-        )
+    console.print(
+        "Real batches can differ, so measure the configuration that you will use (perf.tune, perf.compare.versus).",
+        markup=False,
+    )

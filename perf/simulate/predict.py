@@ -17,7 +17,7 @@ from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import simulate
 from perf.simulate.clients import Clients
 from perf.simulate.costs import Costs
-from perf.simulate.simulated_run import SimulatedRun, Window, cut, within
+from perf.simulate.simulated_run import SimulatedRun, cut
 
 # Share of the requests to leave out at the start, until batches and queue have settled.
 WARM_UP = 0.1
@@ -40,7 +40,6 @@ def predict(
     way: Way | None = None,
     overhead_us: float = 0.0,
     stretch: float = 1.0,
-    window: Window | None = None,
 ) -> Prediction:
     """Simulate `candidate` under `traffic`.
 
@@ -57,7 +56,6 @@ def predict(
         way: the client's way, as measured for it (None: that of the ramp's client, perf_analyzer in a closed loop).
         overhead_us: how much longer a request's way is than `way`.
         stretch: factor on the time of every execution.
-        window: of given times, the part in which the measurement counts (None: all of them).
 
     Raises `Mistake` for threads without a ramp, `RulesError` for another scheduler than the dynamic batcher.
     """
@@ -71,7 +69,6 @@ def predict(
         way=way,
         overhead_us=overhead_us,
         stretch=stretch,
-        window=window,
     )
     return simulated.prediction(candidate, target, traffic.rows)
 
@@ -87,7 +84,6 @@ def simulated_run(
     way: Way | None = None,
     overhead_us: float = 0.0,
     stretch: float = 1.0,
-    window: Window | None = None,
     drawn: np.random.Generator | None = None,
     runs: int | None = None,
 ) -> SimulatedRun:
@@ -103,7 +99,6 @@ def simulated_run(
     slowdown = costs.slowdown if costs.instances > 1 else None
     times = runs or _times(traffic, requests)
     way = (way or costs.way).longer(overhead_us)
-    clients_burden = round(way.of(traffic.rows, open_loop=traffic.open).burden_us * US)
     apart = drawn is not None and drawn.random() < 0.5
     outcomes = []
     for number in range(times):
@@ -122,18 +117,15 @@ def simulated_run(
             costs.service(seeds),
             load,
             slowdown=slowdown,
-            burden=lambda running: costs.burden(running) + clients_burden,
+            burden=costs.burden,
             gap=costs.gap(seeds),
             race=costs.race(seeds),
             waking=costs.waking if costs.cold_us else None,
             dispatch=round(costs.dispatch_us * US),
             lateness=round(costs.late_us * US),
         )
-        if traffic.times_s and window:
-            outcomes.append(within(outcome, costs, load.extra_us, window))
-        else:
-            warm_up = 0.0 if traffic.times_s else WARM_UP
-            outcomes.append(cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
+        warm_up = 0.0 if traffic.times_s else WARM_UP
+        outcomes.append(cut(outcome, costs, load.extra_us, warm_up=warm_up, drain=traffic.clients))
     return SimulatedRun.pooled(outcomes)
 
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,24 +10,11 @@ from numpy.typing import NDArray
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction
 from perf.simulate.batcher.request import US
-from perf.simulate.batcher.request_source import Answer
 from perf.simulate.batcher.simulation import SimulationResult
 from perf.simulate.costs import Costs
 from perf.stats.percentile import percentile
 
 PERCENTILES = (50, 90, 95, 99)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Window:
-    """The seconds from `begin_s` to `end_s` of a load: latencies of requests due in it, answers that came in it."""
-
-    begin_s: float
-    end_s: float
-
-    def holds(self, at: float | Fraction) -> bool:
-        """Whether a time in nanoseconds is in it."""
-        return self.begin_s * 1e9 <= at < self.end_s * 1e9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +65,6 @@ class SimulatedRun:
         """Mean latency."""
         return float(np.mean(self.latencies_us)) if len(self.latencies_us) else 0.0
 
-    @property
-    def way_us(self) -> float:
-        """Mean latency outside queue and computing; requests of one row."""
-        requests = sum(rows * count for rows, count in self.sizes.items())
-        computing_us = sum(rows * us for rows, us in self.computing_us.items()) / max(1, requests)
-        return self.mean_us - float(np.mean(self.queues_us)) - computing_us if len(self.queues_us) else 0.0
-
     def prediction(self, candidate: Candidate, target: LatencyTarget, rows: int) -> Prediction:
         """Return the prediction, as studies store it."""
         served = len(self.latencies_us)
@@ -101,16 +80,8 @@ class SimulatedRun:
             queue_share=float(np.sum(self.queues_us) / np.sum(self.latencies_us)) if served else 0.0,
             busy=self.busy_s / (self.seconds * self.instances) if self.seconds else 0.0,
             sizes=self.sizes,
-            queue_ms=self._queue_ms() if served else {},
             computing_ms={rows: us / self.sizes[rows] / 1e3 for rows, us in sorted(self.computing_us.items())},
         )
-
-    def _queue_ms(self) -> dict[int, float]:
-        """Return, for each percentile, the mean queue time of requests within one percentile of it."""
-        queues = self.queues_us[np.argsort(self.latencies_us, kind="stable")]
-        n = len(queues)
-        ends = {percent: (n * (percent - 1) // 100, max(n * (percent + 1) // 100, 1)) for percent in PERCENTILES}
-        return {percent: float(np.mean(queues[a:b])) / 1e3 for percent, (a, b) in ends.items() if a < b}
 
 
 def cut(
@@ -120,32 +91,8 @@ def cut(
     answers = outcome.answers
     first, last = int(warm_up * len(answers)), max(1, len(answers) - drain)
     begin, end = answers[first].at, answers[last - 1].at
-    # Batches at both ends count entirely or not at all.
-    answered = sum(begin < answer.at <= end and not answer.error for answer in answers[first:])
-    return _run(outcome, costs, extra_us, answers[first:last], (begin, end), answered)
-
-
-def within(outcome: SimulationResult, costs: Costs, extra_us: Mapping[int, float], window: Window) -> SimulatedRun:
-    """What a client counts that looks at a window of its own clock."""
-    inner = [answer for answer in outcome.answers if window.holds(answer.request.at)]
-    answered = sum(
-        not answer.error and window.holds(answer.at + extra_us[answer.request.number] * US)
-        for answer in outcome.answers
-    )
-    return _run(outcome, costs, extra_us, inner, (window.begin_s * 1e9, window.end_s * 1e9), answered)
-
-
-def _run(
-    outcome: SimulationResult,
-    costs: Costs,
-    extra_us: Mapping[int, float],
-    inner: Sequence[Answer],
-    span: tuple[float | Fraction, float | Fraction],
-    answered: int,
-) -> SimulatedRun:
-    """The figures of the answers `inner`, and of the executions that start in the span of nanoseconds."""
-    begin, end = span
     started = {request.number: execution.start for execution in outcome.executions for request in execution.requests}
+    inner = answers[first:last]
     served = [answer for answer in inner if not answer.error]
     latencies = np.array([float(answer.latency) / US + extra_us[answer.request.number] for answer in served])
     queues = np.array([float(started[answer.request.number] - answer.request.at) for answer in served]) / US
@@ -157,7 +104,8 @@ def _run(
     return SimulatedRun(
         latencies_us=latencies,
         queues_us=queues,
-        answered=answered,
+        # Batches at both ends count entirely or not at all.
+        answered=sum(begin < answer.at <= end and not answer.error for answer in answers[first:]),
         refused=len(inner) - len(served),
         seconds=float(end - begin) / 1e9,
         busy_s=sum(computing.values()) / 1e6 + sum(costs.output_us(execution.rows) for execution in starting) / 1e6,

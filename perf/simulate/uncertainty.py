@@ -7,13 +7,12 @@ interval is that of the next value of such a sample (Hahn and Meeker, Statistica
 
 No simulation knows what it leaves out. By how much single measurements of models that it had never seen were outside
 is known (`MISFIT`; split conformal prediction with normalised scores: Lei, G'Sell, Rinaldo, Tibshirani and Wasserman,
-Journal of the American Statistical Association 113, 2018, 1094). If loads of the same client on the same model were
-measured, they may ask for more: all are widened by that factor (Birge, Physical Review 40, 1932, 207).
+Journal of the American Statistical Association 113, 2018, 1094).
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import scipy  # its `special` is loaded at the first interval
@@ -24,7 +23,7 @@ from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
 from perf.simulate.predict import WARM_UP, simulated_run
-from perf.simulate.simulated_run import PERCENTILES, SimulatedRun, Window
+from perf.simulate.simulated_run import PERCENTILES, SimulatedRun
 from perf.stats.percentile import percentile
 from perf.stats.verdict import MARGIN
 
@@ -58,11 +57,6 @@ class Bounds:
         """Whether the value is within them."""
         return self.low <= value <= self.high
 
-    def off(self, value: float) -> float:
-        """How far the value is from the middle, in half widths; on logarithms."""
-        low, high, at = (math.log(max(each, 1e-12)) for each in (self.low, self.high, value))
-        return (at - (low + high) / 2) / max((high - low) / 2, 1e-12)
-
     def widened(self, factor: float) -> "Bounds":
         """The same `factor` times as wide on both sides; on logarithms."""
         middle, half = math.sqrt(self.low * self.high), math.sqrt(self.high / self.low)
@@ -85,62 +79,6 @@ class PredictedBounds:
     throughput_rows_per_s: Bounds
     percentiles_ms: Mapping[int, Bounds]
 
-    def widened(self, more: "Widening") -> "PredictedBounds":
-        """The same, as much wider as `more` says."""
-        return PredictedBounds(
-            throughput_rows_per_s=self.throughput_rows_per_s.widened(more.throughput),
-            percentiles_ms={
-                percent: each.widened(more.percentiles.get(percent, 1.0))
-                for percent, each in self.percentiles_ms.items()
-            },
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Widening:
-    """Factors on the widths of intervals: of the throughput, and of the percentiles that were measured."""
-
-    throughput: float = 1.0
-    percentiles: Mapping[int, float] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, measured: "Sequence[Measured]") -> "Widening":
-        """The factors that measured loads with their intervals ask for, never below 1."""
-        percents = sorted({percent for each in measured for percent in each.percentiles_ms})
-        return cls(
-            throughput=birge([each.bounds.throughput_rows_per_s.off(each.throughput_rows_per_s) for each in measured]),
-            percentiles={
-                percent: birge(
-                    [
-                        each.bounds.percentiles_ms[percent].off(each.percentiles_ms[percent])
-                        for each in measured
-                        if percent in each.percentiles_ms
-                    ]
-                )
-                for percent in percents
-            },
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """A measured load and the bounds that were predicted for it."""
-
-    bounds: PredictedBounds
-    throughput_rows_per_s: float
-    percentiles_ms: Mapping[int, float]
-
-
-def birge(half_widths: Sequence[float]) -> float:
-    """By how much intervals are too narrow for values that are so many half widths off; 1 if they are wide enough.
-
-    Values of the right spread have a mean square of one standard deviation. Of few values that is itself uncertain, so
-    the quantile of Student's t takes the place of that of the normal distribution.
-    """
-    if not half_widths:
-        return 1.0
-    return max(1.0, float(np.sqrt(np.mean(np.square(half_widths))) * scipy.special.stdtrit(len(half_widths), OUTER)))
-
 
 def bounds(
     candidate: Candidate,
@@ -153,46 +91,34 @@ def bounds(
     draws: int = DRAWS,
     seed: int = 0,
     way: Way | None = None,
-    ways: Sequence[Way] = (),
-    sent: Sequence[Traffic] = (),
-    window: Window | None = None,
-    stretch: float = 1.0,
     drift: float = 0.0,
-    misfit: float = MISFIT,
 ) -> PredictedBounds:
     """The bounds of a measurement of `seconds`; `throughput_rows_per_s` is about what is expected in it.
 
-    The machine's speed differs from moment to moment by a standard deviation of `drift`, as a share, or more. `ways`
-    are the client's in several rounds, which a repetition draws from (none: always `way`); `sent` is the load at the
-    times that several measurements sent it, each as good as the other (none: at random times). What the repetitions
-    span is widened by the factor `misfit`. The other arguments are those of `perf.simulate.predict.predict`.
+    The machine's speed differs from moment to moment by a standard deviation of `drift`, as a share, or more. What the
+    repetitions span is widened by the factor `MISFIT`. The other arguments are those of `perf.simulate.predict`.
     """
     ramp = profile.of(candidate)
     expected = round(throughput_rows_per_s / traffic.rows * seconds / (1 - WARM_UP))
     requests = max(REQUESTS[0], min(REQUESTS[1], expected))
     runs = []
     for number, slower in enumerate(drifts(ramp, draws, drift)):
-        rng = np.random.default_rng([seed, number, 1])
-        taken = ways[int(rng.integers(len(ways)))] if ways else way or ramp.way
         runs.append(
             simulated_run(
                 candidate,
                 config,
-                sent[number % len(sent)] if sent else traffic,
+                traffic,
                 profile,
                 requests=requests,
                 seed=seed + 1 + number,
                 # A slow machine is slow at both ends.
-                way=taken.stretched(slower),
-                stretch=stretch * slower,
-                window=window,
-                drawn=rng,
+                way=(way or ramp.way).stretched(slower),
+                stretch=slower,
+                drawn=np.random.default_rng([seed, number, 1]),
                 runs=1,
             )
         )
-    return _bounds(runs, traffic.rows).widened(
-        Widening(throughput=misfit, percentiles=dict.fromkeys(PERCENTILES, misfit))
-    )
+    return _bounds(runs, traffic.rows)
 
 
 def drifts(ramp: ServiceTimes, draws: int, least: float = 0.0) -> list[float]:
@@ -211,9 +137,9 @@ def drifts(ramp: ServiceTimes, draws: int, least: float = 0.0) -> list[float]:
 
 def _bounds(runs: Sequence[SimulatedRun], rows: int) -> PredictedBounds:
     return PredictedBounds(
-        throughput_rows_per_s=Bounds.of([run.throughput_per_s * rows for run in runs]),
+        throughput_rows_per_s=Bounds.of([run.throughput_per_s * rows for run in runs]).widened(MISFIT),
         percentiles_ms={
-            percent: Bounds.of([float(percentile(run.latencies_us, percent)) / 1e3 for run in runs])
+            percent: Bounds.of([float(percentile(run.latencies_us, percent)) / 1e3 for run in runs]).widened(MISFIT)
             for percent in PERCENTILES
         },
     )

@@ -3,7 +3,7 @@
 Requests of one batch, or behind one stall, are late together. The number of late ones then varies more than a binomial
 number, by the design effect (Kish, Survey Sampling, 1965, 8.2), and n requests tell as much as n / effect independent
 ones (Thompson, Biometrics 43, 1987, uses the effective size in binomial bounds). It is estimated from the
-autocovariances of the indicator, with the flat-top window of Politis and White (see `perf.stats.bootstrap`).
+autocovariances of the indicator, with the flat-top window of Politis and White (Econometric Reviews 23, 2004).
 """
 
 import math

@@ -98,3 +98,13 @@ def counted_since(before: Counters, url: str, model: str, *, requests: int) -> C
         if time.monotonic() > deadline:
             raise LaunchError(f"'{model}' answered {counted.requests} of {requests} requests.")
         time.sleep(0.002)
+
+
+def us_outside(rows_per_s: float, ceiling_rows_per_s: float) -> float:
+    """What a saturated server adds to onnxruntime alone, in microseconds per request of one row.
+
+    A share of the ceiling changes with the speed of the machine: a fast machine makes onnxruntime's part of a request
+    shorter, and the rest of it weighs more. So a share is reported beside this time. Both rates are of the same core,
+    measured next to each other. It is below 0 if the server was faster than the ceiling, which noise alone can do.
+    """
+    return (1 / rows_per_s - 1 / ceiling_rows_per_s) * 1e6

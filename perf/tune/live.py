@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
 from perf.load.deployment import Running
-from perf.measure.trial import TRACE_RATE, Answers, Meter, serving
+from perf.measure.trial import Answers, Meter, serving
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Trial
 from perf.records.traffic import Traffic
@@ -23,8 +23,6 @@ from perf.tune.study_log import COMPARED, WARM_UP_S
 from serve.management import traces
 
 MOST_SERVERS = 6
-# 20 s of trials then trace ten of the slowest 1 % of requests; both sides of a comparison trace equally many.
-TRACED_PER_S = 50
 AFTER = 1000
 
 
@@ -46,7 +44,6 @@ class LiveBench:
     answers: Answers = field(default_factory=Answers)
     _servers: dict[Candidate, Future[tuple[Running, ExitStack]]] = field(default_factory=dict)
     _starters: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(max_workers=MOST_SERVERS))
-    _rates: dict[Candidate, int] = field(default_factory=dict)
     _stopping: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> "LiveBench":
@@ -61,9 +58,7 @@ class LiveBench:
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         """Measure one trial; all candidates of a round get the same arrivals.
 
-        Deciding trials trace about `TRACED_PER_S` requests a second, or every `TRACE_RATE`-th before the first trial
-        measured the server's rate. The others trace none: a tritonserver of release 24.10 that traces every one of some
-        thousand requests can stop answering.
+        Only deciding trials trace requests, which gives the mean of each stage.
         """
         meter = Meter(
             target=self.target,
@@ -80,17 +75,13 @@ class LiveBench:
         # All servers that were asked for, so that none starts while another is under load.
         ready = {each: started.result()[0] for each, started in self._servers.items()}
         server = ready[candidate]
-        if stage in COMPARED:
-            server = replace(server, trace_rate=self._rates.get(candidate, server.trace_rate))
-        else:
+        if stage not in COMPARED:
             server = replace(server, trace_file=None)
         # Trials after the choice get arrivals that no trial before it had.
         seed = round + (AFTER if stage in COMPARED else 0)
-        trial = meter.measure(
+        return meter.measure(
             server, candidate, traffic, stage=stage, round=round, seconds=seconds, seed=seed, alone=not self._others
         )
-        self._rates[candidate] = trace_rate(trial.requests / trial.seconds)
-        return trial
 
     @property
     def _others(self) -> int:
@@ -151,8 +142,3 @@ def _stop(started: "Future[tuple[Running, ExitStack]]") -> None:
     """Stop a server once it has started; one that did not start has stopped already."""
     if started.exception() is None:
         started.result()[1].close()
-
-
-def trace_rate(requests_per_s: float) -> int:
-    """Return n, at most `TRACE_RATE`, such that tracing every n-th request gives `TRACED_PER_S` traces a second."""
-    return min(TRACE_RATE, max(1, int(requests_per_s / TRACED_PER_S)))

@@ -77,7 +77,7 @@ def overflowing(repository: Path) -> Path:
 
 
 def made(repository: Path, *arguments: str, code: int = 0) -> None:
-    assert main([*arguments, "--no-speed", "--repository", str(repository)]) == code
+    assert main([*arguments, "--repository", str(repository)]) == code
 
 
 def types(file: Path) -> set[int]:

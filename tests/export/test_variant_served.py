@@ -36,7 +36,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     (folder / "text_recognition").symlink_to(REPOSITORY / "text_recognition")
     for options in VARIANTS.values():
-        assert main(["text_recognition", *options, "--no-speed", "--repository", str(folder)]) == 0
+        assert main(["text_recognition", *options, "--repository", str(folder)]) == 0
     return folder
 
 

@@ -131,7 +131,6 @@ def trial(
         cores_busy=0.6,
         load_average=1.0 + 0.1 * number,
         command=("python", "-m", "perf.tune", "ranker", "--p99-ms", f"{sla.latency_ms:g}", "--load", load),
-        parts_us={name: tuple(values) for name, values in parts.items()},
     )
 
 

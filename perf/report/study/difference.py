@@ -1,4 +1,4 @@
-"""Part 2: the changes to config.pbtxt, value by value and line by line, and the whole file to copy."""
+"""The changes to config.pbtxt, value by value and line by line, and the whole file to copy."""
 
 import difflib
 from collections.abc import Callable

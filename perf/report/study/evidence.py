@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from perf.measure.service_profile import ServiceTimes, load
 from perf.records import decision
 from perf.records.candidate import Candidate
 from perf.records.decision import Decision
 from perf.records.last_comparison import LastComparison, last_comparison
-from perf.records.measurement import RecordError
 from perf.records.resource_use import ResourceUse
 from perf.records.study import AGAINST, FINAL, NOISE, PROFILE, Prediction, Study, Trial
 from perf.records.target_verdict import of_trials
@@ -25,27 +23,15 @@ COMPARISON = (FINAL, AGAINST, NOISE)
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """A study sorted for its report; `name` is that of its file without the suffix.
-
-    `ramps` are the service-time records that the study names, `lost` the names of absent or unreadable ones.
-    """
+    """A study sorted for its report; `name` is that of its file without the suffix."""
 
     study: Study
     name: str
-    ramps: tuple[ServiceTimes, ...] = ()
-    lost: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, path: Path) -> "Evidence":
-        """Read a study and the service-time records beside it; raises `RecordError`."""
-        study = Study.read(path)
-        ramps, lost = [], []
-        for name in study.profiles:
-            try:
-                ramps.append(load(path.parent / name))
-            except RecordError:
-                lost.append(name)
-        return cls(study=study, name=path.stem, ramps=tuple(ramps), lost=tuple(lost))
+        """Read a study; raises `RecordError`."""
+        return cls(study=Study.read(path), name=path.stem)
 
     @property
     def open(self) -> bool:

@@ -1,4 +1,4 @@
-"""Part 3: latency against offered rate (open loop) or throughput (closed loop), with the table of all trials."""
+"""Latency against offered rate (open loop) or throughput (closed loop), with the table of all trials."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -13,7 +13,6 @@ from perf.report.figure import Row as Values
 from perf.report.section import Grid, Section
 from perf.report.study.evidence import Evidence, quantile_of, word
 from perf.report.study.points import middle, palette, points, series, target, trial_row
-from perf.report.study.sustained import highest
 from perf.report.study.tail import short
 from perf.report.units import count, ms, number, percent, rate
 from perf.stats import pareto
@@ -170,7 +169,7 @@ def rates(evidence: Evidence) -> Figure:
     layers = (lines + points(evidence, rows, x, y)).transform_filter("datum.of == percentile") + target(evidence)
     return Figure(
         name="rates",
-        caption=_highest_passing(evidence),
+        caption="Latency against the offered rate (points: windows; lines: their medians)",
         chart=zoomable(layers.add_params(shown).properties(height=HEIGHT)),
     )
 
@@ -186,12 +185,6 @@ def _medians(evidence: Evidence, trials: Sequence[Trial]) -> Sequence[Values]:
             y = finite(middle(percentile_ms(trial.latencies_us, q) for trial in same))
             rows.append({**series(evidence, candidate), "x": offered, "y": y, "of": f"p{q:g}"})
     return rows
-
-
-def _highest_passing(evidence: Evidence) -> str:
-    both = dict.fromkeys((evidence.shown, evidence.study.default))
-    texts = {candidate: highest(evidence, candidate) for candidate in both}
-    return "; ".join(f"{evidence.label(candidate)}: {text}" for candidate, text in texts.items() if text)
 
 
 def completion(evidence: Evidence) -> Figure:

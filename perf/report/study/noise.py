@@ -1,4 +1,4 @@
-"""Part 9: the noise of the trials: A/A pairs, the load of the machine, and the course of one window."""
+"""The noise of the trials: A/A pairs, the load of the machine, and the course of one window."""
 
 from collections.abc import Sequence
 

@@ -23,7 +23,7 @@ from perf.report.figure import (
 )
 from perf.report.figure import Row as Values
 from perf.report.study.evidence import Evidence, quantile_of, word
-from perf.report.units import ms, number, percent, plain_ms, rate
+from perf.report.units import ms, number, percent, plain_ms
 from perf.stats.percentile import percentile_ms
 from perf.stats.quantile import Quantile
 
@@ -112,9 +112,3 @@ def target(evidence: Evidence, *, upright: bool = False) -> Chart:
 def middle(values: Iterable[float]) -> float:
     """The median; infinite values count as the highest."""
     return float(np.median(list(values)))
-
-
-def throughput_text(trials: Sequence[Trial]) -> str:
-    """The range of the throughput over the windows of a configuration."""
-    values = [trial.throughput_rows_per_s for trial in trials]
-    return rate(values[0]) if len(values) == 1 else f"{number(min(values))} to {rate(max(values))}"

@@ -1,4 +1,4 @@
-"""The report of a study: its ten parts on the terminal, as a page, as PNG files, and as JSON of the figures."""
+"""The report of a study: its parts on the terminal, as a page, as PNG files, and as JSON of the figures."""
 
 import textwrap
 from collections.abc import Sequence
@@ -12,20 +12,17 @@ from perf.report.page import Legend, render_sections
 from perf.report.section import Section
 from perf.report.study.difference import difference
 from perf.report.study.evidence import Evidence
-from perf.report.study.heat import heat
 from perf.report.study.latency_by_load import latency_by_load
 from perf.report.study.noise import noise
-from perf.report.study.parts import parts
 from perf.report.study.points import OTHER, OTHERS, palette
 from perf.report.study.search import provenance, search
-from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake
 
 FORMAT = 1
-PARTS = (verdict, difference, latency_by_load, tail, service, parts, heat, search, noise, provenance)
+PARTS = (verdict, difference, latency_by_load, tail, search, noise, provenance)
 STUDY_FORMATS = ("table", "html", "png", "json")
 # The page includes the figures, so PNG files are written only on request.
 STUDY_DEFAULT = ("table", "html", "json")
@@ -69,7 +66,7 @@ def _print(all_sections: Sequence[Section], console: Console) -> None:
 
 
 def sections(evidence: Evidence) -> tuple[Section, ...]:
-    """All ten parts in order; each says what the records lack for it."""
+    """All parts in order; each says what the records lack for it."""
     return tuple(part(evidence) for part in PARTS)
 
 

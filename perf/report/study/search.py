@@ -1,4 +1,4 @@
-"""Part 8, the search in order of time and what it left out, and part 10, the machine, versions and commands."""
+"""The search in order of time and what it left out; and the machine, versions and commands."""
 
 import hashlib
 import math
@@ -26,12 +26,10 @@ def search(evidence: Evidence) -> Section:
     profiled = sum(trial.stage == PROFILE for trial in study.trials)
     ends = [_at(evidence, trial) + trial.seconds for trial in study.trials]
     last = max([step.at_s for step in study.steps] + ends, default=0.0)
-    ramps = sum(level.seconds for ramp in evidence.ramps for level in ramp.levels)
     cost = (
         f"Total: {count(len(evidence.trials), 'measurement')} with {duration(live)} of live load, "
         f"{count(len(study.predictions), 'configuration')} simulated, "
         f"{duration(last)} from the first simulation to the end"
-        + (f", and {duration(ramps)} of ramps for {count(len(evidence.ramps), 'service-time record')}" if ramps else "")
         + (f" ({profiled} of the measurements only profiled)" if profiled else "")
         + "."
     )
@@ -48,7 +46,6 @@ def search(evidence: Evidence) -> Section:
             "measurements": len(evidence.trials),
             "live_s": live,
             "wall_s": last,
-            "ramps_s": ramps,
             "simulated": len(study.predictions),
             "not_tested": list(untested(evidence)),
         },

@@ -1,4 +1,4 @@
-"""Part 4: the latency tail at the operating point, with all requests."""
+"""The latency tail at the operating point, with all requests."""
 
 import math
 from collections.abc import Sequence

@@ -1,18 +1,18 @@
-"""Part 1: the configuration to use, the reason, the confidence, and the gain over the current configuration."""
+"""The configuration to use, the reason, the confidence, and the gain over the current configuration."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 
 from perf.records.candidate import Candidate
-from perf.records.last_comparison import OF_DUE, Gain, rows_per_s
+from perf.records.last_comparison import Gain, rows_per_s
+from perf.records.resource_use import ResourceUse
 from perf.records.study import Trial
 from perf.records.target_verdict import of_trials
 from perf.report.section import Grid, Section
-from perf.report.study import use
 from perf.report.study.evidence import Evidence, pooled, quantile_of, word
 from perf.report.study.gain import gains, sentence
 from perf.report.study.headline import headline, reason, targets
 from perf.report.study.next_step import next_steps
-from perf.report.study.sustained import sustained
 from perf.report.study.tail import short
 from perf.report.units import count, number, percent, rate
 from perf.stats import rounds
@@ -33,11 +33,10 @@ def verdict(evidence: Evidence) -> Section:
     sentences = [
         reason(evidence),
         _verified(evidence, trials) if trials else "",
-        sustained(evidence) if evidence.open else throughput(trials),
+        "" if evidence.open else throughput(trials),
         *(f"Over the current configuration: {sentence(gain, evidence)}." for gain in all_gains),
         *_rejected(evidence),
-        f"{evidence.name}.json: {OF_DUE}" if any(trial.planned_s is None for trial in trials) else "",
-        use.sentence(evidence),
+        _used_sentence(evidence),
         f"The bottleneck: {_sentence(evidence.study.limit)}" if evidence.study.limit else "",
         *next_steps(evidence),
         targets(evidence) if evidence.study.chosen is None and not evidence.unfinished else "",
@@ -56,7 +55,7 @@ def verdict(evidence: Evidence) -> Section:
             "passes": passes(evidence, evidence.shown),
             "current_passes": passes(evidence, evidence.study.default),
             "gains": [_data(gain, evidence) for gain in all_gains],
-            "used": use.data(evidence),
+            "used": {label: asdict(use) for label, use in _used(evidence).items()},
         },
     )
 
@@ -110,6 +109,17 @@ def throughput(trials: Sequence[Trial]) -> str:
         f"Throughput: {together} in all windows together, {interval.level_text} interval of a window's mean {low} to "
         f"{high} ({interval.method}, n = {windows})."
     )
+
+
+def _used(evidence: Evidence) -> Mapping[str, ResourceUse]:
+    """What the server used with the shown candidate and with the current configuration, if it is on record."""
+    both = dict.fromkeys((evidence.shown, evidence.study.default))
+    return {evidence.label(candidate): use for candidate in both if str(use := evidence.used(candidate))}
+
+
+def _used_sentence(evidence: Evidence) -> str:
+    texts = [f"{use} with {label}" for label, use in _used(evidence).items()]
+    return f"The server used at most {'; '.join(texts)}." if texts else ""
 
 
 def _sentence(text: str) -> str:

@@ -12,13 +12,12 @@ from perf.simulate.batcher.request import MS, Request, Time
 class Answer:
     """The answer to a request: when it left the server, and the server's error if the request was refused.
 
-    `together` counts the requests of its execution (0 if refused). `quiet`: nothing else ran or waited at its end.
+    `quiet`: nothing else ran or waited at the end of its execution.
     """
 
     request: Request
     at: Time
     error: str = ""
-    together: int = 0
     quiet: bool = False
 
     @property

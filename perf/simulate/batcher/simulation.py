@@ -232,9 +232,7 @@ class _Simulation:
         self._executions[self._latest[execution.instance]] = execution  # its end may have moved since its start
         quiet = self._instances.quiet and not self._batcher.queue
         for request in execution.requests:
-            self._done[request.number] = Answer(
-                request=request, at=self._now, together=len(execution.requests), quiet=quiet
-            )
+            self._done[request.number] = Answer(request=request, at=self._now, quiet=quiet)
         if not self._rules.preserve_ordering:
             for request in execution.requests:
                 self._answer(self._done.pop(request.number))

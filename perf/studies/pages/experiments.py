@@ -3,12 +3,12 @@
 import statistics
 from pathlib import Path
 
-from perf.measure.ceiling_cost import us_per_request
 from perf.records import file
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
+from perf.studies.experiment import us_outside
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
@@ -75,7 +75,7 @@ def served_share() -> str:
     record = share_record()
     requests = [sum(rows * executions for rows, executions in turn.batches.items()) for turn in record.rounds]
     outside = [
-        us_per_request(count / turn.wall_s, count / turn.alone_s)
+        us_outside(count / turn.wall_s, count / turn.alone_s)
         for count, turn in zip(requests, record.rounds, strict=True)
     ]
     ceilings = [count / turn.alone_s for count, turn in zip(requests, record.rounds, strict=True)]

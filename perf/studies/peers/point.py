@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from perf.measure.ceiling_cost import us_per_request
 from perf.records import file
-from perf.studies.experiment import Origin
+from perf.studies.experiment import Origin, us_outside
 from perf.studies.peers.callers import CallerCounts
 from perf.studies.peers.contenders import PeerLimits
 
@@ -71,8 +70,8 @@ class PeerRound(Origin):
 
     @property
     def us_per_request(self) -> float:
-        """Microseconds per request outside onnxruntime; see `perf.measure.ceiling_cost`."""
-        return us_per_request(self.rows_per_s, self.ceiling_rows_per_s)
+        """Microseconds per request outside onnxruntime."""
+        return us_outside(self.rows_per_s, self.ceiling_rows_per_s)
 
     def latency_ms(self, percentile: str) -> float:
         """The median over the turns of a percentile of the calls: p50 or p99."""

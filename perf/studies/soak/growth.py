@@ -16,10 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy  # its `special` is loaded at the first verdict
+from numpy.typing import NDArray
 
-from perf.stats.bootstrap import Values, block_length, picks
+from perf.stats.dependence import autocovariances, cut_off, flat_top, longest
 from perf.stats.verdict import CANNOT_TELL, level_of_each
 
+Values = NDArray[np.float64]
 WARM_UP = 1 / 3
 RESAMPLES = 200
 ALLOWED_SHARE, ALLOWED_BYTES, ALLOWED_COUNT = 0.05, 4 << 20, 3.0
@@ -108,7 +110,33 @@ def _slope(at: Values, readings: Values, seed: int) -> tuple[float, float]:
     line = slope * (at - at[0])
     residuals = readings - line
     residuals -= np.median(residuals)
-    picked = picks(len(at), block_length(residuals), RESAMPLES, np.random.default_rng(seed))
+    picked = _picks(len(at), block_length(residuals), np.random.default_rng(seed))
     # In ten parts, which take less memory.
     parts = [slopes(line + residuals[indices]) for indices in np.array_split(picked, 10)]
     return slope, float(np.std(np.concatenate(parts), ddof=1))
+
+
+def block_length(values: Values) -> int:
+    """The length of a block for the circular block bootstrap, from the autocovariances of `values`.
+
+    Politis and White, Automatic Block-Length Selection, Econometric Reviews 23, 2004, as corrected by Patton, Politis
+    and White, 2009. They sum up to twice the lag after which the autocovariance is insignificant.
+    """
+    count = len(values)
+    covariance = autocovariances(values)
+    if count < 8 or covariance[0] <= 1e-12 * max(1.0, float(np.mean(values)) ** 2):
+        return 1
+    width = cut_off(covariance)
+    lag = np.arange(1, width + 1)
+    window = flat_top(lag / width)
+    slope = 2 * float(np.sum(window * lag * covariance[1 : width + 1]))
+    at_zero = float(covariance[0] + 2 * np.sum(window * covariance[1 : width + 1]))
+    most = longest(count)
+    length = (2 * slope**2 / (4 / 3 * at_zero**2)) ** (1 / 3) * count ** (1 / 3) if at_zero else most
+    return int(min(max(1, math.ceil(length)), most))
+
+
+def _picks(count: int, length: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The indices of resamples of `count` values in blocks of `length` that go round the end: (`RESAMPLES`, count)."""
+    begins = rng.integers(0, count, (RESAMPLES, -(-count // length), 1))
+    return np.asarray((begins + np.arange(length)) % count).reshape(RESAMPLES, -1)[:, :count]

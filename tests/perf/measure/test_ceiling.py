@@ -7,7 +7,6 @@ import pytest
 from tiny_models import lookup
 
 from perf.measure.ceiling import main
-from perf.measure.ceiling_cost import us_per_request
 from perf.measure.ceiling_run import CeilingError, batch_sizes, measure, merge, plan
 
 
@@ -44,10 +43,3 @@ def test_the_program(
     assert "ranker, 1 threads" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["ranker.ceiling.t1.r1.json"]
     assert main(["nowhere"]) == 2
-
-
-def test_a_fixed_cost_per_request_does_not_depend_on_the_speed_of_the_machine() -> None:
-    # Requests of 8 rows that take 300 us beside onnxruntime, at two speeds: 1 ms and 2 ms a row.
-    for row_us in (1000, 2000):
-        rows_per_s = 8 / (8 * row_us + 300) * 1e6
-        assert us_per_request(rows_per_s, 1e6 / row_us, rows_per_request=8) == pytest.approx(300)

@@ -20,7 +20,8 @@ from perf.measure.analyzer import write_samples
 from perf.measure.ramp_plan import find_record, plan
 from perf.measure.service_profile import write
 from perf.measure.sweep import main as sweep
-from perf.records import load_record, measurement
+from perf.records import file, measurement
+from perf.records.load_record import LoadRecord
 from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
 from perf.records.size_mix import MOST_SENT, MixError, SizeMix, asked, drawn
@@ -160,6 +161,7 @@ def test_a_trial_with_another_mix_is_not_taken_from_a_record(tmp_path: Path) -> 
             round=1,
             machine=Machine.this(),
             versions={},
+            compared="",
         ).path(tmp_path)
 
     assert len({key("closed:4"), key("closed:4 mix 8:64"), key("closed:4 mix 8:65")}) == 3
@@ -207,7 +209,7 @@ def test_a_server_gets_requests_of_the_mix_and_answers_them_together(tmp_path: P
         [*call, "--delay-ms", "20", "--results", str(tmp_path)]
     )  # 1 if a busy machine makes times unsound
     (path,) = tmp_path.glob("*.json")
-    record = load_record.read(path)
+    record = file.read(path, LoadRecord)
     assert (record.load.mix, record.load.sizes) == ("20,30,40", (20, 30, 40))
     assert (record.outcome.right, record.outcome.wrong, record.outcome.failed) == (64, 0, 0)
     assert record.counted.executions < record.counted.rows

@@ -85,7 +85,7 @@ def test_infeasible_studies_read_back(tmp_path: Path) -> None:
     ("before", "after", "message"),
     [
         ('"format": 1', '"format": 2', "its format is 2, and this version reads format 1. Remove it and tune again"),
-        ('"kind": "study"', '"kind": "record"', "a measurement of a sweep ('record'), not a study. It is read by"),
+        ('"kind": "study"', '"kind": "record"', "not a record of kind 'study' but one of kind 'record'."),
     ],
 )
 def test_a_record_of_another_kind_or_format_is_refused(tmp_path: Path, before: str, after: str, message: str) -> None:

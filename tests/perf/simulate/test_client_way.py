@@ -7,7 +7,6 @@ from hand_made import CONFIG, SLA, level, predicted, ramp
 
 from perf.measure.ramp import Level
 from perf.measure.service_profile import Profile
-from perf.measure.service_way import Way
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
 from perf.simulate.predict import predict
@@ -58,48 +57,6 @@ def test_each_further_answer_of_a_batch_is_later_the_more_rows_it_has() -> None:
     assert several.of(2).each_us == pytest.approx(282.0 * 2 / 3)
 
 
-def test_requests_may_follow_answers_closer_than_the_answers_delay_each_other() -> None:
-    """Of 300 us that each further answer adds, 100 lie between two requests: 2 x 100 us delay both and all others."""
-    way = replace(ramp(outside_us=400.0, each_us=300.0).way, apart_us=100.0)
-    assert way.common_us == pytest.approx(100.0)
-    # The first of four comes back after 400 + 3 x 100 us, the last 3 x 100 us later.
-    assert way.mean_us({4: 10}) == pytest.approx(400 + 300 + 150)
-    profile = Profile(ramps=(ramp(outside_us=400.0, each_us=300.0),))
-    gathered = predict(
-        Candidate(max_batch_size=8, delay_us=50_000),
-        CONFIG,
-        Traffic.parse("closed:8"),
-        profile,
-        SLA,
-        requests=4000,
-        way=way,
-    )
-    assert gathered.sizes.keys() == {8}
-    # Each batch waits for the last of eight requests: 24 ms, 400 + 7 x 100 us, and 7 x 100 us for the others.
-    assert 8e3 / gathered.throughput_rows_per_s == pytest.approx(24 + 1.1 + 0.7, rel=0.02)
-
-
-def test_answers_delay_each_other_less_while_nothing_runs() -> None:
-    """A batch that waits for all of eight requests has the quiet way: 25 us for each further answer instead of 100.
-
-    Two batches in turn, of which one runs while the other comes back, have the other way: they do not change.
-    """
-    profile = Profile(ramps=(ramp(outside_us=400.0, each_us=300.0),))
-    busy = replace(profile.ramps[0].way, apart_us=100.0)
-    quiet = replace(busy, quiet_each_us=100.0)
-    assert quiet.quiet_common_us == pytest.approx(25.0)
-    assert busy.quiet_common_us == busy.common_us == quiet.common_us == pytest.approx(100.0)
-
-    def cycle_ms(way: Way, load: str, delay_us: int) -> float:
-        candidate, traffic = Candidate(max_batch_size=8, delay_us=delay_us), Traffic.parse(load)
-        made = predict(candidate, CONFIG, traffic, profile, SLA, requests=4000, way=way)
-        return 8e3 / made.throughput_rows_per_s
-
-    assert cycle_ms(quiet, "closed:8", 50_000) == pytest.approx(24 + 0.4 + 7 * 0.025 + 0.7, rel=0.02)
-    assert cycle_ms(busy, "closed:8", 50_000) == pytest.approx(24 + 0.4 + 7 * 0.1 + 0.7, rel=0.02)
-    assert cycle_ms(quiet, "closed:16", 0) == cycle_ms(busy, "closed:16", 0)
-
-
 def test_a_longer_way_in_an_open_loop_is_the_clients_and_not_the_loops() -> None:
     """perf_analyzer takes longer there, as measured with rare requests; another client has its own way."""
     profiled = replace(ramp(outside_us=400.0), rare_way_us=900.0)
@@ -117,24 +74,3 @@ def test_a_longer_way_in_an_open_loop_is_the_clients_and_not_the_loops() -> None
         )
         assert rare.percentiles_ms[50] == pytest.approx(20.5 + lone_us / 1e3, rel=0.01)
     assert open_way(replace(profiled, rare_way_us=None)).open_lone_us == pytest.approx(400 * ASLEEP)
-
-
-def test_a_client_on_the_models_cores_makes_its_executions_longer() -> None:
-    """A lone request burdens nothing; of 16 clients, 8 send while an execution runs, each lengthens it by 0.1 ms."""
-    profiled = ramp()
-    heavy = replace(profiled.way, burden_us=100.0)
-    profile = Profile(ramps=(profiled,))
-
-    def computing_ms(load: str, way: Way) -> dict[int, float]:
-        predicted = predict(
-            Candidate(max_batch_size=8), CONFIG, Traffic.parse(load), profile, SLA, requests=4000, way=way
-        )
-        return dict(predicted.computing_ms)
-
-    assert computing_ms("closed:1", heavy) == computing_ms("closed:1", profiled.way)
-    light, burdened = (computing_ms("closed:16", way) for way in (profiled.way, heavy))
-    assert burdened[8] - light[8] == pytest.approx(0.8, abs=0.2)
-    # An open loop has a burden of its own.
-    free = replace(heavy, open_burden_us=0.0)
-    assert computing_ms("poisson:200", free) == computing_ms("poisson:200", profiled.way)
-    assert computing_ms("poisson:200", heavy)[1] > computing_ms("poisson:200", free)[1]

@@ -5,21 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import vl_convert
-from charts import layers, rows
-from studies import CHOSEN, DEFAULT, milliseconds, study
+from charts import rows
+from studies import CHOSEN, DEFAULT, study
 
 from perf.records.study import AGAINST, NOISE, Step, Study
 from perf.report.figure import INK, without_legends
-from perf.report.study.accuracy import checks
 from perf.report.study.evidence import Evidence
-from perf.report.study.heat import heat
 from perf.report.study.latency_by_load import front, rates, throughput
 from perf.report.study.latency_by_load import latency_by_load as by_load
-from perf.report.study.parts import bands_of, parts, simulated
 from perf.report.study.search import search, untested
-from perf.report.study.service import curves
 from perf.report.study.tail import tail
-from perf.simulate.simulated_run import SimulatedRun
 from perf.stats.percentile import percentile_ms
 from perf.stats.quantile import quantile
 
@@ -114,108 +109,12 @@ def test_the_tail_counts_late_and_unanswered_requests() -> None:
     assert "independent" not in sentence
 
 
-def test_the_knee_and_the_fit_are_those_of_the_service_time() -> None:
-    (curve,) = curves(evidence(study()))
-    assert [curve.line.fixed_us / 1e3, curve.line.row_us / 1e3] == pytest.approx([8, 0.5], rel=0.03)
-    rate = {rows: rows / milliseconds(rows) for rows in range(1, 17)}
-    knee = next(rows for rows in rate if rate[rows] >= 0.9 * max(rate.values()))
-    assert abs(curve.knee.rows - knee) <= 1
-    trials = study().trials
-    assert curve.executions == sum(sum(trial.counted.batches.values()) for trial in trials)
-
-
-def test_a_percentile_is_bands_of_by_the_requests_around_it() -> None:
-    # 1,000 requests whose queue is 0 to 999 us and whose run is 100 us: around p99 are 985 to 995, their mean 990
-    trial = replace(
-        study().trials[0],
-        requests=1000,
-        stages_us={"queue": 499.5, "run": 100.0},
-        parts_us={"queue": tuple(float(number) for number in range(1000)), "run": (100.0,) * 1000},
-    )
-    rows = bands_of([trial])
-    assert rows["mean"] == (1000, {"queue": 499.5, "run": 100.0})
-    n, values = rows["p99"]
-    assert n == 10
-    assert values["run"] == 100
-    assert values["queue"] == pytest.approx(989.5, abs=0.5)
-
-
-def test_without_traced_requests_the_percentiles_are_the_simulation_s() -> None:
-    # latencies 1 to 1,000 us of which all but 100 us are spent in the queue
-    latencies = np.arange(1.0, 1001.0)
-    run = SimulatedRun(
-        latencies_us=latencies,
-        queues_us=np.maximum(latencies - 100, 0),
-        answered=1000,
-        refused=0,
-        seconds=1.0,
-        busy_s=0.5,
-        instances=1,
-        sizes={1: 1000},
-        computing_us={1: 5e5},
-    )
-    prediction = run.prediction(DEFAULT, study().sla, 1)
-    # around p99 are the 20 slowest, 981 to 1,000 us: 990.5 on average, 890.5 of it in the queue
-    assert prediction.queue_ms[99] == pytest.approx(0.8905)
-    rows = simulated(prediction)
-    assert list(rows) == ["p50, simulated", "p90, simulated", "p99, simulated"]
-    n, values = rows["p99, simulated"]
-    assert n == 20
-    assert sum(values.values()) == pytest.approx(1e3 * prediction.percentiles_ms[99])
-    bare = tuple(replace(trial, parts_us={}) for trial in study().trials)
-    section = parts(evidence(replace(study(), trials=bare, predictions=(replace(prediction, candidate=CHOSEN),))))
-    assert "no request was traced" in section.missing[0]
-    assert "the marked percentiles are simulated" in section.missing[0]
-    assert [figure.name for figure in section.figures] == ["parts-1", "parts-2"]
-    assert "p99, simulated" in [row[1] for row in section.grids[0].rows]
-
-
-def test_of_few_traced_requests_the_percentiles_that_they_hold_are_measured() -> None:
-    # Of 200 every percent is two requests: five are within half of 5 % and more, but not around p99.
-    whole = study()
-    (prediction,) = (prediction for prediction in whole.predictions if prediction.candidate == CHOSEN)
-    first = next(trial for trial in whole.trials if trial.candidate == CHOSEN)
-    few = replace(first, parts_us={"queue": tuple(map(float, range(200))), "run": (100.0,) * 200})
-    rest = tuple(trial for trial in whole.trials if trial.candidate != CHOSEN)
-    prediction = replace(prediction, queue_ms=dict.fromkeys(prediction.percentiles_ms, 0.0))
-    section = parts(evidence(replace(whole, trials=(few, *rest), predictions=(prediction,))))
-    assert [row[1] for row in section.grids[0].rows][:4] == ["mean", "p50", "p90", "p99, simulated"]
-    (missing,) = section.missing
-    assert "200 requests traced, too few for the parts of p99" in missing
-    assert "p50: the largest part is" in section.sentences[0]
-    assert "p99, simulated: the largest part is" in section.sentences[0]
-
-
-def test_the_map_has_every_simulated_cell_and_outlines_the_measured_ones() -> None:
-    figure = heat(evidence(study())).figures[0]
-    cells = {(row["size"], row["delay"]): row for row in rows(figure, "text")}
-    assert len(cells) == 12
-    measured = {trial.candidate for trial in study().trials}
-    framed = [row for row in cells.values() if row["frame"]]
-    assert len(framed) == len(measured) == 4
-    assert sum("[" in row["text"][-1] for row in cells.values()) == 4
-    missed = [prediction for prediction in study().predictions if prediction.late > 0.01]
-    assert sum(row["missed"] for row in cells.values()) == len(missed) == 3
-    assert [place for place, row in cells.items() if row["frame"] == 4] == [(16, 1)]
-    assert [layer["transform"] for layer in layers(figure) if layer.get("transform")] == [
-        [{"filter": "datum.frame > 0"}]
-    ]
-
-
 def test_the_tail_can_be_zoomed_to_the_slowest_requests() -> None:
     figure = tail(evidence(study())).figures[0]
     whole, tenth, hundredth = figure.zooms
     assert [zoom.x[0] for zoom in figure.zooms] == pytest.approx([0.95, 9.5, 95])
     assert whole.y[0] < tenth.y[0] < hundredth.y[0]
     assert whole.y[1] == tenth.y[1] == hundredth.y[1]
-
-
-def test_predictions_are_checked_against_pooled_measurements() -> None:
-    records = evidence(study())
-    (check,) = [check for check in checks(records) if (check.candidate, check.what) == (DEFAULT, "p99")]
-    pooled = [us for trial in records.trials if trial.candidate == DEFAULT for us in trial.latencies_us]
-    assert check.n == len(pooled) == 5600
-    assert check.measured == pytest.approx(np.percentile(pooled, 99, method="inverted_cdf") / 1e3)
 
 
 def test_the_search_reports_its_cost_and_what_was_not_tested() -> None:

@@ -7,22 +7,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from charts import layers
 from PIL import Image
-from studies import milliseconds, study
+from studies import study
 
-from perf.measure.service_line import Size
-from perf.measure.service_profile import ServiceTimes, write
 from perf.records.study import PROFILE, Study
 from perf.report.__main__ import main
 from perf.report.section import Section
 from perf.report.study.evidence import Evidence
-from perf.report.study.heat import heat
 from perf.report.study.noise import noise
-from perf.report.study.parts import parts
 from perf.report.study.report import PARTS, sections, write_html, write_json
 from perf.report.study.search import provenance, search
-from perf.report.study.service import service
 from perf.report.study.tail import tail
 from perf.report.study.verdict import verdict
 
@@ -90,17 +84,16 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
 
 
 @pytest.mark.parametrize("load", LOADS)
-def test_a_full_study_has_all_ten_parts_and_misses_nothing(pages: dict[str, Page], load: str) -> None:
+def test_a_full_study_has_all_parts_and_misses_nothing(pages: dict[str, Page], load: str) -> None:
     page = pages[load]
     assert [section.name for section in page.sections] == [
-        *("verdict", "difference", "load", "tail", "batches", "parts", "map", "search", "noise", "provenance")
+        *("verdict", "difference", "load", "tail", "search", "noise", "provenance")
     ]
-    assert len(PARTS) == 10
-    assert [section.missing for section in page.sections] == [()] * 10
+    assert [section.missing for section in page.sections] == [()] * len(PARTS)
     assert all(section.sentences for section in page.sections)
     figures = [figure for section in page.sections for figure in section.figures]
     assert all(figure.caption for figure in figures)
-    assert page.text.count("data-chart=") == len(figures) >= 11
+    assert page.text.count("data-chart=") == len(figures) >= 5
     for number, section in enumerate(page.sections[1:], 2):
         assert f"<h2>{number}. {section.title}</h2>" in page.text
 
@@ -116,7 +109,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(pages: dict[str, Page], 
     assert checker.tags["link"] == checker.tags["img"] == 0
     assert len(text.encode()) < 2_000_000
     assert all(reference.startswith("#") and reference[1:] in checker.ids for reference in checker.references)
-    assert len(checker.ids) == len(set(checker.ids)) >= 10
+    assert len(checker.ids) == len(set(checker.ids)) >= len(PARTS)
     assert not re.findall(
         r"""(?:src|href)=["']?https?:|@import|url\((?!#)""", re.sub(r"(?s)<script>.*?</script>", "", text)
     )
@@ -151,69 +144,23 @@ def test_an_empty_study_says_what_is_missing_in_every_part(pages: dict[str, Page
     assert [section.name for section in page.sections if not section.missing] == ["provenance"]
     assert page.sections[0].title.startswith("No verdict: the study is unfinished")
     assert page.sections[1].missing[0].startswith("The study is unfinished")
-    assert page.text.count('<p class="missing">') >= 9
-    for number in range(2, 11):
+    assert page.text.count('<p class="missing">') >= 6
+    for number in range(2, len(PARTS) + 1):
         assert f"<h2>{number}. " in page.text
 
 
 def test_each_missing_piece_is_named() -> None:
     whole = study()
-    untraced = tuple(replace(trial, parts_us={}) for trial in whole.trials)
     profiled = tuple(replace(trial, stage=PROFILE) for trial in whole.trials)
     cases = (
-        (replace(whole, predictions=()), heat, "No configuration was simulated"),
         (replace(whole, steps=()), search, "no log of the search"),
         (replace(whole, model_sha256=""), provenance, "no digest of the model file"),
-        (replace(whole, trials=untraced), parts, "only the parts of the mean are measured"),
         (replace(whole, trials=whole.trials[:3]), noise, "A/A noise is unknown"),
         (replace(whole, trials=whole.trials[:3]), verdict, "no gain is claimed"),
         (replace(whole, trials=profiled), tail, "was measured"),
     )
     for incomplete, part, message in cases:
         assert message in section_text(part, incomplete)
-
-
-def test_a_service_time_record_that_is_not_there_is_named(tmp_path: Path) -> None:
-    path = replace(study(), profiles=("ranker.k1.json",)).write(tmp_path / "study.json")
-    evidence = Evidence.read(path)
-    assert evidence.lost == ("ranker.k1.json",)
-    assert "ranker.k1.json" in service(evidence).missing[0]
-
-
-def test_a_service_time_record_is_drawn_beside_what_the_measurements_counted(tmp_path: Path) -> None:
-    ramp = ServiceTimes(
-        model="ranker",
-        config_name="default",
-        config_sha256="c",
-        model_sha256="m",
-        machine=study().machine,
-        versions={},
-        started_at="2030-01-01T00:00:00+00:00",
-        command=("python",),
-        instances=1,
-        threads=None,
-        max_batch_size=32,
-        # twice what the measurements take
-        sizes=tuple(Size(rows=b, executions=50, mean_us=2e3 * milliseconds(b), error_us=9.0) for b in range(1, 33)),
-        alone_us=8500.0,
-        noise=(1.0,) * 15,
-        noise_count=0,
-        levels=(),
-    )
-    write(ramp, tmp_path)
-    evidence = Evidence.read(replace(study(), profiles=(ramp.file_name,)).write(tmp_path / "study.json"))
-    assert (evidence.ramps, evidence.lost) == ((ramp,), ())
-    section = service(evidence)
-    # 2 x (8 + b / 2) ms; b / s(b) at 32 is 32 / 48, of which 90 % is reached from 24 rows on
-    assert section.sentences[0].startswith("Before the search: s(b) = 16.0 ms + 1.00 ms per row (R² 1.00, n = 1,600")
-    assert "from 24 rows on (40.0 ms, 600 rows/s)" in section.sentences[0]
-    assert section.sentences[1].startswith("In the measurements: s(b) = 8.0")
-    assert section.missing == ()
-    # Ramps of other configurations with as many instances and threads are drawn too, each in a colour of its own.
-    more = Evidence(study=study(), name="study", ramps=(ramp, replace(ramp, config_name="b"), replace(ramp, threads=1)))
-    (times,) = (figure for figure in service(more).figures if figure.name == "service-time")
-    points, *_ = layers(times)
-    assert len(points["encoding"]["color"]["scale"]["range"]) == 2
 
 
 def test_the_program_writes_page_figures_and_values_and_can_be_run_again(

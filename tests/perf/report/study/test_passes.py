@@ -4,10 +4,9 @@ from dataclasses import replace
 
 from studies import CHOSEN, study
 
-from perf.report.study.latency_by_load import data, grid, latency_by_load, rates
+from perf.report.study.latency_by_load import data, grid, latency_by_load
 from perf.report.study.points import trial_row
 from perf.report.study.search import search
-from perf.report.study.sustained import sustained
 from perf.report.study.verdict import passes
 from tests.perf.report.study.test_verdict import PASSING, evidence
 
@@ -43,15 +42,3 @@ def test_a_row_a_marker_and_the_log_have_the_verdict_of_the_tuner() -> None:
     assert trial_row(records, window, 1.0, 1.0)["verdict"] == "cannot tell"
     (row,) = [row for row in search(records).grids[0].rows if row[1].startswith("measured")]
     assert row[3].endswith("n = 500: cannot tell")
-
-
-def test_the_caption_of_the_rates_asks_for_sure_rates() -> None:
-    """One good window of 500 requests at each rate proves nothing."""
-    first = study().trials[2]
-    windows = [
-        replace(first, load=f"poisson:{rate}", offered_per_s=float(rate), latencies_us=(1000.0,) * 500, requests=500)
-        for rate in (100, 300)
-    ]
-    records = evidence(replace(study(), trials=tuple(replace(window, passed=True, late=0) for window in windows)))
-    assert rates(records).caption == f"{CHOSEN} (chosen): no measured rate surely meets the target"
-    assert sustained(records) == "No measured rate surely meets the target."

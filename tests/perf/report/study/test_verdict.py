@@ -3,7 +3,6 @@ from dataclasses import replace
 import pytest
 from studies import CHOSEN, DEFAULT, study
 
-from perf.records.last_comparison import OF_DUE
 from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import Study
 from perf.report.study.evidence import Evidence, quantile_of
@@ -148,12 +147,3 @@ def test_the_candidate_that_was_compared_and_not_chosen_is_named() -> None:
     assert section.sentences[0] == f"Because the study did not choose {CHOSEN}."
     text = f"{CHOSEN}, which was compared last, over the current configuration: {sentence(first, kept)}."
     assert text in section.sentences
-
-
-def test_older_trials_are_said_to_count_the_requests_that_were_due() -> None:
-    """perf.compare counts their answers again beside another study, so the page must say that it does not."""
-    older = study("closed:16")
-    newer = replace(older, trials=tuple(replace(trial, planned_s=trial.seconds) for trial in older.trials))
-    said = f"study.json: {OF_DUE}"
-    assert said in verdict(evidence(older)).sentences
-    assert said not in verdict(evidence(newer)).sentences

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from perf.simulate.batcher.request import MS, Request
-from perf.simulate.batcher.request_source import Answer, Arrivals
+from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
 
@@ -154,12 +154,6 @@ def test_an_execution_takes_longer_after_a_pause() -> None:
     ]
 
 
-def test_an_answer_knows_how_many_requests_ran_with_it() -> None:
-    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 3))
-    assert [answer.together for answer in simulation.answers] == [1, 3, 3, 3]
-
-
 def test_an_answer_knows_whether_anything_else_ran_or_waited() -> None:
     rules = Rules(max_batch_size=1, instances=2)
     simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 6 * MS))
@@ -181,10 +175,6 @@ def test_a_batch_whose_delay_has_ended_does_not_grow() -> None:
         [5],
         [6, 7, 8],
     ]
-
-
-def test_a_refused_request_ran_with_no_other() -> None:
-    assert Answer(request=Request(number=1, at=0), at=0, error="late").together == 0
 
 
 @pytest.mark.parametrize(("batcher_first", "sizes"), [(False, {1: 3}), (True, {1: 1, 2: 1})])

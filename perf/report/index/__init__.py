@@ -1,1 +1,0 @@
-"""The index of all records of a machine, with a page for each."""
