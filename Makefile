@@ -33,10 +33,10 @@ WORKERS ?= $(shell n=$$(( $$(nproc) + 2 )); echo $$(( n < 8 ? n : 8 )))
 PYTEST   = $(PY) -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo export serve cluster check-repo vendor doctor client measure report tune pack watch test test-image check image system lock clean
+.PHONY: help setup demo export serve cluster check-repo vendor doctor client measure report tune pack watch test test-quick test-properties test-image check image system lock clean
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## make .venv with tritonserver, perf_analyzer and onnxruntime (RUNTIME=cpu or gpu)
 
@@ -81,9 +81,16 @@ watch: $(READY)  ## the running server live, in the terminal and on http://127.0
 	$(PY) -m perf.watch --serve $(ARGS)
 
 test: $(VENV)/.dev vendor  ## every test, with real servers
+	@$(MAKE) --no-print-directory system
 	$(PY) -m export
 	@# The longest file first, so that nothing waits for it at the end.
-	$(PYTEST) --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
+	$(PYTEST) --durations 10 --most-servers 60 --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
+
+test-quick: $(VENV)/.dev vendor  ## the tests that need no server and no second to spare, while one types
+	$(PYTEST) -m "not server and not slow" --ignore tests/docker/test_image.py $(or $(ARGS),tests)
+
+test-properties: $(VENV)/.dev vendor  ## the property tests with many more examples
+	$(PYTEST) -m hypothesis --hypothesis-profile properties $(or $(ARGS),tests)
 
 test-image: $(VENV)/.dev vendor  ## build the Debian image, start it and its pod (needs buildah, podman)
 	$(PY) -m pytest tests/docker/test_image.py $(ARGS)

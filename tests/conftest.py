@@ -19,8 +19,14 @@ from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
 
-# Other tests run at the same time, so a draw may take seconds.
-hypothesis_settings.register_profile("shared", suppress_health_check=[HealthCheck.too_slow], deadline=None)
+# Other tests run at the same time, so a draw may take seconds. `make test` draws the same examples each time, `make
+# test-properties` many others.
+hypothesis_settings.register_profile(
+    "shared", suppress_health_check=[HealthCheck.too_slow], deadline=None, derandomize=True, max_examples=50
+)
+hypothesis_settings.register_profile(
+    "properties", suppress_health_check=list(HealthCheck), deadline=None, max_examples=1000, print_blob=True
+)
 hypothesis_settings.load_profile("shared")
 
 
