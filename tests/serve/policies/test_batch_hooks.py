@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from bench import Bench
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sleepers import PLAIN
 
 from clients import AsyncModel, RequestFailedError
-from serve.launcher import LaunchError, Settings, launch
+from serve.management.api import RefusedError
 from serve.policies import batch_hooks
 from serve.policies.batch_hooks import BatchHooks, Request, accepted, pack, split
 
@@ -102,6 +102,7 @@ def test_a_missing_answer_is_an_error_and_no_neighbours_answer() -> None:
     assert "y has 0 rows for 1" in requests[0].reason
 
 
+@settings(max_examples=40, derandomize=True)
 @given(st.lists(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_every_request_gets_its_own_answer_or_its_own_error(values: list[list[float]]) -> None:
     requests = ask(*values)
@@ -177,38 +178,36 @@ def own_model(repository: Path, limit: str) -> Path:
 
 
 @pytest.mark.server
-def test_a_users_model_runs_on_a_server(tmp_path: Path) -> None:
+def test_a_users_model_runs_on_a_server(bench: Bench, tmp_path: Path) -> None:
     async def ask_all(url: str) -> list[Any]:
         async with AsyncModel("own", url=url) as model:
-            values = [1, 2, -1, 4, 500, 6, 7, 8]
-            calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in values)
+            calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in (1, 2, -1, 4, 500, 6, 7, 8))
             return await asyncio.gather(*calls, return_exceptions=True)
 
-    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"), arguments=PLAIN)) as server:
+    with bench.serving(("own",), own_model(tmp_path, "100")) as server:
         answers = asyncio.run(ask_all(server.grpc_url))
         with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
-            metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[0] != "#")
+            lines = [line for line in page.read().decode().splitlines() if 'model="own"' in line]
     assert [answer.item() for answer in answers if not isinstance(answer, Exception)] == [2, 4, 8, 12, 16]
     assert isinstance(answers[2], RequestFailedError)
     assert "x is negative" in str(answers[2])
     assert "RuntimeError: too much" in str(answers[4])
     assert str(answers[6]).startswith("own: ") or "y: " in str(answers[6])
-    labels = 'model="own",version="1"'
-    assert metrics[f"own_seen{{{labels}}}"] == "6"
-    assert metrics[f"batch_hooks_rows_sum{{{labels}}}"] == "8"
-    assert metrics[f"batch_hooks_rows_count{{{labels}}}"] == "1"
-    blamed = {name: value for name, value in metrics.items() if name.startswith("batch_hooks_failed_requests")}
-    assert {name.partition('blame="')[2].partition('"')[0]: value for name, value in blamed.items()} == {
-        "request": "1",
-        "model": "2",
-    }
-    spread = {name: value for name, value in metrics.items() if name.startswith("own_spread_bucket")}
-    assert [value for name, value in spread.items() if 'le="10"' in name] == ["6"]
-    assert float(next(value for name, value in metrics.items() if name.startswith("own_largest"))) in (4, 6, 7, 8)
+
+    def values(start: str, label: str = "") -> list[float]:
+        return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(start) and label in line]
+
+    assert values("own_seen") == [6]
+    assert values("batch_hooks_rows_sum") == [8]
+    assert values("batch_hooks_rows_count") == [1]
+    assert values("batch_hooks_failed_requests", 'blame="request"') == [1]
+    assert values("batch_hooks_failed_requests", 'blame="model"') == [2]
+    assert values("own_spread_bucket", 'le="10"') == [6]
+    assert values("own_largest")[0] in (4, 6, 7, 8)
 
 
 @pytest.mark.server
-def test_setup_can_refuse_the_load(tmp_path: Path) -> None:
-    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"), arguments=PLAIN)
-    with pytest.raises(LaunchError, match="own: limit must be above 0"), launch(settings):
-        pass
+def test_setup_can_refuse_the_load(bench: Bench, tmp_path: Path) -> None:
+    with pytest.raises(RefusedError, match="limit must be above 0"):
+        with bench.serving(("own",), own_model(tmp_path, "0")):
+            pass
