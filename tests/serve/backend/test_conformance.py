@@ -1,18 +1,16 @@
 """The behaviour of the C++ onnxruntime backend on the real server: loading, completion, types and errors."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tritonclient.grpc as triton
 from all_types import EXTREMES, NUMPY, echo
 from bench import LOAD_S, Bench
-from onnx import TensorProto, helper, numpy_helper
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded, save
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -22,25 +20,13 @@ from serve.management import api
 
 pytestmark = pytest.mark.server
 
-FLOAT = TensorProto.FLOAT
 DEFAULT_ROWS = 7
 HOLD = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
 """A batch runs as soon as it is full, so tests that fill it wait for nothing."""
-Shape = Sequence[int | str]
 
 
-def graph(nodes: list[onnx.NodeProto], inputs: dict[str, Shape], y: Shape, **constants: float) -> onnx.GraphProto:
-    return helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("y", FLOAT, y)],
-        [numpy_helper.from_array(np.array([value], dtype=np.float32), name) for name, value in constants.items()],
-    )
-
-
-def identity(shape: Shape) -> onnx.GraphProto:
-    return graph([helper.make_node("Identity", ["x"], ["y"])], {"x": shape}, shape)
+def identity(shape: str) -> str:
+    return f"g (float{shape} x) => (float{shape} y) {{ y = Identity(x) }}"
 
 
 def tensors(dims: str = "3", kind: str = "FP32") -> str:
@@ -51,13 +37,13 @@ def tensors(dims: str = "3", kind: str = "FP32") -> str:
 
 
 BATCH = "max_batch_size: 8\n"
-ROWS = ["b", 3]
-COMPLETED: dict[str, tuple[Shape, str, int, list[int], bool]] = {
+ROWS = "[b, 3]"
+COMPLETED: dict[str, tuple[str, str, int, list[int], bool]] = {
     "nothing": (ROWS, "", DEFAULT_ROWS, [3], True),
     "only_input": (ROWS, "max_batch_size: 2\n" + tensors().split("\n")[0], 2, [3], True),
-    "one_value": (["b"], "", DEFAULT_ROWS, [1], True),
-    "scalar": ([], "", 0, [1], False),
-    "fixed": ([1, 3], "", 0, [1, 3], False),
+    "one_value": ("[b]", "", DEFAULT_ROWS, [1], True),
+    "scalar": ("", "", 0, [1], False),
+    "fixed": ("[1, 3]", "", 0, [1, 3], False),
     "full": (ROWS, BATCH + tensors(), 8, [3], False),
 }
 """The graph's shape and a configuration; and max_batch_size, dims, and whether there is a batcher once completed."""
@@ -87,14 +73,14 @@ def loadable(repository: Path) -> None:
     (model / "model.onnx").rename(model / "n.onnx")
     save(repository, "tuned", identity(ROWS), f"{BATCH}{tensors()}{TUNED}optimization {{ graph {{ level: 2 }} }}\n")
     # y = x + z, where z has the default 10 in the graph.
-    add = graph([helper.make_node("Add", ["x", "z"], ["y"])], {"x": [3], "z": [1]}, [3], z=10)
+    add = "g (float[3] x, float[1] z) => (float[3] y) <float[1] z = {10}> { y = Add(x, z) }"
     optional = 'input [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] optional: true } ]\n'
     save(repository, "optional", add, "max_batch_size: 0\n" + tensors() + optional)
     # y = x + 100 at the start of a sequence.
-    nodes = [helper.make_node("Mul", ["START", "hundred"], ["m"]), helper.make_node("Add", ["x", "m"], ["y"])]
+    start = "g (float[b, 1] x, float[b, 1] START) => (float[b, 1] y) <float hundred = {100}>"
     control = '{ name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] }'
     sequence = f"{BATCH}{tensors('1')}sequence_batching {{ control_input [ {control} ] }}\n"
-    save(repository, "sequence", graph(nodes, {"x": ["b", 1], "START": ["b", 1]}, ["b", 1], hundred=100), sequence)
+    save(repository, "sequence", start + " { more = Mul(START, hundred) y = Add(x, more) }", sequence)
     echo(repository, "numpy", NUMPY, f"max_batch_size: 2\n{HOLD}", width=2)
     echo(repository, "bf16", ["BF16"], f"max_batch_size: 2\n{HOLD}", width=2)
     ragged_padded(repository, "guarded", guard=True, rows=4)
@@ -171,8 +157,8 @@ def test_files_and_parameters(client: Any, model: str) -> None:
 
 def test_refused_with_the_same_words(zoo: Bench, tmp_path: Path, golden: Callable[..., None]) -> None:
     """The server's log has the reason; test_contract.py has those of the configuration and the graph."""
-    refused: dict[str, tuple[Shape, str]] = {
-        "bad_autofill": ([1, 3], BATCH),
+    refused: dict[str, tuple[str, str]] = {
+        "bad_autofill": ("[1, 3]", BATCH),
         "bad_type": (ROWS, BATCH + tensors(kind="INT32")),
         "bad_stream": (ROWS, f"{BATCH}{tensors()}model_transaction_policy {{ decoupled: true }}\n"),
         "bad_file": (ROWS, BATCH + tensors()),

@@ -1,7 +1,6 @@
 """Ragged batches on the real server: the graph's inputs and each request's answer, compared with numpy."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest

@@ -103,5 +103,5 @@ def test_an_operator_library_is_registered(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SEEN", str(seen))
     options(model_operations={"op_library_filename": [str(library)]})
     assert seen.exists()
-    with pytest.raises(ValueError, match="the custom operator library '/nowhere/ops.so' cannot be loaded"):
+    with pytest.raises(ValueError, match=r"the custom operator library '/nowhere/ops\.so' cannot be loaded"):
         options(model_operations={"op_library_filename": ["/nowhere/ops.so"]})

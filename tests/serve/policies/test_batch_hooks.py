@@ -208,6 +208,6 @@ def test_a_users_model_runs_on_a_server(bench: Bench, tmp_path: Path) -> None:
 
 @pytest.mark.server
 def test_setup_can_refuse_the_load(bench: Bench, tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="limit must be above 0"):
-        with bench.serving(("own",), own_model(tmp_path, "0")):
-            pass
+    repository = own_model(tmp_path, "0")
+    with pytest.raises(RefusedError, match="limit must be above 0"), bench.serving(("own",), repository):
+        pass

@@ -84,16 +84,16 @@ def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         looped(repository, "uncounted", UNCOUNTED, policy="Refusing()", metrics=", Metrics()", **deadline),
         looped(repository, "failing", FAILING, policy="create(settings)", answers="answers", **aimd),
     ]
+    loop = {"policy": "create(settings)", "answers": "hold", "metrics": ", PolicyMetrics.of(settings, args, pb_utils)"}
     for name in ("held_aimd", "held_deadline", "own_deadline", "clients_deadline"):
         settings = {"batch_policy": "aimd" if name == "held_aimd" else "deadline", "slo_ms": "60000"}
-        metrics = ", PolicyMetrics.of(settings, args, pb_utils)"
-        names.append(
-            looped(repository, name, f"NAME = {name!r}{HELD}", policy="create(settings)", answers="hold", metrics=metrics, **settings)
-        )
+        names.append(looped(repository, name, f"NAME = {name!r}{HELD}", **loop, **settings))
     lookup(repository, "failing_rows")
     with (repository / "failing_rows" / "config.pbtxt").open("a") as config:
         config.write(parameters(**aimd))
-    cut = parameters(batch_policy="deadline", slo_ms="10000", padding_budget="elements", padding_budget_run_elements="10")
+    cut = parameters(
+        batch_policy="deadline", slo_ms="10000", padding_budget="elements", padding_budget_run_elements="10"
+    )
     ragged_padded(repository, "cut", config="dynamic_batching { }\n" + cut)
     with bench.serving((*names, "failing_rows", "cut"), repository) as running:
         yield running

@@ -8,7 +8,6 @@ import pytest
 from all_types import EXTREMES, NUMPY, echo
 from answers import Answers, Array
 from bench import Bench
-from onnx import TensorProto, helper
 from tiny_models import parameters, save
 
 from serve.launcher import Server
@@ -23,14 +22,14 @@ LONG, SHORT = 100_000, 3
 
 def ragged_echo(repository: Path, name: str, settings: str) -> None:
     """Returns a ragged BF16 tensor unchanged, in about 10 ms for `LONG` elements."""
-    nodes = [
-        helper.make_node("Cast", ["X"], ["s0"], to=TensorProto.FLOAT),
-        *(helper.make_node("Sin", [f"s{step}"], [f"s{step + 1}"]) for step in range(20)),
-        helper.make_node("Sub", ["s20", "s20"], ["nothing"]),
-        helper.make_node("Add", ["s0", "nothing"], ["same"]),
-        helper.make_node("Cast", ["same"], ["Y"], to=TensorProto.BFLOAT16),
-    ]
-    x, y = (helper.make_tensor_value_info(name, TensorProto.BFLOAT16, ["elements"]) for name in "XY")
+    slow = "\n".join(f"s{step + 1} = Sin(s{step})" for step in range(20))
+    graph = f"""g (bfloat16[elements] X) => (bfloat16[elements] Y) {{
+  s0 = Cast <to = 1> (X)
+  {slow}
+  nothing = Sub(s20, s20)
+  same = Add(s0, nothing)
+  Y = Cast <to = 16> (same)
+}}"""
     config = (
         "max_batch_size: 16\n"
         'input [ { name: "X" data_type: TYPE_BF16 dims: [ -1 ] allow_ragged_batch: true } ]\n'
@@ -38,7 +37,7 @@ def ragged_echo(repository: Path, name: str, settings: str) -> None:
         'batch_output [ { target_name: "Y" kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "X" } ]\n'
         f"dynamic_batching {{ }}\n{settings}"
     )
-    save(repository, name, helper.make_graph(nodes, "g", [x], [y]), config)
+    save(repository, name, graph, config)
 
 
 def values(kind: str, number: int, width: int = WIDTH) -> Array:

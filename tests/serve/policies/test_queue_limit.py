@@ -52,9 +52,7 @@ class Queue:
         monkeypatch.setattr("serve.policies.queue_limit.time.monotonic", lambda: self.now)
 
     def limited(self, limit_s: float = 10.0, instances: int = 1) -> "Queue":
-        self.limit = QueueLimit(
-            limit_s=limit_s, instances=instances, pending=lambda: self.waiting, triton=Triton
-        )
+        self.limit = QueueLimit(limit_s=limit_s, instances=instances, pending=lambda: self.waiting, triton=Triton)
         return self
 
     def learned(self, waiting: Any, *, batch_s: float, instances: int = 1) -> "Queue":
