@@ -43,13 +43,14 @@ def test_bfloat16_is_passed_in_and_out_by_its_bits() -> None:
 
 
 class Device:
-    """A session on a GPU that this machine has not: notes what is bound, and its outputs are its inputs."""
+    """A session on a GPU that this machine has not: notes what is bound; y is the sum of each row."""
 
     def __init__(self) -> None:
-        self.bound: list[Any] = []
+        self.inputs: dict[str, Any] = {}
+        self.outputs: list[Any] = []
 
     def get_inputs(self) -> list[Node]:
-        return [Node("x", ["b"])]
+        return [Node("x", ["b", "n"]), Node("mask", ["b", "n"])]
 
     def get_outputs(self) -> list[Node]:
         return [Node("y", ["b"])]
@@ -58,26 +59,30 @@ class Device:
         return self
 
     def bind_cpu_input(self, name: str, array: Any) -> None:
-        self.x = array
+        self.inputs[name] = array
 
     def bind_output(self, *place: Any) -> None:
-        self.bound.append(place)
+        self.outputs.append(place)
 
     def run_with_iobinding(self, binding: "Device", options: Any) -> None:
         pass
 
     def copy_outputs_to_cpu(self) -> list[Any]:
-        return [self.x]
+        return [(self.inputs["x"] * self.inputs["mask"]).sum(1)]
 
 
-def test_an_instance_on_a_gpu_binds_its_outputs_to_its_device() -> None:
-    device = Device()
-    on_gpu = {"model_instance_kind": "GPU", "model_instance_device_id": "1"}
-    made = config(input=[tensor("x", [])], output=[tensor("y", [])])
-    executor = Executor.of(made, device, None, on_gpu)
-    answers = executor.run([{"x": np.full(rows, rows, dtype=np.float32)} for rows in (1, 2)])
-    assert [answer[0].tolist() for answer in answers] == [[1], [2, 2]]
-    assert device.bound == [("y", "cuda", 1)]
+def test_an_instance_on_a_gpu_binds_to_its_device() -> None:
+    """Padded inputs and their masks are bound from memory that the next batch uses again."""
+    device, seen = Device(), []
+    parameters = {"pad": "x[1]=7", "pad_mask": "mask=x[1]"}
+    made = config(parameters, input=[tensor("x", [-1], allow_ragged_batch=True)], output=[tensor("y", [])])
+    executor = Executor.of(made, device, None, {"model_instance_kind": "GPU", "model_instance_device_id": "1"})
+    for lengths in ((9, 2, 5), (1, 7)):
+        answers = executor.run([{"x": np.ones((1, length), dtype=np.float32)} for length in lengths])
+        assert [answer[0].tolist() for answer in answers] == [[length] for length in lengths]
+        seen.append(dict(device.inputs))
+    assert device.outputs == [("y", "cuda", 1)] * 2
+    assert all(np.shares_memory(seen[0][name], seen[1][name]) for name in ("x", "mask"))
 
 
 def test_a_bound_session_answers_as_a_plain_one(tmp_path: Path) -> None:
@@ -111,23 +116,6 @@ def completed(x: list[Any], y: Node, **changes: Any) -> dict[str, Any]:
     return made
 
 
-def test_complete_a_graph_that_batches() -> None:
-    made = completed(["b", 3], Node("y", ["b"], "tensor(int64)"))
-    assert (made["max_batch_size"], made["dynamic_batching"]) == (4, {})
-    assert made["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [3]}]
-    assert made["output"] == [{"name": "y", "data_type": "TYPE_INT64", "dims": [1], "reshape": {"shape": []}}]
-
-
-def test_complete_a_graph_that_does_not_batch() -> None:
-    made = completed([], Node("y", [2, "n"]))
-    assert made["max_batch_size"] == 0
-    assert "dynamic_batching" not in made
-    assert made["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [1]}]
-    assert made["output"] == [{"name": "y", "data_type": "TYPE_FP32", "dims": [2, -1]}]
-    with pytest.raises(ContractError, match="autofill failed for model 'm': model does not support batching while"):
-        completed([1], Node("y", ["b"]), max_batch_size=8)
-
-
 def test_complete_only_what_is_missing() -> None:
     inputs = [tensor("x", [-1])]
     made = completed(["b", 3], Node("y", ["b"]), input=inputs, max_batch_size=1)
@@ -137,6 +125,8 @@ def test_complete_only_what_is_missing() -> None:
         made = completed(["b"], Node("y", ["b"]), **{scheduler: {"kept": True}})
         assert made[scheduler] == {"kept": True}
         assert ("dynamic_batching" in made) == (scheduler == "dynamic_batching")
+    with pytest.raises(ContractError, match="autofill failed for model 'm': model does not support batching while"):
+        completed([1], Node("y", ["b"]), max_batch_size=8)
     assert is_complete({"batch_input": [{}], "output": [{}]})
     assert not is_complete({"input": [{}], "output": []})
 
