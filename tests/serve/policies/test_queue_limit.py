@@ -108,13 +108,6 @@ def test_batches_of_few_requests_with_many_rows_are_taken_together(queue: Queue)
         queue.waiting = max(1, queue.waiting - 1)
 
 
-def test_a_batch_without_waiting_requests_is_not_learned_from(queue: Queue) -> None:
-    queue.limited(2.0)
-    assert all(queue.run(1, 0.3) for _ in range(50))
-    queue.waiting = 100
-    assert queue.run(1, 0.3)
-
-
 def test_an_excess_that_is_gone_refuses_no_request(queue: Queue) -> None:
     """After clients gave up or another instance took the queue, later requests are not refused."""
     assert not queue.learned(200, batch_s=0.7).run(8, 0.7)
