@@ -94,20 +94,16 @@ def test_a_bound_session_answers_as_a_plain_one(tmp_path: Path) -> None:
     assert bound.run(["y"], feed)[0].tolist() == opened.run(["y"], feed)[0].tolist() == [[11], [13]]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "limit"),
-    [
+def test_options_of_the_server_are_read_from_its_command_line() -> None:
+    key = "default-max-batch-size"
+    for arguments, options, limit in (
         ([], {}, 4),
-        (["--backend-config=default-max-batch-size=8"], {"default-max-batch-size": "8"}, 8),
-        (["--backend-config", "onnxruntime,default-max-batch-size=0"], {"default-max-batch-size": "0"}, 0),
+        ([f"--backend-config={key}=8"], {key: "8"}, 8),
+        (["--backend-config", f"onnxruntime,{key}=0"], {key: "0"}, 0),
         (["--backend-config=onnxruntime,a=1", "--backend-config=a=2", "--backend-config=python,a=3"], {"a": "1"}, 4),
-    ],
-)
-def test_options_of_the_server_are_read_from_its_command_line(
-    arguments: list[str], options: dict[str, str], limit: int
-) -> None:
-    assert backend_options(["tritonserver", *arguments]) == options
-    assert default_max_batch_size(options) == limit
+    ):
+        assert backend_options(["tritonserver", *arguments]) == options
+        assert default_max_batch_size(options) == limit
 
 
 def completed(x: list[Any], y: Node, **changes: Any) -> dict[str, Any]:

@@ -43,18 +43,6 @@ class Broken:
     def choose(self, waiting, now):
         raise ValueError("cannot choose")
 """
-UNCOUNTED = """
-class Refusing:
-    cap = 1.0
-
-    def choose(self, waiting, now):
-        return Choice(take=(), drop=range(len(waiting)))
-
-
-class Metrics:
-    def refused(self, cancelled):
-        raise ValueError("cannot count")
-"""
 FAILING = """
 def answer(array):
     if array[0, 0] == 1:
@@ -81,7 +69,6 @@ def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         stand_in(repository, "deadline", **deadline),
         stand_in(repository, "leaving", fixed_ms="100", **aimd | {"slo_ms": "1000"}),
         looped(repository, "broken", BROKEN, policy="Broken()", **aimd),
-        looped(repository, "uncounted", UNCOUNTED, policy="Refusing()", metrics=", Metrics()", **deadline),
         looped(repository, "failing", FAILING, policy="create(settings)", answers="answers", **aimd),
     ]
     loop = {"policy": "create(settings)", "answers": "hold", "metrics": ", PolicyMetrics.of(settings, args, pb_utils)"}
@@ -222,12 +209,6 @@ def test_unloading_answers_requests_that_wait(server: Server) -> None:
 def test_a_broken_policy_fails_every_request(server: Server) -> None:
     answers = burst(server, "broken", numbers(20))
     assert answers == ["[StatusCode.INTERNAL] batch_policy aimd: ValueError: cannot choose"] * 20
-
-
-def test_a_broken_metric_does_not_stop_refusals(server: Server) -> None:
-    answers = burst(server, "uncounted", numbers(20))
-    assert all(re.fullmatch(REFUSED, error) for error in answers), answers[0]
-    assert "uncounted_0_0: ValueError: cannot count" in server.log.read_text()
 
 
 def test_errors_stay_with_their_request(server: Server) -> None:
