@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from hypothesis import strategies as st
 from latency import Latency
 from padding import Elements, Padding, Run, split
 from processes import wait_until
+from scrapes import scrape, value
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
@@ -182,16 +182,17 @@ def test_the_server_runs_the_cheapest_split(bench: Bench, tmp_path: Path) -> Non
             total = counted(running.grpc_url, model, executions=1)
             assert (total.batches, total.requests) == ({8: 1}, 8)
 
-        def ragged(model: str) -> dict[str, float]:
-            """Elements of the items that ran ("own"), and elements computed for them."""
-            with urllib.request.urlopen(f"http://{running.metrics_url}/metrics") as reply:
-                lines = [line for line in reply.read().decode().splitlines() if f'"{model}"' in line]
-            ragged = [line for line in lines if line.startswith("onnxruntime_ragged_elements_total")]
-            return {kind: float(line.split()[-1]) for line in ragged for kind in ("own", "computed") if kind in line}
+        def computed(model: str) -> list[float]:
+            """Elements of the items that ran, and elements computed for them."""
+            page, name = scrape(running.metrics_url), "onnxruntime_ragged_elements_total"
+            return [value(page, name, model=model, kind=kind) for kind in ("own", "computed")]
 
         runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
-        computed = sum(longest * rows for longest, rows in set(runs.values()))
-        assert wait_until(lambda: ragged("split") == {"own": sum(lengths), "computed": computed}, seconds=20)
-        assert set(ragged("plain").values()) <= {0}  # only requests that may be split are counted
+        padded = sum(longest * rows for longest, rows in set(runs.values()))
+        assert wait_until(lambda: computed("split") == [sum(lengths), padded], seconds=20)
+        assert not any(
+            name.startswith("onnxruntime_ragged") and ("model", "plain") in labels
+            for name, labels in scrape(running.metrics_url)
+        )
     assert plain == [[2 * length, 90, 8] for length in lengths]
     assert cut == [[2 * length, *runs[length]] for length in lengths]

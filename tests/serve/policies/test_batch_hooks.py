@@ -2,7 +2,6 @@
 
 import asyncio
 import shutil
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from bench import Bench
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scrapes import scrape, value
 
 from clients import AsyncModel, RequestFailedError
 from serve.management.api import RefusedError
@@ -161,24 +161,20 @@ def test_a_users_model_runs_on_a_server(bench: Bench, tmp_path: Path) -> None:
 
     with bench.serving(("own",), own_model(tmp_path, "100")) as server:
         answers = asyncio.run(ask_all(server.grpc_url))
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
-            lines = [line for line in page.read().decode().splitlines() if 'model="own"' in line]
+        page = scrape(server.metrics_url)
     assert [answer.item() for answer in answers if not isinstance(answer, Exception)] == [2, 4, 8, 12, 16]
     assert isinstance(answers[2], RequestFailedError)
     assert "x is negative" in str(answers[2])
     assert "RuntimeError: too much" in str(answers[4])
     assert str(answers[6]).startswith("own: ") or "y: " in str(answers[6])
 
-    def values(start: str, label: str = "") -> list[float]:
-        return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(start) and label in line]
-
-    assert values("own_seen") == [6]
-    assert values("batch_hooks_rows_sum") == [8]
-    assert values("batch_hooks_rows_count") == [1]
-    assert values("batch_hooks_failed_requests", 'blame="request"') == [1]
-    assert values("batch_hooks_failed_requests", 'blame="model"') == [2]
-    assert values("own_spread_bucket", 'le="10"') == [6]
-    assert values("own_largest")[0] in (4, 6, 7, 8)
+    assert value(page, "own_seen", model="own") == 6
+    assert value(page, "own_largest", model="own") in (4, 6, 7, 8)
+    assert value(page, "own_spread_bucket", model="own", kind="x", le="10") == 6
+    assert value(page, "batch_hooks_rows_sum", model="own") == 8
+    assert value(page, "batch_hooks_rows_count", model="own") == 1
+    for blame, count in (("request", 1), ("model", 2)):
+        assert value(page, "batch_hooks_failed_requests", model="own", blame=blame) == count
 
 
 @pytest.mark.server
