@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from backend_inputs import Node, config, refusals, tensor
 from executor import Executor, NanError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from padded import LengthError, Padded
 from padded_settings import PaddedSettings
@@ -100,7 +100,6 @@ def test_values_at_the_ends_of_a_type_fill() -> None:
         assert joined[0, 1] == dtype(text if data_type != "BOOL" else 1)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(
     shapes=st.lists(st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=5),
     lengths=st.sampled_from(["", "8, 4", "6"]),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from backend_inputs import config, refusals, tensor
 from bench import Bench
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from latency import Latency
 from padding import Elements, Padding, Run, split
@@ -46,7 +46,6 @@ def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
     return total
 
 
-@settings(max_examples=40, derandomize=True)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 50)), min_size=1, max_size=6),
     run_elements=st.integers(0, 100),

@@ -82,7 +82,7 @@ def check(server: Server, stream: Stream, model: str, shapes: list[tuple[int, ..
 
 
 @pytest.mark.server
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(mix=mixes(), model=st.sampled_from(MODELS))
 def test_six_kinds_and_scatter_equal_numpy(
     stream: Stream, echo: Server, mix: list[tuple[int, int]], model: str
@@ -114,7 +114,6 @@ def batch_input(kind: str, data_type: str = "TYPE_INT32") -> BatchInput:
     return BatchInput(target="t", source="x", kind=kind, data_type=data_type)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(shapes=SHAPES, types=st.sampled_from([("TYPE_INT32", np.int32), ("TYPE_FP32", np.float32)]))
 def test_all_kinds_equal_a_plain_count(shapes: list[tuple[int, ...]], types: tuple[str, type]) -> None:
     assert {*KINDS.values()} == {*ALL_KINDS}

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from bench import Bench
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scrapes import scrape, value
 
@@ -84,7 +84,6 @@ def test_a_missing_answer_is_an_error_and_no_neighbours_answer() -> None:
     assert all(request.answer is None and "y has 0 rows for 1" in str(request.reason) for request in requests)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(st.lists(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_every_request_gets_its_own_answer_or_its_own_error(values: list[list[float]]) -> None:
     model, requests = Doubler(), ask(*values)

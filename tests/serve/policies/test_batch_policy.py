@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.policies.batch_policy import Aimd, All, Choice, Deadline, Policy, Waiting
@@ -194,7 +194,6 @@ WAITING = st.builds(
 )
 
 
-@settings(max_examples=60, derandomize=True)
 @given(st.lists(WAITING, min_size=1, max_size=40), st.sampled_from(["all", "aimd", "deadline"]), st.integers(0, 99))
 def test_every_choice_of_a_policy_is_valid(waiting: Sequence[Waiting], mode: str, seed: int) -> None:
     """Properties of a choice: no empty choice, no request twice, no more rows than the cap, only one kind."""
