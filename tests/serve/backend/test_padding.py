@@ -171,13 +171,13 @@ def test_the_server_runs_the_cheapest_split(bench: Bench, tmp_path: Path) -> Non
     """Each answer has the longest item and the number of items of its run."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
-    ragged_padded(tmp_path, "split", config=values + delay)
-    ragged_padded(tmp_path, "plain", config=delay)
+    ragged_padded(tmp_path, "cheapest", config=values + delay)
+    ragged_padded(tmp_path, "whole", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
-    with bench.serving(("split", "plain"), tmp_path) as running, Stream(running.grpc_url) as stream:
-        cut, plain = (items(stream.send(model, requests)) for model in ("split", "plain"))
-        for model in ("split", "plain"):  # to Triton it is one execution of 8 rows either way
+    with bench.serving(("cheapest", "whole"), tmp_path) as running, Stream(running.grpc_url) as stream:
+        cut, plain = (items(stream.send(model, requests)) for model in ("cheapest", "whole"))
+        for model in ("cheapest", "whole"):  # to Triton it is one execution of 8 rows either way
             total = counted(running.grpc_url, model, executions=1)
             assert (total.batches, total.requests) == ({8: 1}, 8)
 
@@ -188,9 +188,9 @@ def test_the_server_runs_the_cheapest_split(bench: Bench, tmp_path: Path) -> Non
 
         runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
         padded = sum(longest * rows for longest, rows in set(runs.values()))
-        assert wait_until(lambda: computed("split") == [sum(lengths), padded], seconds=20)
+        assert wait_until(lambda: computed("cheapest") == [sum(lengths), padded], seconds=20)
         assert not any(
-            name.startswith("onnxruntime_ragged") and ("model", "plain") in labels
+            name.startswith("onnxruntime_ragged") and ("model", "whole") in labels
             for name, labels in scrape(running.metrics_url)
         )
     assert plain == [[2 * length, 90, 8] for length in lengths]

@@ -137,7 +137,7 @@ def test_a_limit_is_a_number_above_0(golden: Callable[..., None]) -> None:
 @pytest.mark.server
 def test_an_overload_ends_in_answers_and_refusals(bench: Bench, tmp_path: Path) -> None:
     """Eight requests take 200 ms at least, so of 400 at once two seconds are enough for 80 at most."""
-    model = stand_in(tmp_path, "limited", fixed_ms="160", row_ms="0.625", queue_limit_ms="2000")
+    model = stand_in(tmp_path, "overloaded", fixed_ms="160", row_ms="0.625", queue_limit_ms="2000")
     with bench.serving((model,), tmp_path) as server, Answers(server.grpc_url, model) as sending:
         for number in range(400):
             sending.send({"x": rows_of(number, rows=8)})
