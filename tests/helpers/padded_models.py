@@ -4,9 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from added_graphs import numbers
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from tiny_models import model_of
 
 WIDTH = 4
 TABLE = np.random.default_rng(5).normal(size=(32, WIDTH)).astype(np.float32)
@@ -31,38 +30,22 @@ def encoder(
     max_batch_size: int = 16,
 ) -> Path:
     """`pooled` is the mean of the items that the mask has, and `each` has a vector for each item."""
-    nodes = [
-        helper.make_node("Gather", ["table", "tokens"], ["embedded"]),
-        helper.make_node("Add", ["embedded", "embedded"], ["each"]),
-        helper.make_node("Cast", ["mask"], ["weights"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["weights", "last"], ["column"]),
-        helper.make_node("Mul", ["each", "column"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "middle"], ["sum"], keepdims=0),
-        helper.make_node("ReduceSum", ["weights", "middle"], ["count"], keepdims=1),
-        helper.make_node("Div", ["sum", "count"], ["pooled"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [
-            helper.make_tensor_value_info("tokens", TensorProto.INT64, ["batch", "length"]),
-            helper.make_tensor_value_info("mask", TensorProto.INT64, ["batch", "length"]),
-        ],
-        [
-            helper.make_tensor_value_info("each", TensorProto.FLOAT, ["batch", "length", WIDTH]),
-            helper.make_tensor_value_info("pooled", TensorProto.FLOAT, ["batch", WIDTH]),
-        ],
-        [
-            numpy_helper.from_array(TABLE, "table"),
-            numbers("last", 2),
-            numbers("middle", 1),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
+    values = ", ".join(str(value) for value in TABLE.ravel().tolist())
+    graph = f"""g (int64[batch, length] tokens, int64[batch, length] mask)
+=> (float[batch, length, {WIDTH}] each, float[batch, {WIDTH}] pooled)
+<float[{len(TABLE)}, {WIDTH}] table = {{{values}}}, int64[1] last = {{2}}, int64[1] middle = {{1}}> {{
+  embedded = Gather(table, tokens)
+  each = Add(embedded, embedded)
+  weights = Cast <to = 1> (mask)
+  column = Unsqueeze(weights, last)
+  kept = Mul(each, column)
+  sum = ReduceSum <keepdims = 0> (kept, middle)
+  count = ReduceSum <keepdims = 1> (weights, middle)
+  pooled = Div(sum, count)
+}}"""
     folder = repository / name
     (folder / "1").mkdir(parents=True)
-    onnx.save(model, folder / "1" / "model.onnx")
+    onnx.save(model_of(graph), folder / "1" / "model.onnx")
     (folder / "config.pbtxt").write_text(
         f'name: "{name}"\nbackend: "{backend}"\nmax_batch_size: {max_batch_size}\n{inputs}'
         f'output [ {{ name: "each" data_type: TYPE_FP32 dims: [ -1, {WIDTH} ] }},\n'

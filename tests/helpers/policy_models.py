@@ -15,12 +15,18 @@ from serve.launcher import Server
 
 LOOP = """
 import json
+import time
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from batch_policy import Choice, create
 from policy_loop import PolicyLoop
+from policy_metrics import PolicyMetrics
 from policy_settings import PolicySettings
+
+
+def arrived(requests):
+    pass
 
 {classes}
 
@@ -30,6 +36,7 @@ class TritonPythonModel:
         self.loop = PolicyLoop(settings, {policy}, {answers}, args, pb_utils{metrics})
 
     def execute(self, requests):
+        arrived(requests)
         return self.loop.take(requests)
 
     def finalize(self):
@@ -40,7 +47,10 @@ class TritonPythonModel:
 def looped(
     repository: Path, name: str, classes: str, *, policy: str, answers: str = "list", metrics: str = "", **values: str
 ) -> str:
-    """A model whose policy, answers or metrics are an expression over `classes`, the code of some classes."""
+    """A model whose policy, answers or metrics are an expression over `classes`, the code of some classes.
+
+    A function `arrived` there gets the requests that Triton hands over.
+    """
     stand_in(repository, name, **values)
     code = LOOP.format(classes=classes, policy=policy, answers=answers, metrics=metrics)
     (repository / name / "1" / "model.py").write_text(code)

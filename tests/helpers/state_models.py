@@ -3,14 +3,11 @@
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
 from tiny_models import save
 
 IDLE = "max_sequence_idle_microseconds: 60000000"
 """A minute: a busy machine must not end a sequence."""
 STRATEGIES = {"direct": "direct { }", "oldest": "oldest { max_candidate_sequences: 8 }"}
-FLOAT, INT, TEXT = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
-TABLE = np.array([[0], [1], [2], [3]], dtype=np.float32)
 BEGIN = np.array([100, 1000], dtype=np.int64)
 
 
@@ -19,33 +16,16 @@ def sums(repository: Path, name: str, strategy: str) -> None:
 
     The sum has no initial state. The counts have one in a file, and are an output as well as a state.
     """
-    nodes = [
-        helper.make_node("Cast", ["x"], ["index"], to=INT),
-        helper.make_node("Squeeze", ["index", "last"], ["flat"]),
-        helper.make_node("Gather", ["table", "flat"], ["value"]),
-        helper.make_node("Add", ["SUM", "value"], ["y"]),
-        helper.make_node("Identity", ["y"], ["NEXT"]),
-        helper.make_node("Add", ["COUNTS", "one"], ["counted"]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [
-            helper.make_tensor_value_info("x", FLOAT, ["b", 1]),
-            helper.make_tensor_value_info("SUM", FLOAT, ["b", 1]),
-            helper.make_tensor_value_info("COUNTS", INT, ["b", 2]),
-        ],
-        [
-            helper.make_tensor_value_info("y", FLOAT, ["b", 1]),
-            helper.make_tensor_value_info("NEXT", FLOAT, ["b", 1]),
-            helper.make_tensor_value_info("counted", INT, ["b", 2]),
-        ],
-        [
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "one"),
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "last"),
-            numpy_helper.from_array(TABLE, "table"),
-        ],
-    )
+    graph = """g (float[b, 1] x, float[b, 1] SUM, int64[b, 2] COUNTS)
+=> (float[b, 1] y, float[b, 1] NEXT, int64[b, 2] counted)
+<int64[1] one = {1}, int64[1] last = {1}, float[4, 1] table = {0, 1, 2, 3}> {
+  index = Cast <to = 7> (x)
+  flat = Squeeze(index, last)
+  value = Gather(table, flat)
+  y = Add(SUM, value)
+  NEXT = Identity(y)
+  counted = Add(COUNTS, one)
+}"""
     initial = 'initial_state { name: "begin" data_type: TYPE_INT64 dims: [ 2 ] data_file: "begin" }'
     folder = save(
         repository,
@@ -70,22 +50,14 @@ sequence_batching {{
     (folder / "initial_state" / "begin").write_bytes(BEGIN.tobytes())
 
 
-def plain(repository: Path, name: str, node: NodeProto, shape: list[str | int], config: str) -> None:
+def plain(repository: Path, name: str, graph: str, rows: int, size: int) -> None:
     """One state, which becomes the answer y of each request."""
-    size = -1 if isinstance(shape[-1], str) else shape[-1]
-    inputs = [helper.make_tensor_value_info("x", FLOAT, [*shape[:-1], 1])]
-    graph = helper.make_graph(
-        [node],
-        "g",
-        [*inputs, helper.make_tensor_value_info("STATE", FLOAT, shape)],
-        [helper.make_tensor_value_info("y", FLOAT, [*shape[:-1], "m" if size == -1 else 1])],
-    )
     state = f'{{ input_name: "STATE" output_name: "y" data_type: TYPE_FP32 dims: [ {size} ] }}'
     save(
         repository,
         name,
         graph,
-        f"""{config}
+        f"""max_batch_size: {rows}
 input [ {{ name: "x" data_type: TYPE_FP32 dims: [ 1 ] }} ]
 output [ {{ name: "y" data_type: TYPE_FP32 dims: [ {size} ] }} ]
 sequence_batching {{ {IDLE} state [ {state} ] }}""",
@@ -94,12 +66,10 @@ sequence_batching {{ {IDLE} state [ {state} ] }}""",
 
 def previous(repository: Path) -> None:
     """y is the text of the request before."""
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["STATE"], ["y"]), helper.make_node("Identity", ["x"], ["NEXT"])],
-        "g",
-        [helper.make_tensor_value_info(name, TEXT, ["b", 1]) for name in ("x", "STATE")],
-        [helper.make_tensor_value_info(name, TEXT, ["b", 1]) for name in ("y", "NEXT")],
-    )
+    graph = """g (string[b, 1] x, string[b, 1] STATE) => (string[b, 1] y, string[b, 1] NEXT) {
+  y = Identity(STATE)
+  NEXT = Identity(x)
+}"""
     save(
         repository,
         "previous",
@@ -118,9 +88,10 @@ def build(repository: Path) -> tuple[str, ...]:
     """Write all of them; returns their names."""
     for strategy, text in STRATEGIES.items():
         sums(repository, strategy, text)
-    history = helper.make_node("Concat", ["STATE", "x"], ["y"], axis=1)
-    plain(repository, "history", history, ["b", "n"], "max_batch_size: 4")
-    plain(repository, "unbatched", helper.make_node("Add", ["STATE", "x"], ["y"]), [1], "max_batch_size: 0")
+    history = "g (float[b, 1] x, float[b, n] STATE) => (float[b, m] y) { y = Concat <axis = 1> (STATE, x) }"
+    plain(repository, "history", history, 4, -1)
+    unbatched = "g (float[1] x, float[1] STATE) => (float[1] y) { y = Add(STATE, x) }"
+    plain(repository, "unbatched", unbatched, 0, 1)
     previous(repository)
     sums(repository, "limited", "oldest { max_candidate_sequences: 64 }")
     with (repository / "limited" / "config.pbtxt").open("a") as config:

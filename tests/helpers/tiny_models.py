@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import TensorProto, helper, numpy_helper
 
 PYTHON_MODEL = """
@@ -36,10 +37,8 @@ def onnx_model(
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [batch, dims[1]])],
         list(initialisers),
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.checker.check_model(model)
     folder = _folder(repository, name)
-    onnx.save(model, folder / "1" / "model.onnx")
+    onnx.save(model_of(graph), folder / "1" / "model.onnx")
     (folder / "config.pbtxt").write_text(
         f'name: "{name}"\nbackend: "onnxruntime"\nmax_batch_size: {max_batch_size}\n'
         f'input [ {{ name: "x" data_type: TYPE_FP32 dims: [ {dims[0]} ] }} ]\n'
@@ -93,47 +92,25 @@ def ragged_echo(repository: Path, name: str, *, data_type: str = "INT32", dims: 
     The graph gets X flat and gives DOUBLE = 2 X, scattered with X's shapes, and PAIRS (X, -X), scattered with one more
     axis. Of LONGEST only the size comes back. A batch runs as soon as it has exactly `rows` rows.
     """
-    onnx_type = {"INT32": TensorProto.INT32, "FP32": TensorProto.FLOAT}[data_type]
-    nodes = [
-        helper.make_node("Add", ["X", "X"], ["DOUBLE"]),
-        helper.make_node("Neg", ["X"], ["NEGATIVE"]),
-        *(helper.make_node("Unsqueeze", [part, "last"], [f"{part}_column"]) for part in ("X", "NEGATIVE")),
-        helper.make_node("Concat", ["X_column", "NEGATIVE_column"], ["PAIRS"], axis=1),
-        helper.make_node("Shape", ["ITEMS"], ["rows"], start=0, end=1),
-        helper.make_node("Concat", ["rows", "one"], ["rows_by_one"], axis=0),
-        helper.make_node("Shape", ["LONGEST"], ["longest"]),
-    ]
+    element = {"INT32": "int32", "FP32": "float"}[data_type]
+    nodes, inputs, outputs = [], ["float[elements] X"], ["float[elements] DOUBLE", "float[elements, 2] PAIRS"]
     for tensor in KINDS:
-        seen = "longest" if tensor == "LONGEST" else tensor
-        nodes += [
-            helper.make_node("Reshape", [seen, "flat"], [f"{tensor}_row"]),
-            helper.make_node("Expand", [f"{tensor}_row", "rows_by_one"], [f"SEEN_{tensor}"]),
-        ]
-    seen_type = {tensor: TensorProto.INT64 if tensor == "LONGEST" else onnx_type for tensor in KINDS}
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [
-            helper.make_tensor_value_info("X", TensorProto.FLOAT, ["elements"]),
-            *(
-                helper.make_tensor_value_info(tensor, onnx_type, [tensor, "rank"] if tensor == "ITEMS" else [tensor])
-                for tensor in KINDS
-            ),
-        ],
-        [
-            helper.make_tensor_value_info("DOUBLE", TensorProto.FLOAT, ["elements"]),
-            helper.make_tensor_value_info("PAIRS", TensorProto.FLOAT, ["elements", 2]),
-            *(
-                helper.make_tensor_value_info(f"SEEN_{tensor}", seen_type[tensor], ["n", f"n_{tensor}"])
-                for tensor in KINDS
-            ),
-        ],
-        [
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "one"),
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "last"),
-            numpy_helper.from_array(np.array([1, -1], dtype=np.int64), "flat"),
-        ],
-    )
+        inputs.append(f"{element}[{tensor}{', rank' if tensor == 'ITEMS' else ''}] {tensor}")
+        outputs.append(f"{'int64' if tensor == 'LONGEST' else element}[n, n_{tensor}] SEEN_{tensor}")
+        nodes.append(f"{tensor}_row = Reshape({'longest' if tensor == 'LONGEST' else tensor}, flat)")
+        nodes.append(f"SEEN_{tensor} = Expand({tensor}_row, rows_by_one)")
+    graph = f"""g ({", ".join(inputs)}) => ({", ".join(outputs)})
+<int64[1] one = {{1}}, int64[1] last = {{1}}, int64[2] flat = {{1, -1}}> {{
+  DOUBLE = Add(X, X)
+  NEGATIVE = Neg(X)
+  X_column = Unsqueeze(X, last)
+  NEGATIVE_column = Unsqueeze(NEGATIVE, last)
+  PAIRS = Concat <axis = 1> (X_column, NEGATIVE_column)
+  rows = Shape <start = 0, end = 1> (ITEMS)
+  rows_by_one = Concat <axis = 0> (rows, one)
+  longest = Shape(LONGEST)
+  {chr(10).join(nodes)}
+}}"""
     batch_inputs = "".join(
         f'batch_input [ {{ kind: {kind} target_name: "{tensor}" data_type: TYPE_{data_type} source_input: "X" }} ]\n'
         for tensor, kind in KINDS.items()
@@ -161,77 +138,41 @@ def ragged_echo(repository: Path, name: str, *, data_type: str = "INT32", dims: 
 
 
 def ragged_padded(
-    repository: Path, name: str = "padded", *, config: str = "", rows: int = 8, width: int = 0, guard: bool = False
+    repository: Path, name: str = "padded", *, config: str = "", rows: int = 8, guard: bool = False
 ) -> Path:
     """Y = (sum of the item, longest item of its run, items of its run) for each item of the ragged input X.
 
-    The graph pads to the longest item; with a `width` it also multiplies every padded element with a matrix of that
-    width, so that padding costs time. With `guard` an item whose first element is 7 makes onnxruntime fail the run.
+    The graph pads to the longest item. With `guard` an item whose first element is 7 makes onnxruntime fail the run.
     """
-    nodes = [
-        helper.make_node("ReduceMax", ["COUNT"], ["longest"], keepdims=0),
-        helper.make_node("Range", ["zero", "longest", "one"], ["position"]),
-        helper.make_node("Sub", ["END", "COUNT"], ["start"]),
-        helper.make_node("Unsqueeze", ["start", "last"], ["start_column"]),
-        helper.make_node("Unsqueeze", ["COUNT", "last"], ["count_column"]),
-        helper.make_node("Less", ["position", "count_column"], ["inside"]),
-        helper.make_node("Add", ["start_column", "position"], ["index"]),
-        helper.make_node("Where", ["inside", "index", "zero"], ["safe_index"]),
-        helper.make_node("Gather", ["X", "safe_index"], ["gathered"]),
-        helper.make_node("Where", ["inside", "gathered", "nothing"], ["padded"]),
-        helper.make_node("Shape", ["padded"], ["shape"]),
-        helper.make_node("Cast", ["shape"], ["size"], to=TensorProto.FLOAT),
-        helper.make_node("Split", ["size", "halves"], ["items", "padded_length"], axis=0),
-        helper.make_node("Mul", ["count_column", "zero"], ["zeros"]),
-        helper.make_node("Cast", ["zeros"], ["column"], to=TensorProto.FLOAT),
-        helper.make_node("Add", ["column", "padded_length"], ["length_column"]),
-        helper.make_node("Add", ["column", "items"], ["items_column"]),
-        helper.make_node("Concat", ["sum", "length_column", "items_column"], ["Y"], axis=1),
-    ]
-    summed = "padded"
-    initialisers = [
-        numpy_helper.from_array(np.array(0, dtype=np.int32), "zero"),
-        numpy_helper.from_array(np.array(1, dtype=np.int32), "one"),
-        numpy_helper.from_array(np.array([1], dtype=np.int64), "last"),
-        numpy_helper.from_array(np.array([1, 1], dtype=np.int64), "halves"),
-        numpy_helper.from_array(np.array(0, dtype=np.float32), "nothing"),
-    ]
-    if width:
-        # Every element becomes a row of the identity's scale, so the sum stays what it is.
-        matrices = {"up": np.full((1, width), 1 / width), "mix": np.eye(width), "down": np.ones((width, 1))}
-        for matrix, value in matrices.items():
-            initialisers.append(numpy_helper.from_array(value.astype(np.float32), matrix))
-        initialisers.append(numpy_helper.from_array(np.array([2], dtype=np.int64), "deep"))
-        nodes[-1:-1] = [
-            helper.make_node("Unsqueeze", ["padded", "deep"], ["elements"]),
-            helper.make_node("MatMul", ["elements", "up"], ["wide"]),
-            helper.make_node("MatMul", ["wide", "mix"], ["mixed"]),
-            helper.make_node("MatMul", ["mixed", "down"], ["narrow"]),
-            helper.make_node("Squeeze", ["narrow", "deep"], ["worked"]),
-        ]
-        summed = "worked"
-    if guard:
-        initialisers.append(numpy_helper.from_array(np.zeros(7, dtype=np.float32), "table"))
-        nodes[-1:-1] = [
-            helper.make_node("Gather", ["X", "start"], ["first"]),
-            helper.make_node("Cast", ["first"], ["first_index"], to=TensorProto.INT64),
-            helper.make_node("Gather", ["table", "first_index"], ["nothings"]),
-            helper.make_node("Unsqueeze", ["nothings", "last"], ["nothing_column"]),
-            helper.make_node("Add", [summed, "nothing_column"], ["guarded"]),
-        ]
-        summed = "guarded"
-    nodes.insert(-1, helper.make_node("ReduceSum", [summed, "last"], ["sum"], keepdims=1))
-    graph = helper.make_graph(
-        nodes,
-        name,
-        [
-            helper.make_tensor_value_info("X", TensorProto.FLOAT, ["elements"]),
-            helper.make_tensor_value_info("COUNT", TensorProto.INT32, ["requests"]),
-            helper.make_tensor_value_info("END", TensorProto.INT32, ["requests"]),
-        ],
-        [helper.make_tensor_value_info("Y", TensorProto.FLOAT, ["requests", 3])],
-        initialisers,
-    )
+    guarded = """
+  first = Gather(X, start)
+  first_index = Cast <to = 7> (first)
+  nothings = Gather(table, first_index)
+  nothing_column = Unsqueeze(nothings, last)
+  summed = Add(padded, nothing_column)"""
+    graph = f"""g (float[elements] X, int32[requests] COUNT, int32[requests] END) => (float[requests, 3] Y)
+<int32 zero = {{0}}, int32 one = {{1}}, int64[1] last = {{1}}, int64[2] halves = {{1, 1}},
+ float nothing = {{0}}{", float[7] table = {0, 0, 0, 0, 0, 0, 0}" if guard else ""}> {{
+  longest = ReduceMax <keepdims = 0> (COUNT)
+  position = Range(zero, longest, one)
+  start = Sub(END, COUNT)
+  start_column = Unsqueeze(start, last)
+  count_column = Unsqueeze(COUNT, last)
+  inside = Less(position, count_column)
+  index = Add(start_column, position)
+  safe_index = Where(inside, index, zero)
+  gathered = Gather(X, safe_index)
+  padded = Where(inside, gathered, nothing)
+  shape = Shape(padded)
+  size = Cast <to = 1> (shape)
+  items, padded_length = Split <axis = 0> (size, halves)
+  zeros = Mul(count_column, zero)
+  column = Cast <to = 1> (zeros)
+  length_column = Add(column, padded_length)
+  items_column = Add(column, items){guarded if guard else ""}
+  sum = ReduceSum <keepdims = 1> ({"summed" if guard else "padded"}, last)
+  Y = Concat <axis = 1> (sum, length_column, items_column)
+}}"""
     batch_inputs = "".join(
         f'batch_input [ {{ kind: {kind} target_name: "{target}" data_type: TYPE_INT32 source_input: "X" }} ]\n'
         for target, kind in (("COUNT", KINDS["COUNT"]), ("END", KINDS["ENDS"]))
@@ -254,12 +195,20 @@ def parameters(**values: str) -> str:
     )
 
 
-def save(repository: Path, name: str, graph: onnx.GraphProto, config: str, *, backend: str = "onnxruntime") -> Path:
-    """Write a checked graph and its configuration, for one instance; the config's name and backend are added."""
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+def model_of(graph: onnx.GraphProto | str) -> onnx.ModelProto:
+    """A checked model of a graph, or of one in ONNX's text format."""
+    parsed = onnx.parser.parse_graph(graph) if isinstance(graph, str) else graph
+    model = helper.make_model(parsed, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
+    return model
+
+
+def save(
+    repository: Path, name: str, graph: onnx.GraphProto | str, config: str, *, backend: str = "onnxruntime"
+) -> Path:
+    """Write a graph and its configuration, for one instance; the config's name and backend are added."""
     folder = _folder(repository, name)
-    onnx.save(model, folder / "1" / "model.onnx")
+    onnx.save(model_of(graph), folder / "1" / "model.onnx")
     (folder / "config.pbtxt").write_text(
         f'name: "{name}"\nbackend: "{backend}"\n{config}\ninstance_group [ {{ count: 1 }} ]\n'
     )

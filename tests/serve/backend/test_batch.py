@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from backend_inputs import Node, config, tensor
 from gather import Gather, GatherError
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scatter import Scatter, ScatterError, by_rows, by_shape
 
@@ -19,7 +19,6 @@ def gather(*inputs: Node) -> Gather:
     return Gather(config(input=[tensor(node.name, []) for node in inputs]), inputs)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(batches=st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=6), min_size=1, max_size=4))
 def test_requests_are_joined_in_order_and_split_again(batches: list[list[int]]) -> None:
     """Of several batches in a row, since a buffer is used again; every value is different."""

@@ -1,18 +1,16 @@
 """The behaviour of the C++ onnxruntime backend on the real server: loading, completion, types and errors."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 import tritonclient.grpc as triton
 from all_types import EXTREMES, NUMPY, echo
 from bench import LOAD_S, Bench
-from onnx import TensorProto, helper, numpy_helper
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded, save
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
@@ -22,25 +20,13 @@ from serve.management import api
 
 pytestmark = pytest.mark.server
 
-FLOAT = TensorProto.FLOAT
 DEFAULT_ROWS = 7
 HOLD = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
 """A batch runs as soon as it is full, so tests that fill it wait for nothing."""
-Shape = Sequence[int | str]
 
 
-def graph(nodes: list[onnx.NodeProto], inputs: dict[str, Shape], y: Shape, **constants: float) -> onnx.GraphProto:
-    return helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info(name, FLOAT, shape) for name, shape in inputs.items()],
-        [helper.make_tensor_value_info("y", FLOAT, y)],
-        [numpy_helper.from_array(np.array([value], dtype=np.float32), name) for name, value in constants.items()],
-    )
-
-
-def identity(shape: Shape) -> onnx.GraphProto:
-    return graph([helper.make_node("Identity", ["x"], ["y"])], {"x": shape}, shape)
+def identity(shape: str) -> str:
+    return f"g (float{shape} x) => (float{shape} y) {{ y = Identity(x) }}"
 
 
 def tensors(dims: str = "3", kind: str = "FP32") -> str:
@@ -51,13 +37,13 @@ def tensors(dims: str = "3", kind: str = "FP32") -> str:
 
 
 BATCH = "max_batch_size: 8\n"
-ROWS = ["b", 3]
-COMPLETED: dict[str, tuple[Shape, str, int, list[int], bool]] = {
+ROWS = "[b, 3]"
+COMPLETED: dict[str, tuple[str, str, int, list[int], bool]] = {
     "nothing": (ROWS, "", DEFAULT_ROWS, [3], True),
     "only_input": (ROWS, "max_batch_size: 2\n" + tensors().split("\n")[0], 2, [3], True),
-    "one_value": (["b"], "", DEFAULT_ROWS, [1], True),
-    "scalar": ([], "", 0, [1], False),
-    "fixed": ([1, 3], "", 0, [1, 3], False),
+    "one_value": ("[b]", "", DEFAULT_ROWS, [1], True),
+    "scalar": ("", "", 0, [1], False),
+    "fixed": ("[1, 3]", "", 0, [1, 3], False),
     "full": (ROWS, BATCH + tensors(), 8, [3], False),
 }
 """The graph's shape and a configuration; and max_batch_size, dims, and whether there is a batcher once completed."""
@@ -77,8 +63,6 @@ FILES = ("directory", "named", "tuned")
 
 
 def loadable(repository: Path) -> None:
-    for name, (shape, text, *_) in COMPLETED.items():
-        save(repository, name, identity(shape), text)
     model = save(repository, "directory", identity(ROWS), BATCH + tensors()) / "1" / "model.onnx"
     moved = model.rename(model.with_name("file"))
     model.mkdir()
@@ -87,33 +71,46 @@ def loadable(repository: Path) -> None:
     (model / "model.onnx").rename(model / "n.onnx")
     save(repository, "tuned", identity(ROWS), f"{BATCH}{tensors()}{TUNED}optimization {{ graph {{ level: 2 }} }}\n")
     # y = x + z, where z has the default 10 in the graph.
-    add = graph([helper.make_node("Add", ["x", "z"], ["y"])], {"x": [3], "z": [1]}, [3], z=10)
+    add = "g (float[3] x, float[1] z) => (float[3] y) <float[1] z = {10}> { y = Add(x, z) }"
     optional = 'input [ { name: "z" data_type: TYPE_FP32 dims: [ 1 ] optional: true } ]\n'
     save(repository, "optional", add, "max_batch_size: 0\n" + tensors() + optional)
     # y = x + 100 at the start of a sequence.
-    nodes = [helper.make_node("Mul", ["START", "hundred"], ["m"]), helper.make_node("Add", ["x", "m"], ["y"])]
+    start = "g (float[b, 1] x, float[b, 1] START) => (float[b, 1] y) <float hundred = {100}>"
     control = '{ name: "START" control [ { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } ] }'
     sequence = f"{BATCH}{tensors('1')}sequence_batching {{ control_input [ {control} ] }}\n"
-    save(repository, "sequence", graph(nodes, {"x": ["b", 1], "START": ["b", 1]}, ["b", 1], hundred=100), sequence)
+    save(repository, "sequence", start + " { more = Mul(START, hundred) y = Add(x, more) }", sequence)
     echo(repository, "numpy", NUMPY, f"max_batch_size: 2\n{HOLD}", width=2)
     echo(repository, "bf16", ["BF16"], f"max_batch_size: 2\n{HOLD}", width=2)
     ragged_padded(repository, "guarded", guard=True, rows=4)
 
 
 @pytest.fixture(scope="module")
-def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+def completing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A server of its own, whose flag for the backend says how many rows a batch has by default."""
     arguments = (f"--backend-config=onnxruntime,default-max-batch-size={DEFAULT_ROWS}",)
-    bench = Bench(folder=tmp_path_factory.mktemp("zoo"), arguments=arguments)
+    bench = Bench(folder=tmp_path_factory.mktemp("completing"), arguments=arguments)
     yield bench
     bench.close()
 
 
 @pytest.fixture(scope="module")
-def server(zoo: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def completed(completing: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A client of it, with the models that it completes."""
+    repository = tmp_path_factory.mktemp("completed")
+    for name, (shape, text, *_) in COMPLETED.items():
+        save(repository, name, identity(shape), text)
+    with (
+        completing.serving(tuple(COMPLETED), repository) as running,
+        triton.InferenceServerClient(running.grpc_url) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("loadable")
     loadable(repository)
-    with zoo.serving([path.name for path in repository.iterdir()], repository) as running:
+    with bench.serving([path.name for path in repository.iterdir()], repository) as running:
         yield running
 
 
@@ -143,24 +140,24 @@ def test_every_type_comes_back_from_a_batch(server: Server, types: list[str]) ->
 
 
 @pytest.mark.parametrize("model", COMPLETED)
-def test_auto_complete(client: Any, model: str) -> None:
+def test_auto_complete(completed: Any, model: str) -> None:
     *_, limit, dims, batching = COMPLETED[model]
-    config = client.get_model_config(model).config
+    config = completed.get_model_config(model).config
     assert config.max_batch_size == limit
     assert [list(tensor.dims) for tensor in (*config.input, *config.output)] == [dims, dims]
     assert config.HasField("dynamic_batching") == batching
     array = np.arange(np.prod(dims), dtype=np.float32).reshape([1, *dims] if limit else dims)
-    np.testing.assert_array_equal(infer(client, model, array), array)
+    np.testing.assert_array_equal(infer(completed, model, array), array)
 
 
-def test_a_model_without_a_configuration(zoo: Bench, client: Any, tmp_path: Path) -> None:
+def test_a_model_without_a_configuration(completing: Bench, completed: Any, tmp_path: Path) -> None:
     folder = save(tmp_path, "no_config", identity(ROWS), "")
     (folder / "config.pbtxt").unlink()
-    running = zoo.server()
+    running = completing.server()
     (running.settings.repository / "no_config").symlink_to(folder)
     api.call(running.http_url, "repository/models/no_config/load", {}, expected=NoneType, timeout_s=LOAD_S)
-    assert client.get_model_config("no_config").config.max_batch_size == DEFAULT_ROWS
-    assert infer(client, "no_config", np.ones((2, 3), dtype=np.float32)).shape == (2, 3)
+    assert completed.get_model_config("no_config").config.max_batch_size == DEFAULT_ROWS
+    assert infer(completed, "no_config", np.ones((2, 3), dtype=np.float32)).shape == (2, 3)
 
 
 @pytest.mark.parametrize("model", FILES)
@@ -169,10 +166,12 @@ def test_files_and_parameters(client: Any, model: str) -> None:
     np.testing.assert_array_equal(infer(client, model, array), array)
 
 
-def test_refused_with_the_same_words(zoo: Bench, tmp_path: Path, golden: Callable[..., None]) -> None:
+def test_refused_with_the_same_words(
+    bench: Bench, completing: Bench, tmp_path: Path, golden: Callable[..., None]
+) -> None:
     """The server's log has the reason; test_contract.py has those of the configuration and the graph."""
-    refused: dict[str, tuple[Shape, str]] = {
-        "bad_autofill": ([1, 3], BATCH),
+    refused: dict[str, tuple[str, str]] = {
+        "bad_autofill": ("[1, 3]", BATCH),
         "bad_type": (ROWS, BATCH + tensors(kind="INT32")),
         "bad_stream": (ROWS, f"{BATCH}{tensors()}model_transaction_policy {{ decoupled: true }}\n"),
         "bad_file": (ROWS, BATCH + tensors()),
@@ -183,9 +182,10 @@ def test_refused_with_the_same_words(zoo: Bench, tmp_path: Path, golden: Callabl
     echo(tmp_path, "bad_mix", ["BF16", "STRING"], BATCH, width=3)
     said = []
     for model in (*refused, "bad_mix"):
-        with pytest.raises(api.RefusedError), zoo.serving((model,), tmp_path):
+        running = completing if model == "bad_autofill" else bench
+        with pytest.raises(api.RefusedError), running.serving((model,), tmp_path):
             pass
-        log = zoo.server().log.read_text()
+        log = running.server().log.read_text()
         reason = re.search(rf"failed to load '{model}' version 1: Internal: TritonModelException: (.*?)\\n\\nAt:", log)
         said.append(f"{model}\n    {reason and reason[1]}\n")
     golden("backend_refused", "".join(said))
@@ -209,14 +209,14 @@ def test_sequence_controls_reach_the_graph(client: Any) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (np.ones((1, 3), dtype=np.int32), "inference input 'x' data-type is 'INT32', but model 'full' expects 'FP32'"),
-        (np.ones(3, dtype=np.float32), "unexpected shape for input 'x' for model 'full'"),
-        (np.ones((9, 3), dtype=np.float32), "inference request batch-size must be <= 8 for 'full'"),
+        (np.ones((1, 3), dtype=np.int32), "inference input 'x' data-type is 'INT32', but model 'named' expects 'FP32'"),
+        (np.ones(3, dtype=np.float32), "unexpected shape for input 'x' for model 'named'"),
+        (np.ones((9, 3), dtype=np.float32), "inference request batch-size must be <= 8 for 'named'"),
     ],
 )
 def test_wrong_requests_never_reach_the_backend(client: Any, array: np.ndarray[Any, Any], message: str) -> None:
     with pytest.raises(InferenceServerException, match=message):
-        infer(client, "full", array)
+        infer(client, "named", array)
 
 
 def test_a_text_that_cannot_be_read_fails_alone(server: Server) -> None:

@@ -32,6 +32,15 @@ def scattered(dims: list[int]) -> dict[str, Any]:
     return ragged() | {"output": [tensor("y", dims)], "batch_output": [{"target_name": ["y"], "source_input": ["x"]}]}
 
 
+def masked(name: str) -> dict[str, Any]:
+    values = {"pad": "x[1]=0", "pad_mask": f"{name}=x[1]"}
+    parameters = {key: {"string_value": value} for key, value in values.items()}
+    return {"input": [tensor("x", [-1], allow_ragged_batch=True)], "parameters": parameters}
+
+
+ROWS, MASK = Node("x", ["batch", "length"]), Node("mask", ["batch", "length"], "tensor(int64)")
+
+
 def control(kind: str, **changes: Any) -> dict[str, Any]:
     return {"kind": f"CONTROL_SEQUENCE_{kind}", "data_type": "TYPE_INVALID", "int32_false_true": []} | changes
 
@@ -68,6 +77,7 @@ def test_accepts_what_fits() -> None:
     check(whole, initializers=[Node("z", [1])])
     check(ragged(), FLAT)
     check(scattered([-1]), FLAT, [Node("y", ["n"])])
+    check(masked("mask"), [ROWS, MASK])
     check(SEQUENCE, [*INPUTS, START, ID])
     check(*with_state())
 
@@ -111,6 +121,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "a batch input with the name of an input": (ragged(target_name=["x"]), FLAT),
     "a batch input without a target": (ragged(target_name=[]), FLAT),
     "a batch output with more dims than its source": (scattered([2, -1]), FLAT),
+    "a mask that pad_mask does not name": (masked("mask") | {"parameters": {}}, [ROWS, MASK]),
+    "a mask that is not in the graph": (masked("none"), [ROWS, MASK]),
     "the graph has more inputs than controls": (SEQUENCE, [*INPUTS, START, ID, Node("z", ["b"])]),
     "a control that is not in the graph": (SEQUENCE, [*INPUTS, Node("BEGIN", ["b", 1]), ID]),
     "a control of another size": (SEQUENCE, [*INPUTS, Node("START", ["b", 2], "tensor(int32)"), ID]),

@@ -1,7 +1,6 @@
 """A real server pads requests of different length for an unmodified graph, and answers each as alone."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from padded_models import CUT, MASK, PAD, TABLE, encoder, expected
 from streams import Stream, counted
 
 from serve.launcher import Server
-from serve.management.api import RefusedError
 from serve.management.statistics import Counters
 
+pytestmark = pytest.mark.server
 ROWS = 16
 
 
@@ -35,7 +34,6 @@ def stream(server: Server) -> Iterator[Stream]:
         yield opened
 
 
-@pytest.mark.server
 @pytest.mark.parametrize("model", ["encoder", "dropped_in", "split"])
 def test_requests_of_any_length_answer_as_alone(server: Server, stream: Stream, model: str) -> None:
     """Batches of 16 rows, which the delay of two seconds would hold otherwise; one execution each."""
@@ -56,7 +54,6 @@ def test_requests_of_any_length_answer_as_alone(server: Server, stream: Stream, 
         sent += len(tokens)
 
 
-@pytest.mark.server
 def test_only_the_request_that_is_too_long_is_refused(server: Server, stream: Stream) -> None:
     tokens = [np.zeros((rows, length), dtype=np.int64) for rows, length in ((4, 10), (8, 49), (4, 12))]
     answers = stream.send("dropped_in", [{"tokens": each} for each in tokens])
@@ -64,19 +61,3 @@ def test_only_the_request_that_is_too_long_is_refused(server: Server, stream: St
     assert isinstance(answers[2], dict)
     assert isinstance(answers[1], str)
     assert "largest of the model's pad_lengths is 48" in answers[1]
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        (PAD + CUT, "configuration expects 1 inputs, model provides 2"),
-        (PAD + MASK.replace("mask=", "none="), "and no graph input 'none'"),
-    ],
-)
-def test_a_model_that_does_not_fit_its_graph_is_refused(
-    bench: Bench, tmp_path: Path, parameters: str, message: str
-) -> None:
-    encoder(tmp_path, "refused", parameters=parameters)
-    with pytest.raises(RefusedError, match=message), bench.serving(("refused",), tmp_path):
-        pass

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,12 @@ import numpy as np
 import pytest
 from backend_inputs import config, refusals, tensor
 from bench import Bench
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from latency import Latency
 from padding import Elements, Padding, Run, split
 from processes import wait_until
+from scrapes import scrape, value
 from streams import Stream, counted
 from tiny_models import parameters, ragged_padded
 
@@ -46,7 +46,6 @@ def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
     return total
 
 
-@settings(max_examples=40, derandomize=True)
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 50)), min_size=1, max_size=6),
     run_elements=st.integers(0, 100),
@@ -172,26 +171,27 @@ def test_the_server_runs_the_cheapest_split(bench: Bench, tmp_path: Path) -> Non
     """Each answer has the longest item and the number of items of its run."""
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
-    ragged_padded(tmp_path, "split", config=values + delay)
-    ragged_padded(tmp_path, "plain", config=delay)
+    ragged_padded(tmp_path, "cheapest", config=values + delay)
+    ragged_padded(tmp_path, "whole", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
-    with bench.serving(("split", "plain"), tmp_path) as running, Stream(running.grpc_url) as stream:
-        cut, plain = (items(stream.send(model, requests)) for model in ("split", "plain"))
-        for model in ("split", "plain"):  # to Triton it is one execution of 8 rows either way
+    with bench.serving(("cheapest", "whole"), tmp_path) as running, Stream(running.grpc_url) as stream:
+        cut, plain = (items(stream.send(model, requests)) for model in ("cheapest", "whole"))
+        for model in ("cheapest", "whole"):  # to Triton it is one execution of 8 rows either way
             total = counted(running.grpc_url, model, executions=1)
             assert (total.batches, total.requests) == ({8: 1}, 8)
 
-        def ragged(model: str) -> dict[str, float]:
-            """Elements of the items that ran ("own"), and elements computed for them."""
-            with urllib.request.urlopen(f"http://{running.metrics_url}/metrics") as reply:
-                lines = [line for line in reply.read().decode().splitlines() if f'"{model}"' in line]
-            ragged = [line for line in lines if line.startswith("onnxruntime_ragged_elements_total")]
-            return {kind: float(line.split()[-1]) for line in ragged for kind in ("own", "computed") if kind in line}
+        def computed(model: str) -> list[float]:
+            """Elements of the items that ran, and elements computed for them."""
+            page, name = scrape(running.metrics_url), "onnxruntime_ragged_elements_total"
+            return [value(page, name, model=model, kind=kind) for kind in ("own", "computed")]
 
         runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
-        computed = sum(longest * rows for longest, rows in set(runs.values()))
-        assert wait_until(lambda: ragged("split") == {"own": sum(lengths), "computed": computed}, seconds=20)
-        assert set(ragged("plain").values()) <= {0}  # only requests that may be split are counted
+        padded = sum(longest * rows for longest, rows in set(runs.values()))
+        assert wait_until(lambda: computed("cheapest") == [sum(lengths), padded], seconds=20)
+        assert not any(
+            name.startswith("onnxruntime_ragged") and ("model", "whole") in labels
+            for name, labels in scrape(running.metrics_url)
+        )
     assert plain == [[2 * length, 90, 8] for length in lengths]
     assert cut == [[2 * length, *runs[length]] for length in lengths]

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpc
 from bench import Bench
-from onnx import TensorProto, helper, numpy_helper
 from tiny_models import parameters, save
 
 from serve.installation import DROP_IN
@@ -62,23 +61,13 @@ ONE, BOTH = ["small"], ["small", "large"]
 
 def build(repository: Path, name: str, outputs: list[str], more: str, backend: str = "onnxruntime") -> None:
     """`small` is 3 x + 1, `large` is x many times over; a row has any length."""
-    nodes = [
-        helper.make_node("Mul", ["x", "three"], ["product"]),
-        helper.make_node("Add", ["product", "one"], ["small"]),
-        helper.make_node("Tile", ["x", "copies"], ["large"]),
-    ]
-    constants: dict[str, Array] = {
-        "three": np.array(3, np.float32),
-        "one": np.array(1, np.float32),
-        "copies": np.array([1, COPIES], np.int64),
-    }
-    graph = helper.make_graph(
-        nodes[: len(outputs) + 1],
-        name,
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", "values"])],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["rows", None]) for output in outputs],
-        [numpy_helper.from_array(value, key) for key, value in constants.items()],
-    )
+    large = "large = Tile(x, copies)" if "large" in outputs else ""
+    graph = f"""g (float[rows, values] x) => ({", ".join(f"float[rows, ?] {output}" for output in outputs)})
+<float three = {{3}}, float one = {{1}}, int64[2] copies = {{1, {COPIES}}}> {{
+  product = Mul(x, three)
+  small = Add(product, one)
+  {large}
+}}"""
     declared = "".join(f'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n' for output in outputs)
     config = f'max_batch_size: 16\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] }} ]\n{declared}'
     save(repository, name, graph, f"{config}{more}dynamic_batching {{ }}", backend=backend)

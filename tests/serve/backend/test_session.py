@@ -11,7 +11,6 @@ import onnxruntime
 import pytest
 import session
 from backend_inputs import config, refusals
-from tiny_models import lookup
 
 CORES = len(os.sched_getaffinity(0))
 INITIALIZERS, SHRINK = "session.use_device_allocator_for_initializers", "memory.enable_memory_arena_shrinkage"
@@ -74,22 +73,6 @@ def test_a_gpu_instance_without_cuda_says_what_is_there() -> None:
         session.create(config(), Path(), kind="GPU", device_id=0)
 
 
-def test_model_file(tmp_path: Path) -> None:
-    """Another name than model.onnx, or a directory of either name with model.onnx inside."""
-    (tmp_path / "other.onnx").touch()
-    (tmp_path / "split").mkdir()
-    (tmp_path / "split" / "model.onnx").touch()
-    assert session.model_file(config(default_model_filename="other.onnx"), tmp_path).name == "other.onnx"
-    assert session.model_file(config(default_model_filename="split"), tmp_path) == tmp_path / "split" / "model.onnx"
-
-
-def test_one_session_as_configured(tmp_path: Path) -> None:
-    folder = lookup(tmp_path) / "1"
-    opened = session.create(config(), folder, kind="MODEL", device_id=0)
-    assert opened.get_providers() == ["CPUExecutionProvider"]
-    assert [tensor.name for tensor in session.inspect(config(), folder).get_inputs()] == ["x"]
-
-
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
 def test_an_operator_library_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "ops.c"
@@ -103,5 +86,5 @@ def test_an_operator_library_is_registered(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("SEEN", str(seen))
     options(model_operations={"op_library_filename": [str(library)]})
     assert seen.exists()
-    with pytest.raises(ValueError, match="the custom operator library '/nowhere/ops.so' cannot be loaded"):
+    with pytest.raises(ValueError, match=r"the custom operator library '/nowhere/ops\.so' cannot be loaded"):
         options(model_operations={"op_library_filename": ["/nowhere/ops.so"]})

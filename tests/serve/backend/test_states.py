@@ -1,5 +1,6 @@
 """Implicit state of ONNX models, on a real server and without one, with the answers of an independent calculation."""
 
+import contextlib
 import random
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,9 @@ import tritonclient.grpc as triton
 from backend_inputs import config, tensor
 from bench import Bench
 from executor import Executor, isolate
-from onnx import TensorProto, helper, numpy_helper
 from state_models import BEGIN, STRATEGIES
 from states import LostStateError, States, with_states
+from tiny_models import model_of
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 Array = np.ndarray[Any, Any]
@@ -27,9 +28,11 @@ ROUNDS = 200
 @pytest.fixture(scope="module")
 def client(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[triton.InferenceServerClient]:
     repository = tmp_path_factory.mktemp("states")
-    with bench.serving(state_models.build(repository), repository) as server:
-        with triton.InferenceServerClient(server.grpc_url) as opened:
-            yield opened
+    with (
+        bench.serving(state_models.build(repository), repository) as server,
+        triton.InferenceServerClient(server.grpc_url) as opened,
+    ):
+        yield opened
 
 
 def infer(client: Any, model: str, x: Array, sequence: int | str, flags: int = 0) -> Any:
@@ -188,7 +191,8 @@ def test_sequences_whose_end_fails_take_no_place_of_live_ones(end: str) -> None:
     assert adding.run(Request("a", START), Request("b", START)) == [1, 1]
     for number in range(10, 18):
         assert adding.run(Request(number, START)) == [1]
-        isolate([number], lambda numbers: [ENDS[end](adding, numbers[0])])
+        with contextlib.suppress(RuntimeError, ValueError):
+            ENDS[end](adding, number)
         with pytest.raises(LostStateError):
             adding.run(Request(number))
     assert adding.run(Request("a"), Request("b")) == [2, 2]
@@ -215,30 +219,21 @@ TYPES = {"S": ("FP32", np.float32), "H": ("FP16", np.float16), "B": ("BOOL", np.
 @pytest.fixture(scope="module")
 def session() -> onnxruntime.InferenceSession:
     """Three states, each of another type; y is of all, and an x above 3 is outside the table."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["index"], to=TensorProto.INT32),
-        helper.make_node("Gather", ["table", "index"], ["taken"]),
-        helper.make_node("Add", ["taken", "S"], ["sum"]),
-        helper.make_node("Sin", ["sum"], ["S2"]),
-        helper.make_node("Cast", ["S2"], ["half"], to=TensorProto.FLOAT16),
-        helper.make_node("Add", ["H", "half"], ["H2"]),
-        helper.make_node("Greater", ["S2", "zero"], ["positive"]),
-        helper.make_node("Xor", ["positive", "B"], ["B2"]),
-        helper.make_node("Cast", ["H2"], ["wide"], to=TensorProto.FLOAT),
-        helper.make_node("Where", ["B2", "wide", "S2"], ["y"]),
-    ]
-    kinds = {name: helper.np_dtype_to_tensor_dtype(np.dtype(dtype)) for name, (_, dtype) in TYPES.items()}
-    inputs = {"x": TensorProto.FLOAT, **kinds}
-    outputs = {"y": TensorProto.FLOAT, **{f"{name}2": kind for name, kind in kinds.items()}}
-    made = [
-        [helper.make_tensor_value_info(name, kind, ["b", WIDTH]) for name, kind in some.items()]
-        for some in (inputs, outputs)
-    ]
-    table = np.random.default_rng(1).standard_normal(4).astype(np.float32)
-    constants = [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.zeros(1, np.float32), "zero")]
-    graph = helper.make_graph(nodes, "g", *made, constants)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    graph = f"""g (float[b, {WIDTH}] x, float[b, {WIDTH}] S, float16[b, {WIDTH}] H, bool[b, {WIDTH}] B)
+=> (float[b, {WIDTH}] y, float[b, {WIDTH}] S2, float16[b, {WIDTH}] H2, bool[b, {WIDTH}] B2)
+<float[4] table = {{0.3, -1.2, 0.7, 2.1}}, float zero = {{0}}> {{
+  index = Cast <to = 6> (x)
+  taken = Gather(table, index)
+  sum = Add(taken, S)
+  S2 = Sin(sum)
+  half = Cast <to = 10> (S2)
+  H2 = Add(H, half)
+  positive = Greater(S2, zero)
+  B2 = Xor(positive, B)
+  wide = Cast <to = 1> (H2)
+  y = Where(B2, wide, S2)
+}}"""
+    return onnxruntime.InferenceSession(model_of(graph).SerializeToString(), providers=["CPUExecutionProvider"])
 
 
 class ByHand:

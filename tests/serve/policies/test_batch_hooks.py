@@ -2,21 +2,21 @@
 
 import asyncio
 import shutil
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
-from sleepers import PLAIN
+from scrapes import scrape, value
 
 from clients import AsyncModel, RequestFailedError
-from serve.launcher import LaunchError, Settings, launch
+from serve.management.api import RefusedError
 from serve.policies import batch_hooks
-from serve.policies.batch_hooks import BatchHooks, Request, accepted, pack, split
+from serve.policies.batch_hooks import BatchHooks, Request, accepted, pack
 
 
 class Doubler(BatchHooks):
@@ -44,22 +44,6 @@ def ask(*values: Sequence[float]) -> list[Request]:
 
 def answers(requests: Sequence[Request]) -> list[Any]:
     return [request.reason if request.answer is None else request.answer["y"].ravel().tolist() for request in requests]
-
-
-@pytest.mark.parametrize(
-    ("values", "expected", "runs"),
-    [
-        ([[1], [2, 3], [4, 5, 6]], [[2], [4, 6], [8, 10, 12]], [6]),
-        ([[1], [-1], [2]], [[2], "x is negative", [4]], [2]),
-        ([[-1], [-2]], ["x is negative"] * 2, []),
-    ],
-)
-def test_accepted_requests_are_one_run(values: list[list[float]], expected: list[Any], runs: list[int]) -> None:
-    model, requests = Doubler(), ask(*values)
-    model.run(requests)
-    assert answers(requests) == expected
-    assert [request.bad for request in requests] == [isinstance(answer, str) for answer in expected]
-    assert model.runs == runs
 
 
 def test_an_unexpected_error_is_narrowed_down_to_its_request() -> None:
@@ -97,32 +81,23 @@ def test_a_missing_answer_is_an_error_and_no_neighbours_answer() -> None:
 
     requests = ask([1], [2])
     Forgetful().run(requests)
-    assert all(request.answer is None for request in requests)
-    assert requests[0].reason is not None
-    assert "y has 0 rows for 1" in requests[0].reason
+    assert all(request.answer is None and "y has 0 rows for 1" in str(request.reason) for request in requests)
 
 
 @given(st.lists(st.lists(st.floats(-200, 200, width=32), min_size=1, max_size=4), min_size=1, max_size=12))
 def test_every_request_gets_its_own_answer_or_its_own_error(values: list[list[float]]) -> None:
-    requests = ask(*values)
-    Doubler().run(requests)
-    for rows, answer in zip(values, answers(requests), strict=True):
-        if min(rows) < 0:
+    model, requests = Doubler(), ask(*values)
+    model.run(requests)
+    good = [rows for rows in values if min(rows) >= 0]
+    assert model.runs[:1] == [len([value for rows in good for value in rows])] * bool(good)
+    for rows, answer, request in zip(values, answers(requests), requests, strict=True):
+        assert request.bad == (min(rows) < 0)
+        if request.bad:
             assert answer == "x is negative"
         elif max(rows) > 100:
             assert answer == "RuntimeError: too much"
         else:
             assert answer == [2 * value for value in rows]
-
-
-def test_split_gives_views_and_refuses_other_numbers_of_rows() -> None:
-    requests = ask([1, 2], [3])
-    results = np.arange(3)
-    parts = split({"y": results}, requests)
-    assert [part["y"].tolist() for part in parts] == [[0, 1], [2]]
-    assert parts[0]["y"].base is results
-    with pytest.raises(ValueError, match="y has 2 rows for 3"):
-        split({"y": results[:2]}, requests)
 
 
 OWN = """
@@ -177,38 +152,32 @@ def own_model(repository: Path, limit: str) -> Path:
 
 
 @pytest.mark.server
-def test_a_users_model_runs_on_a_server(tmp_path: Path) -> None:
+def test_a_users_model_runs_on_a_server(bench: Bench, tmp_path: Path) -> None:
     async def ask_all(url: str) -> list[Any]:
         async with AsyncModel("own", url=url) as model:
-            values = [1, 2, -1, 4, 500, 6, 7, 8]
-            calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in values)
+            calls = (model.predict(np.array([[value]], dtype=np.float32)) for value in (1, 2, -1, 4, 500, 6, 7, 8))
             return await asyncio.gather(*calls, return_exceptions=True)
 
-    with launch(Settings(models=("own",), repository=own_model(tmp_path, "100"), arguments=PLAIN)) as server:
+    with bench.serving(("own",), own_model(tmp_path, "100")) as server:
         answers = asyncio.run(ask_all(server.grpc_url))
-        with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics") as page:
-            metrics = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if line[0] != "#")
+        page = scrape(server.metrics_url)
     assert [answer.item() for answer in answers if not isinstance(answer, Exception)] == [2, 4, 8, 12, 16]
     assert isinstance(answers[2], RequestFailedError)
     assert "x is negative" in str(answers[2])
     assert "RuntimeError: too much" in str(answers[4])
     assert str(answers[6]).startswith("own: ") or "y: " in str(answers[6])
-    labels = 'model="own",version="1"'
-    assert metrics[f"own_seen{{{labels}}}"] == "6"
-    assert metrics[f"batch_hooks_rows_sum{{{labels}}}"] == "8"
-    assert metrics[f"batch_hooks_rows_count{{{labels}}}"] == "1"
-    blamed = {name: value for name, value in metrics.items() if name.startswith("batch_hooks_failed_requests")}
-    assert {name.partition('blame="')[2].partition('"')[0]: value for name, value in blamed.items()} == {
-        "request": "1",
-        "model": "2",
-    }
-    spread = {name: value for name, value in metrics.items() if name.startswith("own_spread_bucket")}
-    assert [value for name, value in spread.items() if 'le="10"' in name] == ["6"]
-    assert float(next(value for name, value in metrics.items() if name.startswith("own_largest"))) in (4, 6, 7, 8)
+
+    assert value(page, "own_seen", model="own") == 6
+    assert value(page, "own_largest", model="own") in (4, 6, 7, 8)
+    assert value(page, "own_spread_bucket", model="own", kind="x", le="10") == 6
+    assert value(page, "batch_hooks_rows_sum", model="own") == 8
+    assert value(page, "batch_hooks_rows_count", model="own") == 1
+    for blame, count in (("request", 1), ("model", 2)):
+        assert value(page, "batch_hooks_failed_requests", model="own", blame=blame) == count
 
 
 @pytest.mark.server
-def test_setup_can_refuse_the_load(tmp_path: Path) -> None:
-    settings = Settings(models=("own",), repository=own_model(tmp_path, "0"), arguments=PLAIN)
-    with pytest.raises(LaunchError, match="own: limit must be above 0"), launch(settings):
+def test_setup_can_refuse_the_load(bench: Bench, tmp_path: Path) -> None:
+    repository = own_model(tmp_path, "0")
+    with pytest.raises(RefusedError, match="limit must be above 0"), bench.serving(("own",), repository):
         pass
