@@ -18,7 +18,6 @@ import pytest
 
 pytest.importorskip("ray", reason="ray is not installed: pip install 'triton-batching[ray]'")
 
-import ray
 import ray_nodes
 from processes import alive, descendants, leftovers, wait_until
 from server_processes import prefix, tritonserver
@@ -94,7 +93,11 @@ def test_replicas_are_spread_die_are_replaced_and_leave_nothing(nodes: Any) -> N
     extra = ray_nodes.add(nodes, "c", cpus=1)
     with connected(nodes.address):
         engine = RayEngine()
-        for each in (replica("it-1"), replica("gpu-1", cpus=0.0, gpus=1.0, nodes=("b",)), replica("it-2", nodes=("c",))):
+        for each in (
+            replica("it-1"),
+            replica("gpu-1", cpus=0.0, gpus=1.0, nodes=("b",)),
+            replica("it-2", nodes=("c",)),
+        ):
             engine.start(each)
         states = ready(engine, "it-1", "gpu-1", "it-2")
         assert [state.node for state in states] == ["a", "b", "c"]
