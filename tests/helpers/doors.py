@@ -21,7 +21,7 @@ from serve.launcher import Server, Settings, launch
 from serve.resources import free_ports
 
 SIMULATED, RANKER = "simulated_accelerator", "ranker"
-INPUTS = {SIMULATED: ("input.1", (1, 32, 100)), RANKER: ("features", (2, 256))}
+INPUTS = {SIMULATED: ("input.1", (1, 32, 100)), RANKER: ("features", (2, 256)), "crowded": ("input.1", (1, 32, 100))}
 SERVICE = "/inference.GRPCInferenceService/"
 GRPC, HTTP = "grpc", "http"
 
@@ -38,10 +38,16 @@ class Answer:
         return self.code in ("200", "OK")
 
 
-def start(stack: contextlib.ExitStack, *models: str, repository: Path = REPOSITORY) -> list[Server]:
-    """A server for each model; they start, and stop with the stack, at the same time."""
-    arguments = (*PLAIN, *IMPATIENT)
-    managers = [launch(Settings(models=(model,), repository=repository, arguments=arguments)) for model in models]
+def start(
+    stack: contextlib.ExitStack,
+    *models: str,
+    repository: Path = REPOSITORY,
+    more: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+) -> list[Server]:
+    """A server for each model, with `more` models; they start, and stop with the stack, at the same time."""
+    flags = (*PLAIN, *IMPATIENT, *arguments)
+    managers = [launch(Settings(models=(model, *more), repository=repository, arguments=flags)) for model in models]
     with ThreadPoolExecutor() as threads:
         servers = list(threads.map(lambda manager: manager.__enter__(), managers))
 

@@ -1,7 +1,7 @@
 """How many tritonservers the tests start, counted in this process and in the Python programs that it starts.
 
-The launcher starts a server through a guard, `python -m serve.guard`. Each start adds a byte to the file that the
-environment names; `counted/sitecustomize.py` counts in the programs.
+The launcher starts a server through a guard, `python -m serve.guard`, which starts front doors, too. Each start of a
+server adds a byte to the file that the environment names; `counted/sitecustomize.py` counts in the programs.
 """
 
 import functools
@@ -27,6 +27,9 @@ def total() -> int:
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "subprocess.Popen" and FILE in os.environ and "serve.guard" in map(str, arguments[1]):
+    if event != "subprocess.Popen" or FILE not in os.environ:
+        return
+    command = [str(argument) for argument in arguments[1]]
+    if "serve.guard" in command and any(argument.endswith("/tritonserver") for argument in command):
         with Path(os.environ[FILE]).open("ab") as file:
             file.write(b".")

@@ -1,7 +1,12 @@
-"""What clients see when replicas and the proxy die, drain and hang: nothing, wherever a request may run twice."""
+"""What clients see when replicas and the proxy die, drain and hang: nothing, wherever a request may run twice.
+
+Two replicas serve all tests; three more are servers of their own because they end.
+"""
 
 import contextlib
+import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,10 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import client_models
 import pytest
 from doors import (
     GRPC,
     HTTP,
+    RANKER,
     SIMULATED,
     Answer,
     Caller,
@@ -28,19 +35,22 @@ from doors import (
 )
 from processes import wait_until
 from server_processes import tritonserver
+from tritonclient.grpc import service_pb2
 
 from export.repository import REPOSITORY
-from serve.front import envoy
-from serve.front.door import FrontDoor
-from serve.front.process import ProxyError
+from serve.front.door import FrontDoor, Tenant
 from serve.launcher import Server
 from serve.management.statistics import Counters
 from triton_batching.processes import is_running
 
 pytestmark = pytest.mark.server
+PAGE = Path(__file__).parents[3] / "serve" / "FRONT.md"
 CLIENTS = 8
+ASKED, CROWDED = "asked", "crowded"
+EMPTY_REPLY = 52  # curl: the connection was closed before an answer
 # Of one request over HTTP.
 METRIC = 'envoy_cluster_upstream_rq_total{envoy_cluster_name="simulated_accelerator/http"} 1\n'
+TRACE = {"traceparent": f"00-{'1' * 32}-b7ad6b7169203331-01", "tracestate": "a=b"}
 
 
 def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> list[Answer]:
@@ -69,22 +79,45 @@ def offer(front: FrontDoor, requests: int, meanwhile: Callable[[], None]) -> lis
         return [answer for one in clients for answer in one.result()]
 
 
-def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(replicas: Sequence[Server]) -> None:
+@pytest.fixture(scope="module")
+def replicas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Server]]:
+    """Two replicas; CROWDED has room for one request in its queue, and ASKED answers the headers of a trace."""
+    repository = client_models.build(tmp_path_factory.mktemp("replicas"))
+    for model in (SIMULATED, CROWDED):
+        shutil.copytree(REPOSITORY / SIMULATED, repository / model)
+    config = repository / CROWDED / "config.pbtxt"
+    policy = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
+    text = config.read_text().replace("dynamic_batching { }", policy).replace(f'"{SIMULATED}"', f'"{CROWDED}"')
+    config.write_text(text)
+    forwarded = [f"--{protocol}-header-forward-pattern=trace.*" for protocol in ("http", "grpc")]
     with contextlib.ExitStack() as stack:
-        victim, sleeper = start(stack, SIMULATED, SIMULATED)
+        servers = start(stack, SIMULATED, SIMULATED, repository=repository, more=(CROWDED, ASKED), arguments=forwarded)
+        yield servers
+        assert all(server.running() for server in servers)
+
+
+def test_a_replica_dies_and_one_hangs_and_nobody_sees_it(replicas: Sequence[Server]) -> None:
+    """It dies of the first request of serve/FRONT.md."""
+    [command, *_] = re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    with contextlib.ExitStack() as stack:
+        [victim] = start(stack, SIMULATED, more=(RANKER,))
+        sleeper = tritonserver(replicas[1].pid)
         front = door(SIMULATED, slowest_s=1.0)
-        with opened(front, simulated_accelerator=endpoints([*replicas[:2], victim, sleeper])) as proxy:
+        with opened(front, simulated_accelerator=endpoints([*replicas, victim])) as proxy:
 
             def harm() -> None:
-                os.kill(tritonserver(victim.pid), signal.SIGKILL)
-                os.kill(tritonserver(sleeper.pid), signal.SIGSTOP)
+                environment = os.environ | {"URL": victim.http_url}
+                done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, timeout=60)
+                assert done.returncode == EMPTY_REPLY, done.stdout
+                os.kill(sleeper, signal.SIGSTOP)
 
             try:
                 assert offer(front, 30, harm) == []
             finally:
-                os.kill(tritonserver(sleeper.pid), signal.SIGCONT)
+                os.kill(sleeper, signal.SIGCONT)
+            assert wait_until(lambda: not victim.running(), seconds=30.0)
             traffic = proxy.traffic()
-            assert all(traffic[f"r{number}"].requests > 0 for number in range(4))
+            assert all(traffic[f"r{number}"].requests > 0 for number in range(3))
             assert sum(replica.requests for replica in traffic.values()) >= CLIENTS * 30
 
 
@@ -93,14 +126,14 @@ def test_a_replica_that_is_told_to_stop_refuses_and_nobody_sees_it(replicas: Seq
     with contextlib.ExitStack() as stack:
         [victim] = start(stack, SIMULATED)
         front = door(SIMULATED)
-        with opened(front, simulated_accelerator=endpoints([*replicas[:2], victim])):
+        with opened(front, simulated_accelerator=endpoints([*replicas, victim])):
             assert offer(front, 50, lambda: os.kill(tritonserver(victim.pid), signal.SIGTERM)) == []
             assert wait_until(lambda: not victim.running(), seconds=30.0)
 
 
 def test_a_draining_replica_gets_nothing_new(replicas: Sequence[Server]) -> None:
     front = door(SIMULATED)
-    ready = endpoints(replicas[:3])
+    ready = endpoints(replicas)
     with opened(front, simulated_accelerator=ready) as proxy:
         before: list[int] = []
 
@@ -113,43 +146,20 @@ def test_a_draining_replica_gets_nothing_new(replicas: Sequence[Server]) -> None
         assert proxy.traffic()["r0"].requests == before[0]
         assert proxy.traffic()["r0"].in_flight == 0
         proxy.route({SIMULATED: ready[1:]})
-        assert set(proxy.traffic()) == {"r1", "r2"}
+        assert set(proxy.traffic()) == {"r1"}
         with Caller(front) as caller:
             assert caller.infer(GRPC, SIMULATED).ok
 
 
 def test_a_replica_in_the_place_of_another_counts_from_0(replicas: Sequence[Server]) -> None:
-    first, second, third = endpoints(replicas[:3])
-    front = door(SIMULATED)
-    with opened(front, simulated_accelerator=[first, second]) as proxy, Caller(front) as caller:
-        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
-        proxy.route({SIMULATED: [second]})
-        proxy.route({SIMULATED: [second, third]})
-        assert proxy.traffic()["r2"].requests == 0
-        proxy.route({SIMULATED: [third]})
-        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 2)
-        assert proxy.traffic()["r2"].requests == 4
-
-
-def test_a_proxy_that_hung_takes_what_it_was_told_meanwhile(
-    replicas: Sequence[Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(envoy, "TAKEN_S", 0.2)
-    monkeypatch.setattr(envoy, "ADMIN_TIMEOUT_S", 0.1)
-    first, second, third = endpoints(replicas[:3])
+    first, second = endpoints(replicas)
     front = door(SIMULATED)
     with opened(front, simulated_accelerator=[first]) as proxy, Caller(front) as caller:
-        _, process = proxy.pids()
-        os.kill(process, signal.SIGSTOP)
-        try:
-            with pytest.raises(ProxyError, match="did not take the endpoints"):
-                proxy.route({SIMULATED: [second, third]})
-        finally:
-            os.kill(process, signal.SIGCONT)
-        monkeypatch.undo()
-        proxy.route({SIMULATED: [third]})
-        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 4)
-        assert {name: replica.requests for name, replica in proxy.traffic().items()} == {"r2": 8}
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 2)
+        proxy.route({SIMULATED: [first, second]})
+        proxy.route({SIMULATED: [second]})
+        assert all(caller.infer(protocol, SIMULATED).ok for protocol in (GRPC, HTTP) * 2)
+        assert {name: replica.requests for name, replica in proxy.traffic().items()} == {"r1": 4}
 
 
 def test_the_door_is_ready_when_each_pool_has_a_replica(replicas: Sequence[Server]) -> None:
@@ -175,14 +185,13 @@ def test_requests_in_flight_are_answered_when_the_door_closes(replicas: Sequence
         assert {call.result().code for call in calls} == {"OK", "200"}
 
 
-@pytest.mark.parametrize("is_retried", [True, False])
-def test_a_request_that_must_not_run_twice_does_not(replicas: Sequence[Server], is_retried: bool) -> None:
+def test_a_request_that_must_not_run_twice_does_not(replicas: Sequence[Server]) -> None:
     def executed() -> int:
         return Counters.read(f"http://{replicas[0].http_url}", SIMULATED).requests
 
     with contextlib.ExitStack() as stack:
         [victim] = start(stack, SIMULATED)
-        front = door(SIMULATED, is_retried=is_retried)
+        front = door(SIMULATED, is_retried=False)
         with (
             opened(front, simulated_accelerator=[endpoint(victim, "victim")]) as proxy,
             ThreadPoolExecutor() as threads,
@@ -190,53 +199,65 @@ def test_a_request_that_must_not_run_twice_does_not(replicas: Sequence[Server], 
             os.kill(tritonserver(victim.pid), signal.SIGSTOP)
             caller = stack.enter_context(Caller(front))
             calls = [threads.submit(caller.infer, protocol, SIMULATED) for protocol in (GRPC, HTTP)]
-            assert wait_until(lambda: proxy.traffic()["victim"].in_flight == 2, seconds=10)
+            assert wait_until(lambda: proxy.traffic()["victim"].in_flight == 2, seconds=20)
             before = executed()
             proxy.route({SIMULATED: [endpoint(victim, "victim", is_draining=True), endpoint(replicas[0], "other")]})
             os.kill(tritonserver(victim.pid), signal.SIGKILL)
-            codes = [call.result().code for call in calls]
-        assert codes == (["OK", "200"] if is_retried else ["UNAVAILABLE", "503"])
-        assert executed() - before == (2 if is_retried else 0)
+            assert [call.result().code for call in calls] == ["UNAVAILABLE", "503"]
+        assert executed() == before
 
 
-@pytest.fixture(scope="module")
-def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sequence[Server]]:
-    """Two replicas with room for one request in the queue."""
-    folder = tmp_path_factory.mktemp("crowded") / SIMULATED
-    shutil.copytree(REPOSITORY / SIMULATED, folder)
-    config = folder / "config.pbtxt"
-    policy = "dynamic_batching { default_queue_policy { max_queue_size: 1 } }"
-    config.write_text(config.read_text().replace("dynamic_batching { }", policy))
-    with contextlib.ExitStack() as stack:
-        yield start(stack, SIMULATED, SIMULATED, repository=folder.parent)
-
-
-def test_an_answer_is_final_even_if_it_is_unavailable(crowded: Sequence[Server]) -> None:
-    front = door(SIMULATED)
-    with opened(front, simulated_accelerator=endpoints(crowded)) as proxy, Caller(front) as caller:
+def test_an_answer_is_final_even_if_it_is_unavailable(replicas: Sequence[Server]) -> None:
+    front = door(CROWDED)
+    with opened(front, crowded=endpoints(replicas)) as proxy, Caller(front) as caller:
         for number, (protocol, expected) in enumerate({GRPC: {"OK", "UNAVAILABLE"}, HTTP: {"200", "503"}}.items(), 1):
             with ThreadPoolExecutor(16) as threads:
-                calls = [threads.submit(caller.infer, protocol, SIMULATED) for _ in range(32)]
+                calls = [threads.submit(caller.infer, protocol, CROWDED) for _ in range(32)]
                 assert {call.result().code for call in calls} == expected
             assert sum(replica.requests for replica in proxy.traffic().values()) == 32 * number
 
 
-@pytest.mark.parametrize(
-    ("victim", "end"), [("the proxy", signal.SIGKILL), ("its parent", signal.SIGKILL), ("the proxy", signal.SIGSTOP)]
-)
+def test_headers_of_a_trace_pass_from_tenants_or_if_asked_for(replicas: Sequence[Server]) -> None:
+    tenant = Tenant(name="anna", token="t" * 32, requests_per_s=100.0, burst=100)
+    token = {"Authorization": f"Bearer {tenant.token}"}
+    for front, headers, seen in (
+        (door(ASKED), {}, set()),
+        (door(ASKED, passes_traces=True), {}, set(TRACE)),
+        (door(ASKED, tenants=(tenant,)), token, set(TRACE)),
+    ):
+        with opened(front, asked=endpoints(replicas[:1])), Caller(front, TRACE | headers) as caller:
+            assert headers_seen(caller) == [seen, seen]
+
+
+def headers_seen(caller: Caller) -> list[set[str]]:
+    """Which headers of a trace the server gets of a request over HTTP and of one over gRPC."""
+    body = {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "FP32", "data": [1.0]}]}
+    request = service_pb2.ModelInferRequest(model_name=ASKED, raw_input_contents=[b"\0" * 4])
+    request.inputs.add(name="x", datatype="FP32", shape=[1, 1])
+    over_http = caller.http("POST", f"/v2/models/{ASKED}/infer", json.dumps(body).encode())
+    over_grpc = caller.grpc("ModelInfer", request.SerializeToString())
+    assert over_http.ok, over_http
+    assert over_grpc.ok, over_grpc
+    [content] = service_pb2.ModelInferResponse.FromString(over_grpc.body).raw_output_contents
+    told = [json.loads(over_http.body)["outputs"][0]["data"][0], content[4:]]
+    return [{name for name in TRACE if name in json.loads(text)["parameters"]} for text in told]
+
+
+@pytest.mark.parametrize(("victim", "end"), [(1, signal.SIGKILL), (0, signal.SIGKILL), (1, signal.SIGSTOP)])
 def test_a_proxy_that_dies_or_hangs_comes_back_with_its_endpoints(
-    replicas: Sequence[Server], victim: str, end: signal.Signals
+    replicas: Sequence[Server], victim: int, end: signal.Signals
 ) -> None:
+    """The victim is the proxy or its guard."""
     front = door(SIMULATED)
-    with opened(front, simulated_accelerator=endpoints(replicas[:2])) as proxy, Caller(front) as caller:
+    with opened(front, simulated_accelerator=endpoints(replicas)) as proxy, Caller(front) as caller:
         assert caller.infer(HTTP, SIMULATED).ok
-        parent, process = proxy.pids()
-        os.kill(process if victim == "the proxy" else parent, end)
-        assert wait_until(lambda: proxy.restarts == 1, seconds=20)
+        pids = proxy.pids()
+        os.kill(pids[victim], end)
+        assert wait_until(lambda: proxy.restarts == 1, seconds=40)
         for protocol in (HTTP, GRPC):
-            assert wait_until(lambda: caller.infer(protocol, SIMULATED).ok, seconds=20)  # noqa: B023
+            assert wait_until(lambda: caller.infer(protocol, SIMULATED).ok, seconds=40)  # noqa: B023
         assert set(proxy.traffic()) == {"r0", "r1"}
-        assert not is_running(process)
+        assert not is_running(pids[1])
 
 
 PROGRAM = """
@@ -252,8 +273,20 @@ with open_door(FrontDoor(host="127.0.0.1", http_port=http_port, grpc_port=grpc_p
 
 
 def test_a_killed_program_leaves_no_proxy_and_no_file() -> None:
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        _check_killed_program(Path(folder))
+    front = door(SIMULATED)
+    command = [sys.executable, "-c", PROGRAM, str(front.http_port), str(front.grpc_port)]
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        environment = os.environ | {"TMPDIR": name, "PYTHONPATH": str(PAGE.parents[1])}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as program:
+            assert program.stdout is not None
+            pids = [int(pid) for pid in program.stdout.readline().split()]
+            [folder] = Path(name).iterdir()
+            files = [path for path in folder.iterdir() if path.is_file()]
+            assert files
+            assert not any(path.stat().st_mode & 0o077 for path in files)
+            program.kill()
+        assert wait_until(lambda: not any(map(is_running, pids)), seconds=40)
+        assert wait_until(lambda: not list(Path(name).iterdir()), seconds=40)
 
 
 def test_a_long_temporary_directory_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,19 +296,3 @@ def test_a_long_temporary_directory_is_not_used(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     with opened(door(SIMULATED)):
         assert not list(long.iterdir())
-
-
-def _check_killed_program(tmp_path: Path) -> None:
-    front = door(SIMULATED)
-    command = [sys.executable, "-c", PROGRAM, str(front.http_port), str(front.grpc_port)]
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as program:
-        assert program.stdout is not None
-        pids = [int(pid) for pid in program.stdout.readline().split()]
-        [folder] = tmp_path.iterdir()
-        files = [path for path in folder.iterdir() if path.is_file()]
-        assert files
-        assert not any(path.stat().st_mode & 0o077 for path in files)
-        program.kill()
-    assert wait_until(lambda: not any(map(is_running, pids)), seconds=20)
-    assert wait_until(lambda: not list(tmp_path.iterdir()), seconds=20)
