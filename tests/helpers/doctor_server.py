@@ -40,10 +40,6 @@ class Examiner:
         """A loaded configuration as the server reports it."""
         return api.call(self.server.http_url, f"models/{model}/config")
 
-    def statistics(self, model: str) -> Any:
-        """The server's statistics of a model, as JSON."""
-        return api.call(self.server.http_url, f"models/{model}/stats")["model_stats"][0]
-
     def index(self) -> list[dict[str, str]]:
         """The server's repository index."""
         return loaded.index(self.server.http_url)

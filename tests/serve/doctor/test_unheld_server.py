@@ -16,17 +16,17 @@ from tritonclient.utils import InferenceServerException
 
 from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules import all_rules
+from serve.management.metrics import Metrics
 
 pytestmark = pytest.mark.server
 assert all_rules()
-BURST = 20
-MOST_INSTANCES = 12
+MOST_INSTANCES = 3
 # The model waits for a file, so that requests queue behind it as long as the test wants.
 WAITING = PYTHON_MODEL.replace(
     "        return [self.answer",
-    "        while not os.path.exists(os.path.dirname(__file__) + '/open'):\n"
-    "            time.sleep(0.01)\n        return [self.answer",
-).replace("import json\n", "import json\nimport os\nimport time\n")
+    "        folder = pathlib.Path(__file__).parent\n        (folder / 'started').touch()\n"
+    "        while not (folder / 'open').exists():\n            time.sleep(0.01)\n        return [self.answer",
+).replace("import json\n", "import json\nimport pathlib\nimport time\n")
 
 
 def timing_out(timeout_us: int, more: str = "", *, delay_us: int = 5000) -> Example:
@@ -77,21 +77,25 @@ def rows(count: int) -> dict[str, Any]:
 
 
 def test_a_short_queue_refuses_requests_and_makes_small_batches(triton: Examiner, folder: Path) -> None:
-    """At most four requests run and four wait while the model does not answer."""
+    """One request runs and four wait, until the model may answer."""
+    version = folder / "B218" / "1"
 
-    def failed() -> int:
-        statistics = triton.statistics("B218")
-        return int(statistics["inference_stats"]["fail"]["count"])
+    def pending() -> float:
+        return Metrics.read(triton.server.metrics_url).pending["B218"]
 
-    with ThreadPoolExecutor(1) as pool:
-        sent = pool.submit(triton.refusals, [rows(1)] * BURST, "B218")
+    with ThreadPoolExecutor(2) as pool:
         try:
-            assert wait_until(lambda: failed() >= BURST - 8, seconds=15)
+            alone = pool.submit(triton.refusals, [rows(1)], "B218")
+            assert wait_until((version / "started").exists, seconds=20)
+            four = pool.submit(triton.refusals, [rows(1)] * 4, "B218")
+            assert wait_until(lambda: pending() == 4, seconds=20)
+            refusals = triton.refusals([rows(1)] * 3, "B218")
         finally:
-            (folder / "B218" / "1" / "open").touch()
-        refusals = sent.result()
-    assert all("Exceeds maximum queue size" in refusal for refusal in refusals)
-    assert max(triton.counters("B218").batches) <= 4
+            (version / "open").touch()
+        assert alone.result() == four.result() == []
+    assert [refusal.partition("] ")[2] for refusal in refusals] == ["Exceeds maximum queue size"] * 3
+    assert triton.executions("B218", 2) == 2
+    assert triton.counters("B218").batches == {1: 1, 4: 1}
 
 
 @pytest.mark.parametrize("model", ["B219_bad", "B219_nearly"])
