@@ -82,10 +82,6 @@ sequence_batching {{
             identifier = request.correlation_id()
             start = pb_utils.get_input_tensor_by_name(request, "START").as_numpy().item()
             turns = 1 if start else self.turns.get(identifier, 0) + 1
-            if turns > 100:
-                error = pb_utils.TritonError("too many turns", pb_utils.TritonError.INVALID_ARG)
-                responses.append(pb_utils.InferenceResponse(output_tensors=[], error=error))
-                continue
             self.turns[identifier] = turns
             if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:
                 del self.turns[identifier]
@@ -188,14 +184,6 @@ ensemble_scheduling {{
 }}""",
         inputs=tensor("ROW", "FP64", "16"),
         outputs=tensor("LOGITS", "FP32", "10"),
-    ),
-    **model(
-        "outer",
-        f"""
-platform: "ensemble" max_batch_size: 0
-ensemble_scheduling {{ {step("inner", {"ROW": "ROWS"}, {"LOGITS": "ALL"})} }}""",
-        inputs=tensor("ROWS", "FP64", "-1, 16"),
-        outputs=tensor("ALL", "FP32", "-1, 10"),
     ),
 }
 OTHERS = {

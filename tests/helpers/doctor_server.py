@@ -17,7 +17,7 @@ from tritonclient.utils import np_to_triton_dtype
 
 from serve.doctor.rule import PYTHON_MODEL, RULES, Example
 from serve.launcher import Server
-from serve.management import api, loaded
+from serve.management import api
 from serve.management.statistics import Counters
 
 HELD = 8
@@ -39,10 +39,6 @@ class Examiner:
     def config(self, model: str) -> Any:
         """A loaded configuration as the server reports it."""
         return api.call(self.server.http_url, f"models/{model}/config")
-
-    def index(self) -> list[dict[str, str]]:
-        """The server's repository index."""
-        return loaded.index(self.server.http_url)
 
     def counters(self, model: str) -> Counters:
         """The server's counters of a model."""

@@ -66,16 +66,6 @@ WRONG = {
         answers += [response]
         return answers
 """,
-    "M814 one error for all": """
-        responses = []
-        try:
-            for request in requests:
-                x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
-        except ValueError as error:
-            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))]
-        return responses
-""",
     "M815 an assertion": """
         outputs = []
         for request in requests:
@@ -311,20 +301,6 @@ RIGHT = {
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("no x")))
         return responses
 """,
-    "a flag": """
-        responses = []
-        for request in requests:
-            failed = False
-            try:
-                x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-                y = self.transform(x)
-            except Exception as error:
-                failed = True
-                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
-            if not failed:
-                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
-        return responses
-""",
     "passed to a helper": """
         responses = []
         for request in requests:
@@ -374,18 +350,6 @@ RIGHT = {
         except Exception:
             parts = [self.session.run(None, {"x": array})[0] for array in arrays]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
-""",
-    "several outputs": """
-        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
-        ends = np.cumsum([len(a) for a in arrays])
-        outputs = self.session.run(None, {"x": np.concatenate(arrays)})
-        responses = []
-        for array, end in zip(arrays, ends):
-            tensors = []
-            for i, name in enumerate(self.names):
-                tensors.append(pb_utils.Tensor(name, outputs[i][end - len(array) : end]))
-            responses.append(pb_utils.InferenceResponse(tensors))
-        return responses
 """,
     "an iterator over rows": """
         texts, counts = [], []
@@ -472,28 +436,9 @@ RIGHT = {
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
         return responses
 """,
-    "gather": """
-    async def execute(self, requests):
-        return list(await asyncio.gather(*(self.answer(request) for request in requests)))
-
-    async def answer(self, request):
-        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
-""",
     "queue": """
         for request in requests:
             self.queue.put(request)
         return None
-""",
-    "some are sent": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            if x.size:
-                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
-            else:
-                request.get_response_sender().send(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-                responses.append(None)
-        return responses
 """,
 }

@@ -13,6 +13,7 @@ from serve.doctor.rules import all_rules
 from serve.doctor.rules.ensembles import ENSEMBLE, STEP_CONFIG, STEP_FILES, files
 from serve.doctor.rules.graph_shapes import FREE
 from serve.doctor.rules.ragged import PYTHON, RAGGED, ROW_OUT
+from serve.management import loaded
 
 pytestmark = pytest.mark.server
 assert all_rules()
@@ -252,6 +253,6 @@ def test_every_folder_is_a_model(triton: Examiner) -> None:
     stray = triton.server.settings.repository / "__pycache__"
     stray.mkdir()
     try:
-        assert "__pycache__" in [entry["name"] for entry in triton.index()]
+        assert "__pycache__" in [entry["name"] for entry in loaded.index(triton.server.http_url)]
     finally:
         stray.rmdir()
