@@ -1,5 +1,6 @@
 """The doctor reports findings with a position for any content of a repository, and never fails."""
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -43,35 +44,26 @@ def folder(tmp_path: Path) -> Path:
 
 
 CONTENTS = {
-    "binary": (bytes(range(256)) * 40, "L001"),
-    "huge": (bytes(100 * 1024 * 1024), "L001"),
-    "deep": (b"input { " * 20000 + b"} " * 20000, "L001"),
-    "a deep list": (b"input: " + b"[" * 100000, "L001"),
-    "an unknown enum": (b"input { data_type: TYPE_FP33 }", "L001"),
-    "a huge number": (b"max_batch_size: " + b"9" * 5000, "L001"),
-    "unclosed": (b'name: "example', "L001"),
+    "binary": bytes(range(256)) * 40,
+    "huge": bytes(100 * 1024 * 1024),
+    "deep": b"input { " * 20000 + b"} " * 20000,
+    "a deep list": b"input: " + b"[" * 100000,
+    "an unknown enum": b"input { data_type: TYPE_FP33 }",
+    "a huge number": b"max_batch_size: " + b"9" * 5000,
+    "unclosed": b'name: "example',
 }
-
-
-@pytest.mark.parametrize("kind", CONTENTS)
-def test_a_broken_configuration_is_a_finding(kind: str, tmp_path: Path) -> None:
-    content, code = CONTENTS[kind]
-    (folder(tmp_path) / "config.pbtxt").write_bytes(content)
-    assert code in {finding.code for finding in findings(tmp_path)}
-
-
-def loop(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
 PLACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    **{
+        kind: ("config.pbtxt", functools.partial(Path.write_bytes, data=data), "L001")
+        for kind, data in CONTENTS.items()
+    },
     "a folder": ("config.pbtxt", Path.mkdir, "L001"),
-    "a loop": ("config.pbtxt", loop, "L001"),
+    "a loop": ("config.pbtxt", lambda path: path.symlink_to(path.name), "L001"),
     "a dangling link": ("config.pbtxt", lambda path: path.symlink_to("nowhere.pbtxt"), "L001"),
     "a pipe": ("config.pbtxt", os.mkfifo, "L001"),
     "a junk graph": ("1/model.onnx", lambda path: path.write_bytes(b"\x08\x07\xff\xff junk" * 100), ""),
-    "a loop of graphs": ("1/model.onnx", loop, "L008"),
-    "a loop of versions": ("2", loop, ""),
+    "a loop of graphs": ("1/model.onnx", lambda path: path.symlink_to(path.name), "L008"),
+    "a loop of versions": ("2", lambda path: path.symlink_to(path.name), ""),
     "configs is a file": ("configs", Path.touch, ""),
 }
 
@@ -102,14 +94,6 @@ def test_missing_permissions_are_a_finding(name: str, tmp_path: Path) -> None:
     assert {"L001", "L008", "L004"} & {finding.code for finding in results}
 
 
-def test_a_repository_that_is_a_file_or_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("x")
-    assert main([str(tmp_path / "file")]) == 2
-    (tmp_path / "empty").mkdir()
-    assert main([str(tmp_path / "empty")]) == 2
-    assert "Traceback" not in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     "source", ["def", "class TritonPythonModel:\n  x = (" + "(" * 5000, "\x00", "x = " + "-" * 99999]
 )
@@ -132,15 +116,7 @@ def test_any_name_of_a_folder_can_be_printed(name: bytes, tmp_path: Path, capsys
     findings(tmp_path)
 
 
-QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@QUICK
-@given(data=st.binary(max_size=300))
-def test_any_bytes_as_configuration(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    root = tmp_path_factory.mktemp("repository")
-    (folder(root) / "config.pbtxt").write_bytes(data)
-    findings(root)
+QUICK = settings(max_examples=15, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @QUICK
@@ -173,9 +149,10 @@ def test_examples_with_a_piece_missing(
 @QUICK
 @given(data=st.binary(max_size=200))
 @example(data=b"8\0")  # a field with the number of the graph, cut short within it
-def test_any_bytes_as_graph_or_source(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_bytes_as_graph_source_or_configuration(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     root = tmp_path_factory.mktemp("repository")
     (folder(root) / "1" / "model.onnx").write_bytes(data)
+    (write(Example(""), root, name="third") / "config.pbtxt").write_bytes(data)
     python = write(Example('backend: "python"'), root, name="second")
     (python / "1" / "model.py").write_bytes(data)
     findings(root)
