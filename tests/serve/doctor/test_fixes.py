@@ -41,24 +41,6 @@ dynamic_batching {
 instance_group [ { count: 1 } ]
 # foot
 """
-FIXED = """\
-# head
-name: "example"  # the name
-backend: "onnxruntime"
-max_batch_size: 8  # rows
-input [
-  # before
-  { name: "x" data_type: TYPE_FP32  # kind
-    dims: [ 2 ] }  # sizes
-]
-output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]  # out
-
-dynamic_batching {
-  # small ones
-}
-instance_group [ { count: 1 } ]
-# foot
-"""
 
 
 def wreck(repository: Path, text: str = WRECK) -> Path:
@@ -73,21 +55,18 @@ def fix(repository: Path) -> list[str]:
 
 
 def test_a_wreck_is_fixed_in_place(golden: Callable[..., None], tmp_path: Path, capsys: Capture) -> None:
-    path = wreck(tmp_path)
-    assert main([str(tmp_path), "--diff", "--fail-on", "never"]) == 0
+    path = wreck(tmp_path / "models")
+    assert main([str(tmp_path / "models"), "--diff", "--fail-on", "never"]) == 0
     told = capsys.readouterr().out
     assert path.read_text() == WRECK
-    assert main([str(tmp_path), "--fix", "--fail-on", "never"]) == 0
+    assert main([str(tmp_path / "models"), "--fix", "--fail-on", "never"]) == 0
     golden("doctor_fix", told + "".join(capsys.readouterr()))
-    assert path.read_text() == FIXED
-    assert fix(tmp_path) == []
-
-
-def test_windows_line_ends_stay(tmp_path: Path) -> None:
-    path = wreck(tmp_path)
-    path.write_bytes(WRECK.replace("\n", "\r\n").encode())
-    assert fix(tmp_path) == ["B204", "G103", "G105", "G107", "L001", "L003"]
-    assert path.read_bytes() == FIXED.replace("\n", "\r\n").encode()
+    assert fix(tmp_path / "models") == []
+    # The line ends of Windows stay.
+    windows = wreck(tmp_path / "windows")
+    windows.write_bytes(WRECK.replace("\n", "\r\n").encode())
+    assert fix(tmp_path / "windows") == ["B204", "G103", "G105", "G107", "L001", "L003"]
+    assert windows.read_bytes() == path.read_bytes().replace(b"\n", b"\r\n")
 
 
 ENDS = (("input", "x"), ("output", "y"))

@@ -1,7 +1,6 @@
 """A real tritonserver shows what the rules say about batches: eight requests reach each batcher together."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -31,7 +30,6 @@ TOGETHER, APART = {HELD: 1}, {1: HELD}
 
 BATCHED = "\ndynamic_batching { }"
 MASK = 'input [ { name: "mask" data_type: TYPE_FP32 dims: [ -1 ] } ]'
-RAGGED_MASK = MASK.replace("dims: [ -1 ]", "dims: [ -1 ] allow_ragged_batch: true")
 PREFERRED = "max_batch_size: 16 dynamic_batching { preferred_batch_size: [ 5, 16 ] }"
 DELAYED = str(bad("B216").config).replace("{ }", "{ max_queue_delay_microseconds: 500 }")
 
@@ -60,21 +58,16 @@ BATCHES: Mapping[str, tuple[Example, list[Tensors], dict[int, int]]] = {
     "B218_good": (python(good("B218")), ALIKE, TOGETHER),
     "B220_bad": (bad("B220"), [PLAIN, SCALED] * 4, APART),
     "B220_grouped": (bad("B220"), [PLAIN] * 4 + [SCALED] * 4, {4: 2}),
-    "R301_alone": (ragged(""), LENGTHS, APART),
-    "R301_batched": (ragged(BATCHED), LENGTHS, TOGETHER),
-    "R301_mask": (ragged(MASK + BATCHED), MASKED, APART),
-    "R301_masks": (ragged(RAGGED_MASK + BATCHED), MASKED, TOGETHER),
-    "R301_unbatched": (
-        ragged(f"max_batch_size: 0{BATCHED}"),
-        [{"x": inputs["x"][0]} for inputs in LENGTHS],
-        APART,
-    ),
+    "ragged_alone": (ragged(""), LENGTHS, APART),
+    "ragged": (ragged(BATCHED), LENGTHS, TOGETHER),
+    "ragged_mask": (ragged(MASK + BATCHED), MASKED, APART),
     "M811_good": (good("M811"), ALIKE, TOGETHER),
 }
 """Each model, the requests that it gets, and the executions by their number of rows."""
 
 NO_MATCH = "InferenceResponse objects do not match"
-M812 = bad("M812").files["1/model.py"].replace("x.size == 0", "x[0, 0] < 0")
+NEGATIVE = bad("M812").files["1/model.py"].replace("x.size == 0", "x[0, 0] < 0")
+M812 = bad("M812", config=f"{bad('M812').config}{BATCHED}", files={"1/model.py": NEGATIVE})
 FAILED: Mapping[str, tuple[Example, list[Tensors], int, str]] = {
     "R303": (bad("R303"), LENGTHS[2:3], 1, "unexpected shape for input 'x'"),
     # A request of one element has one row as well: it would pass.
@@ -82,12 +75,7 @@ FAILED: Mapping[str, tuple[Example, list[Tensors], int, str]] = {
     "R306_good": (good("R306"), [*LENGTHS[1:], LENGTHS[1]], 0, ""),
     "M803": (bad("M803"), ALIKE[:1], 1, "does not implement `execute` method"),
     "M811_bad": (bad("M811"), ALIKE, HELD, NO_MATCH),
-    "M812": (
-        bad("M812", config=f"{bad('M812').config}{BATCHED}", files={"1/model.py": M812}),
-        ONE_NEGATIVE,
-        HELD,
-        NO_MATCH,
-    ),
+    "M812": (M812, ONE_NEGATIVE, HELD, NO_MATCH),
     "M813": (bad("M813"), ALIKE, HELD, NO_MATCH),
     "M814": (bad("M814"), ALIKE, HELD, NO_MATCH),
     "M815_bad": (bad("M815"), ONE_NEGATIVE, HELD, "x must not be negative"),
@@ -101,9 +89,6 @@ FAILED: Mapping[str, tuple[Example, list[Tensors], int, str]] = {
 }
 """Each model, the requests that it gets, how many of them fail, and why."""
 
-# Each answer holds the number of runs so far.
-STAND_IN = "lambda x: np.asarray(x) * 2  # stands for a network"
-COUNTED = "lambda x: (self.runs.append(1), np.full(x.shape, len(self.runs), np.float32))[1]\n        self.runs = []"
 TENSORS = "sum(len(request.inputs()) for request in requests)"
 FREE_INPUT = str(bad("R307").config).replace("dims: [ -1 ] } ]\ndynamic", "dims: [ 2 ] } ]\ndynamic")
 NOTED = "self.notes.append(len(requests))"
@@ -114,14 +99,8 @@ output [ { name: "y" data_type: TYPE_FP32 dims: [ 2 ] } ]
 """
 
 
-def counted(example: Example) -> Example:
-    return replace(example, files={"1/model.py": example.files["1/model.py"].replace(STAND_IN, COUNTED)})
-
-
 OTHERS = {
-    "B202_one_row": python(
-        Example("max_batch_size: 1 dynamic_batching { max_queue_delay_microseconds: 600000000 }"),
-    ),
+    "B202_one_row": python(Example("max_batch_size: 1 dynamic_batching { max_queue_delay_microseconds: 600000000 }")),
     "B206": python(bad("B206")),
     "B204_most": python(Example("max_batch_size: 8 dynamic_batching { preferred_batch_size: [ 8 ] }")),
     "R307": telling(bad("R307", config=FREE_INPUT), TENSORS),
@@ -139,8 +118,6 @@ OTHERS = {
     "S_batched": Example(ENSEMBLE, files=STEP_FILES),
     "M816_bad": bad("M816"),
     "M816_good": good("M816"),
-    "M817_bad": counted(bad("M817")),
-    "M817_good": counted(good("M817")),
     "M834": bad("M834"),
 }
 MODELS = {name: example for name, (example, *_) in (*BATCHES.items(), *FAILED.items())} | OTHERS
@@ -237,12 +214,6 @@ def test_rows_by_request_go_to_other_requests(triton: Examiner) -> None:
     """Each answer is twice its input: the third request gets 2, the answer to the second one."""
     assert triton.answers(ROWS, "M816_good") == [[0, 0], [2], [4], [6], [8], [10], [12], [14]]
     assert triton.answers(ROWS, "M816_bad") == [[0], [0], [2], [4], [6], [8], [10], [14]]
-
-
-@pytest.mark.parametrize(("model", "runs"), [("M817_bad", HELD), ("M817_good", 1)])
-def test_a_loop_runs_the_network_for_each_request(model: str, runs: int, triton: Examiner) -> None:
-    assert triton.refusals(ALIKE, model) == []
-    assert triton.value(model) == runs + 1
 
 
 def test_undeclared_outputs_are_left_out(triton: Examiner) -> None:

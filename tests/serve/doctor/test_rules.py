@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import doctor_repositories
+import doctor_styles
 import pytest
 from doctor_examples import write, write_file
 
@@ -11,7 +12,7 @@ from serve.doctor.examination import examine
 from serve.doctor.finding import Finding, Severity
 from serve.doctor.fixes import changes
 from serve.doctor.repository import Repository
-from serve.doctor.rule import Example, Rule, rule
+from serve.doctor.rule import Example, Rule
 from serve.doctor.rules import all_rules
 
 OFFLINE = [rule for rule in all_rules() if rule.bad is not None]
@@ -72,15 +73,52 @@ def test_what_the_rules_say(golden: Callable[..., None], tmp_path: Path) -> None
     golden("doctor_rules", "\n".join(lines))
 
 
-@pytest.mark.parametrize("code", ["B201", "B20", "Z100"])
-def test_a_code_is_never_given_twice(code: str) -> None:
-    """B201 is a rule; the others are of no group."""
-    with pytest.raises(ValueError, match="not a free code"):
-        rule(code, Severity.INFO, bad=None, good=None)(lambda model: iter(()))
-
-
 def test_correct_models_of_many_backends_have_no_error(tmp_path: Path) -> None:
     for path, text in doctor_repositories.MODELS.items():
         write_file(tmp_path / path, text, is_folder=path.endswith("/"))
     results = findings(Example(), tmp_path, all_rules())
     assert not [finding for finding in results if finding.severity is Severity.ERROR]
+
+
+BATCHED = "dynamic_batching { }"
+COMPLETED = """
+    @staticmethod
+    def auto_complete_config(config):
+{}
+        return config
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for request in requests]
+"""
+RIGHT = doctor_styles.RIGHT | {
+    f"auto_complete_config, {name}": COMPLETED.format(text)
+    for name, text in {
+        "as the file": "        config.set_max_batch_size(8)",
+        "on a condition": "        if is_large():\n            config.set_max_batch_size(64)",
+        "from elsewhere": "        config.set_max_batch_size(read_limit())",
+    }.items()
+}
+WITHOUT_BATCHES = ("M813", "M814", "M815", "M816", "M817", "M819")
+"""Mistakes that need several requests in a batch."""
+
+
+def codes(config: str, text: str, folder: Path) -> set[str]:
+    example = Example(f'backend: "python"\n{config}', files={"1/model.py": doctor_styles.source(text)})
+    write(example, folder / "models")
+    return {found.code for found in findings(example, folder / "models", all_rules()) if found.code.startswith("M")}
+
+
+@pytest.mark.parametrize("style", doctor_styles.WRONG)
+def test_a_wrong_model_has_its_finding_only(style: str, tmp_path: Path) -> None:
+    assert codes(BATCHED, doctor_styles.WRONG[style], tmp_path) == {style[:4]}
+
+
+@pytest.mark.parametrize("style", RIGHT)
+def test_a_right_model_has_no_finding(style: str, tmp_path: Path) -> None:
+    assert codes(BATCHED, RIGHT[style], tmp_path) == set()
+
+
+@pytest.mark.parametrize("style", [style for style in doctor_styles.WRONG if style[:4] in WITHOUT_BATCHES])
+def test_a_model_without_batches_may_do_so(style: str, tmp_path: Path) -> None:
+    """M827 then says that its requests could run together."""
+    assert codes("", doctor_styles.WRONG[style], tmp_path) <= {"M827"}

@@ -102,7 +102,37 @@ REPORTED = [
     ("G119", graph("{ y = Softmax<axis = 0>(x) }", opset=12)),
     ("G119", graph("<float[2] b = {1, 2}> { z = Add(b, x)\ny = Softmax<axis = 0>(z) }")),
     ("G120", graph(FIXED_INSIDE)),
+    *(
+        ("L001", Example(f'# ${{a}}\nmax_batch_size: {text}\nbackend: "${{backend}}"', files={"1/": ""}, whole=True))
+        for text in ("${max_batch_size}", "{{ max_batch_size }}", "{% if large %} 64 {% endif %}")
+    ),
 ]
+
+
+COMPILED = "max_batch_size: 8\ndynamic_batching { }\ninstance_group [ { count: 1 kind: KIND_CPU } ]"
+PACKAGE = 'backend: "pytorch" platform: "torch_aoti" instance_group [ { count: 1 kind: KIND_CPU } ] max_batch_size:'
+
+
+@pytest.mark.parametrize(
+    ("file", "config", "month", "codes"),
+    [
+        ("model.pt", f'backend: "pytorch" platform: "pytorch_libtorch" {COMPILED}', 3, []),
+        ("model.pt", f'platform: "pytorch_libtorch" {COMPILED}', 3, []),
+        ("model.pt", COMPILED, 3, []),
+        ("model.plan", f'platform: "tensorrt_plan" {COMPILED}', 3, []),
+        ("model.pt2", f"{PACKAGE} 0", 3, []),
+        ("model.pt2", f"{PACKAGE} 8", 3, []),
+        ("model.pt2", f"{PACKAGE} 0", 2, ["L006"]),
+        ("model.pt", f"{PACKAGE} 0", 3, ["L008"]),
+    ],
+)
+def test_compiled_models_have_findings_only_if_the_release_does_not_serve_them(
+    file: str, config: str, month: int, codes: list[str], tmp_path: Path
+) -> None:
+    config += f" input [ {X} ] output [ {X} ]"
+    write(Example(config, files={f"1/{file}": "compiled"}, whole=True), tmp_path / "models")
+    found = examine(Repository(path=tmp_path / "models", target=Target(release=(26, month))), all_rules())
+    assert [finding.code for finding in found] == codes
 
 
 def messages(code: str, example: Example, folder: Path) -> list[str]:
@@ -120,7 +150,7 @@ def test_what_rules_report_beside_their_examples(golden: Callable[..., None], tm
     lines = []
     for number, (code, example) in enumerate(REPORTED):
         (message,) = messages(code, example, tmp_path / str(number))
-        lines += [f"{code} of release {'.'.join(map(str, example.target.release))}:", *map(str.strip, text(example))]
+        lines += ["{} of release {}.{:02}:".format(code, *example.target.release), *map(str.strip, text(example))]
         lines += [f"  {message}", ""]
     golden("doctor_more_rules", "\n".join(lines))
 
