@@ -33,7 +33,7 @@ def quick(code: str, example: Example) -> Example:
 
 def messages(examples: Mapping[str, Example], folder: Path, bench: Bench) -> Mapping[str, str]:
     """The server's message about each example; equal ones are loaded once."""
-    first = {repr(example): name for name, example in reversed(examples.items())}
+    first = {repr(example): name for name, example in examples.items()}
     with examining(bench, folder, {name: examples[name] for name in first.values()}) as triton:
         return {name: triton.messages[first[repr(example)]] for name, example in examples.items()}
 

@@ -24,7 +24,8 @@ ONE_NEGATIVE: list[Tensors] = [{"x": -ONE}, *ALIKE[1:]]
 # The first request has two rows, so that the first batch has seven requests.
 ROWS: list[Tensors] = [{"x": np.full((2 if at == 0 else 1, 2), at, np.float32)} for at in range(HELD)]
 MASKED: list[Tensors] = [{**inputs, "mask": inputs["x"]} for inputs in LENGTHS]
-PLAIN, SCALED = {"x": ONE}, {"x": ONE, "scale": ONE[:, :1]}
+PLAIN: Tensors = {"x": ONE}
+SCALED: Tensors = {"x": ONE, "scale": ONE[:, :1]}
 TEXTS = ["x" * length for length in range(1, HELD + 1)]
 TOGETHER, APART = {HELD: 1}, {1: HELD}
 
@@ -120,7 +121,7 @@ OTHERS = {
     "M816_good": good("M816"),
     "M834": bad("M834"),
 }
-MODELS = {name: example for name, (example, *_) in (*BATCHES.items(), *FAILED.items())} | OTHERS
+MODELS = OTHERS | {name: case[0] for name, case in BATCHES.items()} | {name: case[0] for name, case in FAILED.items()}
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ def configured(live: LiveServer, delay_us: int = 0, kind: int = ModelInstanceGro
     config = ModelConfig()
     config.CopyFrom(live.configs["shapes"])
     config.dynamic_batching.max_queue_delay_microseconds = delay_us
-    config.instance_group[0].kind = kind  # type: ignore[assignment]
+    config.instance_group[0].kind = kind
     return {"shapes": config}
 
 
@@ -105,8 +105,8 @@ def test_cores_in_use_waits_for_the_delay_and_gpus_are_left_alone(live: LiveServ
     assert live.cpu_s is not None
     assert live.cpu_s > 0
     assert live.cores is not None
-    live = timed(live, queue_s=1, run_s=0.3)
     limit = 0.85 * live.cores * 0.3 * REQUESTS
+    live = timed(live, queue_s=1, run_s=0.3)
 
     def named(**changes: Any) -> bool:
         return found(dataclasses.replace(live, **{"cpu_s": 0.99 * limit, **changes}), "V906")

@@ -1,4 +1,4 @@
-"""The doctor reads any repository, and ONNX files without their weights; findings have a position, and no rule fails."""
+"""The doctor reads any repository, and ONNX files without weights; findings have a position, and no rule fails."""
 
 import functools
 import os
