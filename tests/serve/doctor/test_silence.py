@@ -1,17 +1,17 @@
 """What rules report beside their examples, and what they leave alone because it is right or harmless."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from doctor_examples import write
+from doctor_server import bad
 
 from serve.doctor.examination import examine
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.graph_shapes import FREE, HEAD
+from serve.doctor.rules.graph_shapes import HEAD
 from serve.doctor.rules.sequences import ADDS_UP
 from serve.doctor.target import Target
 from triton_batching.releases import Release
@@ -38,15 +38,9 @@ def delayed(
     return Example(f"{head}{batching}", target=Target(release=release))
 
 
-def graph(body: str, *, opset: int = 17) -> Example:
+def graph(body: str, *, opset: int = 17, config: str = "max_batch_size: 8\ndynamic_batching { }") -> Example:
     text = f"{HEAD}example (float[N,2] x) => (float[N,2] y) {body}".replace(": 17]", f": {opset}]")
-    return Example("max_batch_size: 8\ndynamic_batching { }", files={"1/model.onnx": text})
-
-
-def oldest(model: str) -> Example:
-    example = RULES["S715"].bad
-    assert example is not None
-    return replace(example, files={"1/model.py": model})
+    return Example(config, files={"1/model.onnx": text})
 
 
 FIXED_INSIDE = (
@@ -68,22 +62,17 @@ HARMLESS = [
     ("B218", queue("max_queue_size: 8")),
     ("B219", queue("timeout_action: DELAY default_timeout_microseconds: 1000", "max_queue_delay_microseconds: 5000")),
     ("B219", queue("default_timeout_microseconds: 5000", "max_queue_delay_microseconds: 5000")),
-    (
-        "B219",
-        replace(RULES["B219"].bad or Example(), config=f"max_batch_size: 1\n{(RULES['B219'].bad or Example()).config}"),
-    ),
+    ("B219", bad("B219", config=f"max_batch_size: 1\n{bad('B219').config}")),
     ("B220", Example(f"input [ {X[:-1]} optional: true }} ]\ndynamic_batching {{ }}")),
     ("B220", Example(f"{PYTHON}input [ {X[:-1]} optional: true }} ]")),
     (
         "B216",
-        Example(
-            "input [ " + X.replace("[ 2 ]", "[ -1, 2 ]") + " ]\ndynamic_batching { }", files={"1/model.onnx": FREE}
-        ),
+        graph("{ y = Identity(x) }", config=f"input [ {X.replace('[ 2 ]', '[ -1, 2 ]')} ] dynamic_batching {{ }}"),
     ),
-    ("S715", oldest(ADDS_UP.replace("[place]", "[request.correlation_id()]"))),
+    ("S715", bad("S715", files={"1/model.py": ADDS_UP.replace("[place]", "[request.correlation_id()]")})),
     ("G119", graph("{ z = Transpose<perm = [1, 0]>(x)\nw = Softmax<axis = 0>(z)\ny = Transpose<perm = [1, 0]>(w) }")),
     ("G119", graph("<float[2, 2] w = {1, 2, 3, 4}> { s = Softmax<axis = 0>(w)\ny = MatMul(x, s) }")),
-    ("G119", replace(graph("{ y = Softmax<axis = 0>(x) }"), config="max_batch_size: 1")),
+    ("G119", graph("{ y = Softmax<axis = 0>(x) }", config="max_batch_size: 1")),
     ("G120", graph("<float[2, 2] w = {1, 2, 3, 4}, int64[2] s = {2, 2}> { r = Reshape(w, s)\ny = MatMul(x, r) }")),
     ("G120", graph("<int64[2] s = {-1, 2}> { y = Reshape(x, s) }")),
 ]
