@@ -15,11 +15,13 @@ from streams import Stream
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import np_to_triton_dtype
 
-from serve.doctor.rule import PYTHON_MODEL, RULES, Example
+from serve.doctor.rule import PYTHON_MODEL, Example
+from serve.doctor.rules import all_rules
 from serve.launcher import Server
 from serve.management import api
 from serve.management.statistics import Counters
 
+RULES = {rule.code: rule for rule in all_rules()}
 HELD = 8
 """So many requests the batchers of `held_bench` wait for, and so many rows a batch of most examples has."""
 ANSWER_S = 30.0

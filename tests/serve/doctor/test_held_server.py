@@ -8,14 +8,12 @@ from bench import Bench
 from doctor_server import HELD, ONE, Examiner, Tensors, bad, examining, good, python, telling
 
 from serve.doctor.rule import Example
-from serve.doctor.rules import all_rules
 from serve.doctor.rules.ensembles import ENSEMBLE, STEP_CONFIG, STEP_FILES, files
 from serve.doctor.rules.graph_shapes import FREE
 from serve.doctor.rules.ragged import PYTHON, RAGGED, ROW_OUT
 from serve.management import loaded
 
 pytestmark = pytest.mark.server
-assert all_rules()
 
 ALIKE: list[Tensors] = [{"x": ONE}] * HELD
 # All different: whatever order they arrive in, no two neighbours are alike.

@@ -16,7 +16,6 @@ from serve.doctor.rules.sequences import ADDS_UP
 from serve.doctor.target import Target
 from triton_batching.releases import Release
 
-assert all_rules()
 X = '{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }'
 PYTHON = 'backend: "python"\n'
 
