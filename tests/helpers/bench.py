@@ -4,6 +4,7 @@ A load takes 0.3 to 0.5 s and a start five times as long. A test that needs a se
 """
 
 import contextlib
+import functools
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,49 @@ class Bench:
             )
         finally:
             self._unload(server, names)
+
+    @contextlib.contextmanager
+    def trying(self, models: Sequence[str], repository: Path) -> Iterator[tuple[Server, dict[str, str]]]:
+        """Load models that the server may refuse, and at the end unload whatever the repository has.
+
+        Yields the server and, for each model, "", or its refusal with the lines of the log that name the model.
+        """
+        folders = {folder.name: folder for folder in repository.iterdir()}
+        server, refusals = self._tried(models, folders)
+        try:
+            yield server, refusals
+        finally:
+            self._unload(server, list(folders))
+
+    def _tried(self, models: Sequence[str], folders: Mapping[str, Path]) -> tuple[Server, dict[str, str]]:
+        """As `_loaded`, for models that may be refused."""
+        try:
+            return self._try(models, folders, at_a_time=4)
+        except api.UnreachableError:
+            # The connection ends a moment before the server has ended.
+            if not wait_until(lambda: self._server is None or not self._server.running(), seconds=10):
+                raise
+            return self._try(models, folders, at_a_time=1)
+
+    def _try(
+        self, models: Sequence[str], folders: Mapping[str, Path], *, at_a_time: int
+    ) -> tuple[Server, dict[str, str]]:
+        server = self.server()
+        logged = server.log.stat().st_size
+        for folder in folders.values():
+            self._link(folder, None)
+        try:
+            with ThreadPoolExecutor(at_a_time) as pool:
+                refusals = dict(zip(models, pool.map(functools.partial(_refusal, server), models), strict=True))
+            states = {entry["name"]: entry.get("state") for entry in loaded.index(server.http_url)}
+        except api.ServerError:
+            self._unload(server, list(folders))
+            raise
+        # A failed load beside others is sometimes answered as a success; the index is right.
+        failed = [name for name in models if refusals[name] or states.get(name) == "UNAVAILABLE"]
+        lines = server.log.read_bytes()[logged:].decode(errors="replace").splitlines()
+        told = {name: "\n".join([refusals[name], *(line for line in lines if name in line)]) for name in failed}
+        return server, dict.fromkeys(models, "") | told
 
     def _loaded(self, folders: Mapping[str, Path], config_name: str | None) -> Server:
         """The server with these models; 2.51 crashes now and then while it loads several, and is started again."""
@@ -133,7 +177,9 @@ class Bench:
             for name in names:
                 # A model that was refused is not there.
                 with contextlib.suppress(api.RefusedError):
-                    api.call(server.http_url, f"repository/models/{name}/unload", {}, expected=NoneType)
+                    api.call(
+                        server.http_url, f"repository/models/{name}/unload", {}, expected=NoneType, timeout_s=LOAD_S
+                    )
             is_empty = wait_until(lambda: not self._left(server, names), seconds=LOAD_S)
             assert is_empty, f"still there: {self._left(server, names)}"
         for name in names:
@@ -151,3 +197,12 @@ class Bench:
             if entry["name"] in names
             and (entry.get("state", "UNAVAILABLE") != "UNAVAILABLE" or entry.get("reason") == "unloading")
         ]
+
+
+def _refusal(server: Server, model: str) -> str:
+    """Load a model; "" if the server takes it, else its words."""
+    try:
+        api.call(server.http_url, f"repository/models/{model}/load", {}, expected=NoneType, timeout_s=LOAD_S)
+    except api.RefusedError as error:
+        return str(error)
+    return ""

@@ -1,53 +1,37 @@
 """Random models with mistakes of the kind that `--fix` mends, beside others that it must leave alone."""
 
 import random
-from collections.abc import Sequence
 
 from serve.doctor.rule import PYTHON_MODEL, Example
 from serve.doctor.rules.ensembles import STEP_CONFIG, ensemble_text, step_text
 from serve.doctor.rules.graph_shapes import FIXED, FREE
 from serve.doctor.rules.parameters import parameter_text
 
-ROW = FREE.replace("N,2", "N")
-GRAPHS = (FREE, FREE, ROW, FIXED)
-ONNX_SHARE = 0.1
-ENSEMBLE_SHARE = 0.1
+GRAPHS = (FREE, FREE, FREE.replace("N,2", "N"), FIXED)
+ENSEMBLE_SHARE, ONNX_SHARE = 0.1, 0.1
 NAMES = (*[""] * 5, 'name: "other"')
 SIZES = (*["max_batch_size: 8"] * 5, "max_batch_size: 1", "max_batch_size: 0")
 TYPES = (*["TYPE_FP32"] * 7, "FP32", "fp32", "TYPE_INT64")
 DIMS = ("2", "2", "2", "-1, 2", "8, 2", "-1", "3")
-MORE = (
-    *("", "", "", "", "is_shape_tensor: true", "optional: true"),
-    *("allow_ragged_batch: true", "reshape { shape: [ 2 ] }", "# kept\n"),
-)
+MORE = (*[""] * 4, "is_shape_tensor: true", "allow_ragged_batch: true", "reshape { shape: [ 2 ] }", "# kept\n")
 SCHEDULERS = (
-    "",
-    "dynamic_batching { }",
-    "dynamic_batching { preferred_batch_size: [ 2, 4 ] }",
+    *("", "dynamic_batching { }", "dynamic_batching { preferred_batch_size: [ 2, 4 ] }"),
     "dynamic_batching {\n  preferred_batch_size: 4  # kept\n  preferred_batch_size: 2\n}",
-    "dynamic_batching { max_queue_delay_microseconds: 100 preferred_batch_size: [ 4 ] }",
     "dynamic_batching { preferred_batch_size: [ 4 ], default_queue_policy { max_queue_size: 4 } }",
     "sequence_batching { oldest { max_candidate_sequences: 4 } }",
 )
-GROUPS = (
-    *["instance_group [ { count: 1 } ]"] * 4,
-    "instance_group [ { count: 1 kind: KIND_CPU } ]",
-    "instance_group { count: 1, kind: CPU }",
-)
+GROUPS = (*["instance_group [ { count: 1 } ]"] * 4, "instance_group { count: 1, kind: CPU }")
 ZEROS = "value { data_type: TYPE_FP32 dims: [ 2 ] zero_data: true }"
 PYTHON_EXTRAS = (
-    "",
+    *("", "model_transaction_policy { decoupled: false }"),
     *(parameter_text("force_cpu_only_input_tensors", word) for word in ("no", "off")),
     parameter_text("FORCE_CPU_ONLY_INPUT_TENSORS", "true"),
     *(f'model_warmup {{ name: "zeros" inputs {{ key: "{name}" {ZEROS} }} }}' for name in ("x", "z")),
-    "model_transaction_policy { decoupled: false }",
 )
 ONNX_EXTRAS = (
     *("", parameter_text("intra_op_num_threads", "1"), parameter_text("intra_op_num_threads", "all")),
-    parameter_text("enable_mem_arena", "yes"),
     *(parameter_text("Execution_mode", word) for word in ("1", "7")),
     f"{parameter_text('batch_policy', 'deadline')} {parameter_text('slo_ms', '50')}",
-    "model_transaction_policy { decoupled: true }",
 )
 
 
@@ -66,7 +50,7 @@ def model(seed: int) -> Example:
         *draw.sample(ONNX_EXTRAS if is_onnx else PYTHON_EXTRAS, 2),
     ]
     files = {"1/model.onnx": draw.choice(GRAPHS)} if is_onnx else {"1/model.py": PYTHON_MODEL}
-    return Example(_joined(draw, lines), files=files, whole=True)
+    return Example("\n".join(line for line in lines if line), files=files, whole=True)
 
 
 def _tensor(draw: random.Random, kind: str, name: str) -> str:
@@ -76,16 +60,11 @@ def _tensor(draw: random.Random, kind: str, name: str) -> str:
 
 def _ensemble(draw: random.Random) -> Example:
     name = draw.choice(("part", "encoder"))
-    step = step_text(model=name)
     part = f'name: "{name}"\n{STEP_CONFIG}'.replace("FP32", draw.choice(("FP32", "INT32")))
-    parts = {"../part/config.pbtxt": part, "../part/1/model.py": PYTHON_MODEL, "1/": ""}
-    steps = ensemble_text(step).replace(draw.choice(('platform: "ensemble"', "no text")), "")
-    tensors = [
-        f'{kind} [ {{ name: "{name}" data_type: FP32 dims: [ 2 ] }} ]'
-        for kind, name in (("input", "x"), ("output", "y"))
-    ]
-    return Example(_joined(draw, ["max_batch_size: 8", *tensors, steps]), files=parts, whole=True)
+    files = {"../part/config.pbtxt": part, "../part/1/model.py": PYTHON_MODEL, "1/": ""}
+    steps = ensemble_text(step_text(model=name)).replace(draw.choice(('platform: "ensemble"', "no text")), "")
+    tensors = (f'{kind} [ {{ name: "{x}" data_type: FP32 dims: [ 2 ] }} ]\n' for kind, x in TENSORS)
+    return Example(f"max_batch_size: 8\n{''.join(tensors)}{steps}", files=files, whole=True)
 
 
-def _joined(draw: random.Random, lines: Sequence[str]) -> str:
-    return "\n".join(line for line in lines if line) + draw.choice(("", "\n"))
+TENSORS = (("input", "x"), ("output", "y"))

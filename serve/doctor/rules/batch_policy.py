@@ -57,7 +57,7 @@ def a_policy_can_be_used(config: Configuration) -> Iterator[Problem]:
     if not _is_read(config):
         return
     try:
-        PolicySettings.of(MessageToDict(config.proto, preserving_proto_field_name=True))
+        PolicySettings.of({"name": config.model.name, **MessageToDict(config.proto, preserving_proto_field_name=True)})
     except PolicyError as error:
         yield Problem(config.at_parameter(error.key), f"{error} The model cannot load.")
 

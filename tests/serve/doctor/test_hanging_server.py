@@ -1,40 +1,39 @@
-"""A real tritonserver shows which models hang or crash the server."""
+"""A tritonserver of its own shows which models hang or end the server: it is of no use afterwards."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
+from bench import Bench
 from doctor_examples import write
-from doctor_server import AS_WRITTEN, ONE, Examiner, ask, bad, examiner, serving
+from doctor_server import bad, examining
 from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
-from serve.doctor.rules import all_rules
+from serve.management import api
 
 pytestmark = pytest.mark.server
-assert all_rules()
 # Ten times as long as a request to this model would take.
 HANGS_S = 1.5
 
 
-def ended(triton: Examiner) -> bool:
-    return wait_until(lambda: not triton.server.running(), seconds=10)
+def load(bench: Bench, model: str) -> bool:
+    """Load the bad example of a rule; whether the server has ended. Raises `RefusedError`."""
+    server = bench.server()
+    write(bad(model), server.settings.repository, name=model)
+    with pytest.raises(api.UnreachableError):
+        api.call(server.http_url, f"repository/models/{model}/load", {}, timeout_s=60)
+    return wait_until(lambda: not server.running(), seconds=10)
 
 
-def test_no_response_hangs_and_a_wrong_batch_output_ends_the_server(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_hanging_model_and_models_that_end_the_server(tmp_path: Path) -> None:
     """In this order: a server that has ended need not be stopped, which would wait for the request that hangs."""
-    with serving(tmp_path_factory.mktemp, {"M822": bad("M822")}, AS_WRITTEN) as (triton, messages):
-        assert messages == {"M822": ""}
+    bench = Bench(folder=tmp_path / "bench")
+    # It ends in some of the loads only.
+    with contextlib.suppress(api.RefusedError):
+        assert load(bench, "W605")
+    with examining(bench, tmp_path / "models", {"M822": bad("M822")}) as triton:
         with pytest.raises(InferenceServerException, match="Deadline Exceeded"):
-            ask(triton, "M822", {"x": ONE}, timeout_s=HANGS_S)
-        write(bad("R332"), triton.repository, name="R332")
-        with pytest.raises(OSError, match=r"closed|reset|refused"):
-            triton.load_beside("R332")
-        assert ended(triton)
-
-
-def test_a_warm_up_that_fails_is_refused_or_ends_the_server(tmp_path: Path) -> None:
-    with examiner(tmp_path) as triton:
-        try:
-            assert "failed to run warmup sample" in triton.load(bad("W605"))
-        except OSError:
-            assert ended(triton)
+            triton.ask("M822", timeout_s=HANGS_S)
+        assert load(bench, "R332")
+    bench.close()

@@ -1,101 +1,120 @@
 """The doctor with a running server: models that failed in silence, other configurations, batches that do not form."""
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from bench import Bench
 from doctor_examples import completed
-from doctor_server import AS_WRITTEN, HELD, Examiner, serving
+from doctor_server import HELD, Examiner, bad, examining, good
+from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from serve.doctor.__main__ import main
-from serve.doctor.rule import PYTHON_MODEL, Example
-from serve.doctor.rules.live import FEWEST_REQUESTS
+from serve.doctor.live import LiveServer, examine_live
+from serve.doctor.repository import Repository
+from serve.doctor.rule import RULES, Example
 
 pytestmark = pytest.mark.server
-SLOW = PYTHON_MODEL.replace(
-    "        return [self.answer", "        __import__('time').sleep(0.01)\n        return [self.answer"
-)
-PYTHON = 'backend: "python"\nmax_batch_size: 8\n'
-SMALL = 'backend: "python"\nmax_batch_size: 2\n'
-RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
-FREE = RAGGED.replace(" allow_ragged_batch: true", "")
+BATCHED = 'backend: "python"\nmax_batch_size: 8\ndynamic_batching { }'
+SMALL = completed('backend: "python"\nmax_batch_size: 2\n')
 MODELS = {
-    "good": Example(f"{PYTHON}{RAGGED}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
-    "shapes": Example(f"{PYTHON}{FREE}dynamic_batching {{ }}", files={"1/model.py": SLOW}),
-    "delayed": Example(f"{PYTHON}dynamic_batching {{ max_queue_delay_microseconds: 400000 }}"),
-    "edited": Example(f"{PYTHON}dynamic_batching {{ }}"),
-    "varied": Example(
-        f"{PYTHON}dynamic_batching {{ }}",
-        files={"configs/small.pbtxt": completed(SMALL), "1/model.py": SLOW},
-    ),
+    "good": good("B216"),
+    "shapes": bad("B216"),
+    "edited": Example(BATCHED),
+    # It is loaded as its variant.
+    "varied": Example(SMALL, files={"configs/small.pbtxt": SMALL}),
     # Whichever of the two files the server has read, it has the same configuration.
-    "twin": Example(
-        f"{PYTHON}dynamic_batching {{ }}",
-        files={"configs/small.pbtxt": completed(f"{PYTHON}dynamic_batching {{ }}"), "1/model.py": SLOW},
-    ),
-    "misnamed": Example(f'{PYTHON}name: "another"'),
+    "twin": Example(BATCHED, files={"configs/small.pbtxt": completed(BATCHED)}),
+    "misnamed": Example(f'{BATCHED}\nname: "another"'),
 }
+REQUESTS = 3 * HELD
+"""All rules ask for some."""
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
-    with serving(tmp_path_factory.mktemp, MODELS, AS_WRITTEN, config_name="small") as (running, refusals):
-        assert [name for name, refusal in refusals.items() if refusal] == ["misnamed"]
-        mixed = [{"x": np.zeros((1, 1 + index % 2), np.float32)} for index in range(3 * HELD)]
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("live")
+
+
+@pytest.fixture(scope="module")
+def triton(held_bench: Bench, folder: Path) -> Iterator[Examiner]:
+    with examining(held_bench, folder, MODELS) as running:
+        assert [name for name, refusal in running.messages.items() if refusal] == ["misnamed"]
         for model in ("good", "shapes"):
-            running.batches(mixed, model=model, gap_s=0.005)
-        # The first requests fill a batch, the others come in pairs, each of which waits for the full delay.
-        request = {"x": np.zeros((1, 2), np.float32)}
-        running.batches([request] * HELD, model="delayed")
-        for _ in range(HELD, FEWEST_REQUESTS, 2):
-            running.batches([request] * 2, model="delayed", gap_s=0.0)
-        path = running.repository / "edited" / "config.pbtxt"
+            assert (
+                running.refusals([{"x": np.zeros((1, 1 + at % 2), np.float32)} for at in range(REQUESTS)], model) == []
+            )
+            assert running.counters(model).rows == REQUESTS
+        path = folder / "edited" / "config.pbtxt"
         path.write_text(path.read_text().replace("max_batch_size: 8", "max_batch_size: 16"))
+        (folder / "varied" / "config.pbtxt").write_text(completed(BATCHED))
         yield running
 
 
-def findings(triton: Examiner, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str | None, str]]:
-    """Messages by code and by the folder that they are about."""
-    main([str(triton.repository), "--select", "V9", "--format", "json", "--live", triton.server.http_url, *arguments])
-    messages: dict[str, dict[str | None, str]] = {}
-    for finding in json.loads(capsys.readouterr().out)["findings"]:
-        messages.setdefault(finding["code"], {})[Path(finding["path"]).parent.name] = finding["message"]
-    return messages
-
-
-def test_the_doctor_names_what_a_running_server_does_not_report(
-    triton: Examiner, capsys: pytest.CaptureFixture[str]
+def test_the_doctor_says_what_a_running_server_does_not(
+    triton: Examiner, folder: Path, golden: Callable[..., None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    messages = findings(triton, capsys, "--log", str(triton.server.log))
-    assert "directory name must equal model name" in messages["V901"]["misnamed"]
-    assert set(messages["V901"]) == {"misnamed"}
-    assert "max_batch_size: 16 in the file, 8 loaded" in messages["V902"]["edited"]
-    # The server was started with "small"; a model without it is loaded as config.pbtxt without a warning.
-    assert "started with the variant 'small'" in messages["V902"]["good"]
-    assert set(messages["V902"]) == {"edited", "good", "shapes", "delayed"}
-    assert triton.config("varied")["max_batch_size"] == 2
-    assert triton.config("good")["max_batch_size"] == 8
-    assert "24 requests took" in messages["V903"]["shapes"]
-    assert "B216" in messages["V903"]["shapes"]
-    assert "B206" in messages["V904"]["delayed"]
-    assert "good" not in messages["V903"].keys() | messages["V904"].keys()
+    words = [str(folder), "--select", "V901,V902,V903", "--live", triton.server.http_url]
+    assert main([*words, "--log", str(triton.server.log)]) == 1
+    assert main([*words, "--config-name", "small", "--select", "V901"]) == 1
+    assert main([str(folder / "edited"), *words[1:]]) == 1
+    assert main([*words[:-1], "127.0.0.1:9"]) == 2
+    golden("doctor_live", "".join(capsys.readouterr()), masks={r"[\d.]+ were in": "N were in"})
 
 
-def test_only_the_named_model_is_compared(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    place = str(triton.repository / "edited")
-    main([place, "--select", "V901,V902,V903,V904", "--format", "json", "--live", triton.server.http_url])
-    messages = json.loads(capsys.readouterr().out)["findings"]
-    assert {(finding["code"], Path(finding["path"]).parent.name) for finding in messages} == {("V902", "edited")}
+@pytest.fixture
+def live(triton: Examiner, folder: Path) -> LiveServer:
+    return LiveServer.read(triton.server.http_url, Repository(path=folder))
 
 
-def test_without_a_log_the_message_asks_for_it(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    message = findings(triton, capsys)["V901"]["misnamed"]
-    assert "--log" in message
-    assert f"{triton.repository / 'misnamed'} --live {triton.server.http_url.removeprefix('http://')}" in message
+def found(live: LiveServer, code: str, name: str = "shapes") -> bool:
+    return any(f"'{name}'" in finding.message for finding in examine_live(live, [RULES[code]]))
 
 
-def test_no_server_is_a_mistake(triton: Examiner, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(triton.repository), "--live", "127.0.0.1:9"]) == 2
-    assert "no Triton server answers there" in capsys.readouterr().err
+def configured(live: LiveServer, delay_us: int = 0, kind: int = ModelInstanceGroup.KIND_CPU) -> dict[str, ModelConfig]:
+    config = ModelConfig()
+    config.CopyFrom(live.configs["shapes"])
+    config.dynamic_batching.max_queue_delay_microseconds = delay_us
+    config.instance_group[0].kind = kind
+    return {"shapes": config}
+
+
+def timed(live: LiveServer, *, queue_s: float, run_s: float) -> LiveServer:
+    """The server with these times of its executions, and of requests in the queue, in its statistics."""
+    (statistics,) = (json.loads(json.dumps(entry)) for entry in live.statistics if entry["name"] == "shapes")
+    times: dict[str, Any] = statistics["inference_stats"]
+    for key, seconds in {"queue": queue_s, "compute_input": 0, "compute_infer": run_s, "compute_output": 0}.items():
+        times[key]["ns"] = round(seconds * 1e9 * REQUESTS)
+    (batch,) = statistics["batch_stats"]
+    for key, entry in batch.items():
+        if key.startswith("compute_"):
+            entry["ns"] = times[key]["ns"]
+    return dataclasses.replace(live, statistics=(statistics,))
+
+
+def test_a_queue_stalls_if_requests_wait_for_four_executions(live: LiveServer) -> None:
+    assert found(timed(live, queue_s=0.5, run_s=0.1), "V904")
+    assert not found(timed(live, queue_s=0.3, run_s=0.1), "V904")
+
+
+def test_cores_in_use_waits_for_the_delay_and_gpus_are_left_alone(live: LiveServer) -> None:
+    assert live.cpu_s is not None
+    assert live.cpu_s > 0
+    assert live.cores is not None
+    limit = 0.85 * live.cores * 0.3 * REQUESTS
+    live = timed(live, queue_s=1, run_s=0.3)
+
+    def named(**changes: Any) -> bool:
+        return found(dataclasses.replace(live, **{"cpu_s": 0.99 * limit, **changes}), "V906")
+
+    assert named()
+    assert not named(cpu_s=1.01 * limit)
+    assert not named(cpu_s=None)
+    assert not named(cores=None)
+    assert named(configs=configured(live))
+    assert not named(configs=configured(live, delay_us=60_000_000))
+    assert not named(configs=configured(live, kind=ModelInstanceGroup.KIND_GPU))

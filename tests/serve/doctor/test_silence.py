@@ -1,22 +1,21 @@
 """What rules report beside their examples, and what they leave alone because it is right or harmless."""
 
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from doctor_examples import write
-from padded_models import encoder
+from doctor_server import bad
 
 from serve.doctor.examination import examine
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.graph_shapes import FREE, HEAD
+from serve.doctor.rules.graph_shapes import HEAD
 from serve.doctor.rules.sequences import ADDS_UP
 from serve.doctor.target import Target
 from triton_batching.releases import Release
 
-assert all_rules()
 X = '{ name: "x" data_type: TYPE_FP32 dims: [ 2 ] }'
 PYTHON = 'backend: "python"\n'
 
@@ -38,15 +37,9 @@ def delayed(
     return Example(f"{head}{batching}", target=Target(release=release))
 
 
-def graph(body: str, *, opset: int = 17) -> Example:
+def graph(body: str, *, opset: int = 17, config: str = "max_batch_size: 8\ndynamic_batching { }") -> Example:
     text = f"{HEAD}example (float[N,2] x) => (float[N,2] y) {body}".replace(": 17]", f": {opset}]")
-    return Example("max_batch_size: 8\ndynamic_batching { }", files={"1/model.onnx": text})
-
-
-def oldest(model: str) -> Example:
-    example = RULES["S715"].bad
-    assert example is not None
-    return replace(example, files={"1/model.py": model})
+    return Example(config, files={"1/model.onnx": text})
 
 
 FIXED_INSIDE = (
@@ -68,44 +61,69 @@ HARMLESS = [
     ("B218", queue("max_queue_size: 8")),
     ("B219", queue("timeout_action: DELAY default_timeout_microseconds: 1000", "max_queue_delay_microseconds: 5000")),
     ("B219", queue("default_timeout_microseconds: 5000", "max_queue_delay_microseconds: 5000")),
-    (
-        "B219",
-        replace(RULES["B219"].bad or Example(), config=f"max_batch_size: 1\n{(RULES['B219'].bad or Example()).config}"),
-    ),
+    ("B219", bad("B219", config=f"max_batch_size: 1\n{bad('B219').config}")),
     ("B220", Example(f"input [ {X[:-1]} optional: true }} ]\ndynamic_batching {{ }}")),
     ("B220", Example(f"{PYTHON}input [ {X[:-1]} optional: true }} ]")),
     (
         "B216",
-        Example(
-            "input [ " + X.replace("[ 2 ]", "[ -1, 2 ]") + " ]\ndynamic_batching { }", files={"1/model.onnx": FREE}
-        ),
+        graph("{ y = Identity(x) }", config=f"input [ {X.replace('[ 2 ]', '[ -1, 2 ]')} ] dynamic_batching {{ }}"),
     ),
-    ("S715", oldest(ADDS_UP.replace("[place]", "[request.correlation_id()]"))),
+    ("S715", bad("S715", files={"1/model.py": ADDS_UP.replace("[place]", "[request.correlation_id()]")})),
     ("G119", graph("{ z = Transpose<perm = [1, 0]>(x)\nw = Softmax<axis = 0>(z)\ny = Transpose<perm = [1, 0]>(w) }")),
     ("G119", graph("<float[2, 2] w = {1, 2, 3, 4}> { s = Softmax<axis = 0>(w)\ny = MatMul(x, s) }")),
-    ("G119", replace(graph("{ y = Softmax<axis = 0>(x) }"), config="max_batch_size: 1")),
+    ("G119", graph("{ y = Softmax<axis = 0>(x) }", config="max_batch_size: 1")),
     ("G120", graph("<float[2, 2] w = {1, 2, 3, 4}, int64[2] s = {2, 2}> { r = Reshape(w, s)\ny = MatMul(x, r) }")),
     ("G120", graph("<int64[2] s = {-1, 2}> { y = Reshape(x, s) }")),
 ]
 REPORTED = [
-    ("B208", delayed(), "before release 26.08"),
-    ("B208", delayed(release=(26, 7)), "before release 26.08"),
-    ("B203", Example("max_batch_size: 0\ndynamic_batching { preferred_batch_size: [ 4 ] }"), "max_batch_size 0"),
-    ("B208", queue("default_timeout_microseconds: 200000"), "default_timeout_microseconds: 200000"),
-    ("B208", queue("timeout_action: DELAY default_timeout_microseconds: 1000000"), "DELAY"),
-    ("B208", Example(f"{PYTHON}{queue('max_queue_size: 9').config}"), "of a second or more alone"),
-    ("B215", queue("timeout_action: DELAY default_timeout_microseconds: 1000000"), "no limit"),
-    ("B204", Example("dynamic_batching { preferred_batch_size: [ 4, 8 ] }"), "leaves at once"),
-    ("G111", RULES["G111"].bad, "python -m export.add example/1/model.onnx --opset 21"),
-    ("G119", graph("{ z = Relu(x)\ny = LogSoftmax<axis = -2>(z) }"), "LogSoftmax"),
-    ("G119", graph("{ y = Softmax<axis = 0>(x) }", opset=12), "batch axis"),
-    ("G119", graph("<float[2] b = {1, 2}> { z = Add(b, x)\ny = Softmax<axis = 0>(z) }"), "batch axis"),
-    ("G120", graph(FIXED_INSIDE), "[4, 1, 2]"),
+    ("B208", delayed()),
+    ("B208", delayed(release=(26, 7))),
+    ("B208", delayed(policy="max_queue_size: 100", count=1)),
+    ("B208", delayed(policy="max_queue_size: 100", count=2)),
+    ("B203", Example("max_batch_size: 0\ndynamic_batching { preferred_batch_size: [ 4 ] }")),
+    ("B208", queue("default_timeout_microseconds: 200000")),
+    ("B208", queue("timeout_action: DELAY default_timeout_microseconds: 1000000")),
+    ("B208", Example(f"{PYTHON}{queue('max_queue_size: 9').config}")),
+    ("B215", queue("timeout_action: DELAY default_timeout_microseconds: 1000000")),
+    ("B204", Example("dynamic_batching { preferred_batch_size: [ 4, 8 ] }")),
+    ("G119", graph("{ z = Relu(x)\ny = LogSoftmax<axis = -2>(z) }")),
+    ("G119", graph("{ y = Softmax<axis = 0>(x) }", opset=12)),
+    ("G119", graph("<float[2] b = {1, 2}> { z = Add(b, x)\ny = Softmax<axis = 0>(z) }")),
+    ("G120", graph(FIXED_INSIDE)),
+    *(
+        ("L001", Example(f'# ${{a}}\nmax_batch_size: {text}\nbackend: "${{backend}}"', files={"1/": ""}, whole=True))
+        for text in ("${max_batch_size}", "{{ max_batch_size }}", "{% if large %} 64 {% endif %}")
+    ),
 ]
 
 
-def messages(code: str, example: Example | None, folder: Path) -> list[str]:
-    assert example is not None
+COMPILED = "max_batch_size: 8\ndynamic_batching { }\ninstance_group [ { count: 1 kind: KIND_CPU } ]"
+PACKAGE = 'backend: "pytorch" platform: "torch_aoti" instance_group [ { count: 1 kind: KIND_CPU } ] max_batch_size:'
+
+
+@pytest.mark.parametrize(
+    ("file", "config", "month", "codes"),
+    [
+        ("model.pt", f'backend: "pytorch" platform: "pytorch_libtorch" {COMPILED}', 3, []),
+        ("model.pt", f'platform: "pytorch_libtorch" {COMPILED}', 3, []),
+        ("model.pt", COMPILED, 3, []),
+        ("model.plan", f'platform: "tensorrt_plan" {COMPILED}', 3, []),
+        ("model.pt2", f"{PACKAGE} 0", 3, []),
+        ("model.pt2", f"{PACKAGE} 8", 3, []),
+        ("model.pt2", f"{PACKAGE} 0", 2, ["L006"]),
+        ("model.pt", f"{PACKAGE} 0", 3, ["L008"]),
+    ],
+)
+def test_compiled_models_have_findings_only_if_the_release_does_not_serve_them(
+    file: str, config: str, month: int, codes: list[str], tmp_path: Path
+) -> None:
+    config += f" input [ {X} ] output [ {X} ]"
+    write(Example(config, files={f"1/{file}": "compiled"}, whole=True), tmp_path / "models")
+    found = examine(Repository(path=tmp_path / "models", target=Target(release=(26, month))), all_rules())
+    assert [finding.code for finding in found] == codes
+
+
+def messages(code: str, example: Example, folder: Path) -> list[str]:
     write(example, folder)
     repository = Repository(path=folder, target=example.target)
     return [finding.message for finding in examine(repository, [RULES[code]])]
@@ -116,22 +134,14 @@ def test_a_rule_leaves_what_is_right_alone(code: str, example: Example, tmp_path
     assert messages(code, example, tmp_path / "repository") == []
 
 
-@pytest.mark.parametrize(("code", "example", "words"), REPORTED)
-def test_a_rule_reports_more_than_its_example(code: str, example: Example, words: str, tmp_path: Path) -> None:
-    (message,) = messages(code, example, tmp_path / "repository")
-    assert words in message
+def test_what_rules_report_beside_their_examples(golden: Callable[..., None], tmp_path: Path) -> None:
+    lines = []
+    for number, (code, example) in enumerate(REPORTED):
+        (message,) = messages(code, example, tmp_path / str(number))
+        lines += ["{} of release {}.{:02}:".format(code, *example.target.release), *map(str.strip, text(example))]
+        lines += [f"  {message}", ""]
+    golden("doctor_more_rules", "\n".join(lines))
 
 
-@pytest.mark.parametrize(("count", "is_advised"), [(1, True), (2, False)])
-def test_a_long_timeout_is_not_advised_where_it_starves(count: int, is_advised: bool, tmp_path: Path) -> None:
-    (message,) = messages("B208", delayed(policy="max_queue_size: 100", count=count), tmp_path / "repository")
-    assert ("default_timeout_microseconds of a second or more" in message) is is_advised
-    assert ("Remove the delay or the policy" in message) is not is_advised
-
-
-def test_the_padding_backend_makes_one_instance_without_a_count(tmp_path: Path) -> None:
-    for backend, expected in (("onnxruntime_padded", []), ("onnxruntime", ["I401"])):
-        path = encoder(tmp_path / backend, "m", backend=backend) / "config.pbtxt"
-        path.write_text(path.read_text().replace("count: 1 ", ""))
-        found = examine(Repository(path=tmp_path / backend), [RULES["I401"]])
-        assert [finding.code for finding in found] == expected
+def text(example: Example) -> list[str]:
+    return str(example.config).splitlines() + example.files.get("1/model.onnx", "").splitlines()[1:]

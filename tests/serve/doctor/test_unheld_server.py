@@ -1,31 +1,35 @@
 """A real tritonserver whose batchers run as always shows what rules say about queues, rows of a graph and instances."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
-from doctor_server import AS_WRITTEN, HEAD, Examiner, ask, bad, examiner, good, serving, value
+from bench import Bench
+from doctor_server import HEAD, Examiner, bad, examining, good, python
 from padded_models import encoder
+from processes import wait_until
 from tritonclient.utils import InferenceServerException
 
-from serve.doctor.rule import Example
-from serve.doctor.rules import all_rules
-from tests.serve.doctor.test_batching_server import python, slow
+from serve.doctor.rule import PYTHON_MODEL, Example
+from serve.management.metrics import Metrics
 
 pytestmark = pytest.mark.server
-assert all_rules()
-SLOW = slow(0.03)
-DELAY = "max_queue_delay_microseconds: 5000"
-BURST = 40
-MOST_INSTANCES = 12
+MOST_INSTANCES = 3
+# The model waits for a file, so that requests queue behind it as long as the test wants.
+WAITING = PYTHON_MODEL.replace(
+    "        return [self.answer",
+    "        folder = pathlib.Path(__file__).parent\n        (folder / 'started').touch()\n"
+    "        while not (folder / 'open').exists():\n            time.sleep(0.01)\n        return [self.answer",
+).replace("import json\n", "import json\nimport pathlib\nimport time\n")
 
 
-def timing_out(timeout_us: int, more: str = "") -> Example:
+def timing_out(timeout_us: int, more: str = "", *, delay_us: int = 5000) -> Example:
     policy = f"default_queue_policy {{ default_timeout_microseconds: {timeout_us} {more} }}"
-    return python(Example(f"dynamic_batching {{ {DELAY} {policy} }}"))
+    return python(Example(f"dynamic_batching {{ max_queue_delay_microseconds: {delay_us} {policy} }}"))
 
 
 # Without an initial state the tensor has undefined values.
@@ -38,27 +42,31 @@ COUNTS = f"""{HEAD}    def execute(self, requests):
         ]
 """
 MODELS = {
-    "B218_bad": python(bad("B218"), SLOW),
-    "B218_good": python(good("B218"), SLOW),
+    "B218": python(bad("B218"), WAITING),
     "B219_bad": python(bad("B219")),
-    "B219_good": python(good("B219")),
-    "nearly": timing_out(4000),
-    "moved_back": timing_out(1000, "timeout_action: DELAY"),
+    "B219_nearly": timing_out(4000),
+    "B219_full": timing_out(60_000_000, delay_us=120_000_000),
+    "B219_good": timing_out(120_000_000),
+    "B219_moved_back": timing_out(1000, "timeout_action: DELAY"),
     "G119_bad": bad("G119"),
     "G119_good": good("G119"),
     "G120_bad": bad("G120"),
     "G120_good": good("G120"),
-    "S715_bad": bad("S715"),
-    "S721_bad": bad(
-        "S721", config=str(bad("S721").config).replace(" } ]", f" {ZERO} }} ]"), files={"1/model.py": COUNTS}
-    ),
+    "I4_many": Example(f'backend: "python"\ninstance_group [ {{ count: {MOST_INSTANCES} }} ]'),
+    "S715": bad("S715"),
+    "S721": bad("S721", config=str(bad("S721").config).replace(" } ]", f" {ZERO} }} ]"), files={"1/model.py": COUNTS}),
 }
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Examiner]:
-    with serving(tmp_path_factory.mktemp, MODELS, AS_WRITTEN, held=None) as (running, messages):
-        assert {name: message for name, message in messages.items() if message} == {}
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("unheld")
+
+
+@pytest.fixture(scope="module")
+def triton(bench: Bench, folder: Path) -> Iterator[Examiner]:
+    with examining(bench, folder, MODELS) as running:
+        assert running.messages == dict.fromkeys(MODELS, "")
         yield running
 
 
@@ -66,37 +74,52 @@ def rows(count: int) -> dict[str, Any]:
     return {"x": np.ones((count, 2), dtype=np.float32)}
 
 
-def test_a_short_queue_makes_small_batches(triton: Examiner) -> None:
-    refusals = triton.refusals([rows(1)] * BURST, model="B218_bad", gap_s=0.0)
-    assert refusals
-    assert max(triton.counters("B218_bad").batches) <= 4
-    assert triton.refusals([rows(1)] * BURST, model="B218_good", gap_s=0.0) == []
-    assert max(triton.counters("B218_good").batches) == 8
+def test_a_short_queue_refuses_requests_and_makes_small_batches(triton: Examiner, folder: Path) -> None:
+    """One request runs and four wait, until the model may answer."""
+    version = folder / "B218" / "1"
+
+    def pending() -> float:
+        return Metrics.read(triton.server.metrics_url).pending["B218"]
+
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            alone = pool.submit(triton.refusals, [rows(1)], "B218")
+            assert wait_until((version / "started").exists, seconds=20)
+            four = pool.submit(triton.refusals, [rows(1)] * 4, "B218")
+            assert wait_until(lambda: pending() == 4, seconds=20)
+            refusals = triton.refusals([rows(1)] * 3, "B218")
+        finally:
+            (version / "open").touch()
+        assert alone.result() == four.result() == []
+    assert [refusal.partition("] ")[2] for refusal in refusals] == ["Exceeds maximum queue size"] * 3
+    assert triton.executions("B218", 2) == 2
+    assert triton.counters("B218").batches == {1: 1, 4: 1}
 
 
-@pytest.mark.parametrize("model", ["B219_bad", "nearly"])
+@pytest.mark.parametrize("model", ["B219_bad", "B219_nearly"])
 def test_a_timeout_below_the_delay_refuses_a_lone_request(model: str, triton: Examiner) -> None:
-    (refusal,) = triton.refusals([rows(1)], model=model)
+    (refusal,) = triton.refusals([rows(1)], model)
     assert "Request timeout expired" in refusal
-    assert triton.refusals([rows(8)], model=model) == [], "a full batch does not wait"
 
 
-@pytest.mark.parametrize("model", ["B219_good", "moved_back"])
-def test_other_timeouts_answer_a_lone_request(model: str, triton: Examiner) -> None:
-    assert triton.refusals([rows(1)], model=model) == []
+@pytest.mark.parametrize(("model", "count"), [("B219_full", 8), ("B219_good", 1), ("B219_moved_back", 1)])
+def test_a_full_batch_does_not_wait_and_other_timeouts_answer_a_lone_request(
+    model: str, count: int, triton: Examiner
+) -> None:
+    assert triton.refusals([rows(count)], model) == []
 
 
 @pytest.mark.parametrize(("model", "alone", "together"), [("G119_bad", 1.0, 1 / 8), ("G119_good", 1 / 2, 1 / 2)])
 def test_a_softmax_over_the_batch_mixes_rows(model: str, alone: float, together: float, triton: Examiner) -> None:
-    assert value(triton, model) == alone
-    assert value(triton, model, rows(8)) == together
+    assert triton.value(model) == alone
+    assert triton.value(model, rows(8)) == together
 
 
 def test_a_constant_shape_fits_one_batch(triton: Examiner) -> None:
-    assert value(triton, "G120_bad") == 1
+    assert triton.value("G120_bad") == 1
     with pytest.raises(InferenceServerException, match="cannot be reshaped to the requested shape"):
-        ask(triton, "G120_bad", rows(2))
-    assert value(triton, "G120_good", rows(2)) == 1
+        triton.ask("G120_bad", rows(2))
+    assert triton.value("G120_good", rows(2)) == 1
 
 
 def test_sequences_mix_where_the_model_does_not_know_them(triton: Examiner) -> None:
@@ -107,25 +130,24 @@ def test_sequences_mix_where_the_model_does_not_know_them(triton: Examiner) -> N
         (1, {"sequence_end": True}),
         (2, {"sequence_end": True}),
     ]
-    assert [value(triton, "S715_bad", sequence_id=sequence, **flags) for sequence, flags in steps] == [1, 1, 2, 3]
+    assert [triton.value("S715", sequence_id=sequence, **flags) for sequence, flags in steps] == [1, 1, 2, 3]
 
 
 def test_python_never_stores_the_state(triton: Examiner) -> None:
     options: list[dict[str, Any]] = [{"sequence_start": True}, {}, {"sequence_end": True}]
-    assert [value(triton, "S721_bad", sequence_id=7, **flags) for flags in options] == [0, 0, 0]
+    assert [triton.value("S721", sequence_id=7, **flags) for flags in options] == [0, 0, 0]
 
 
-def stubs(triton: Examiner) -> int:
+def test_every_instance_of_python_is_a_process(triton: Examiner) -> None:
     processes = psutil.Process(triton.server.pid).children(recursive=True)
-    return sum("triton_python_backend_stub" in process.name() or "stub" in process.name() for process in processes)
+    assert sum("/I4_many/" in " ".join(process.cmdline()) for process in processes) == MOST_INSTANCES
 
 
-def test_every_instance_of_python_is_a_process(tmp_path: Path) -> None:
-    with examiner(tmp_path, AS_WRITTEN, held=None) as triton:
-        assert triton.load(Example(f'backend: "python"\ninstance_group [ {{ count: {MOST_INSTANCES} }} ]')) == ""
-        assert stubs(triton) == MOST_INSTANCES
-        # The other name of the drop-in backend is not one of those for which Triton assumes two instances.
-        path = encoder(triton.repository) / "config.pbtxt"
-        path.write_text(path.read_text().replace("count: 1 ", ""))
-        assert triton.load_beside("encoder") == ""
-        assert [group["count"] for group in triton.config("encoder")["instance_group"]] == [1]
+def test_the_padding_backend_makes_one_instance_without_a_count(bench: Bench, tmp_path: Path) -> None:
+    """Its name is not one of those for which Triton assumes two."""
+    path = encoder(tmp_path, "padded") / "config.pbtxt"
+    path.write_text(path.read_text().replace("count: 1 ", ""))
+    with bench.trying(["padded"], tmp_path) as (server, messages):
+        assert messages == {"padded": ""}
+        groups = Examiner(server=server, messages=messages).config("padded")["instance_group"]
+        assert [group["count"] for group in groups] == [1]

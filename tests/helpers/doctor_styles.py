@@ -1,0 +1,444 @@
+"""Models in Python in many styles, wrong and right, for the rules for model.py.
+
+Each text is the body of `execute`, or, with `def` at its beginning, of the class; `HEAD` and, if it lacks, `EXECUTE` go
+before it.
+"""
+
+HEAD = """\
+import asyncio
+import json
+import time
+import urllib.request
+
+import numpy as np
+import onnxruntime as ort
+import torch
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+"""
+EXECUTE = "    def execute(self, requests):"
+
+
+def source(text: str) -> str:
+    """The whole model.py of a style."""
+    is_body = text.startswith("\n        ")
+    return HEAD + (EXECUTE if is_body else "") + text
+
+
+WRONG = {
+    "M812 None is skipped": """
+        responses = []
+        for request in requests:
+            response = None
+            try:
+                x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+                response = pb_utils.InferenceResponse([pb_utils.Tensor("y", 1 / x)])
+            except ZeroDivisionError:
+                pb_utils.Logger.log_error("division")
+            if response is not None:
+                responses.append(response)
+        return responses
+""",
+    "M812 returned from the loop": """
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
+            return responses
+""",
+    "M812 no continue after an error": """
+        out = []
+        for request in requests:
+            text = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            if text.shape[1] > 512:
+                out += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
+            out += [pb_utils.InferenceResponse([pb_utils.Tensor("y", text)])]
+        return out
+""",
+    "M813 added after the loop": """
+        answers = list()
+        for index in range(len(requests)):
+            tensor = pb_utils.get_input_tensor_by_name(requests[index], "x")
+            result = np.tanh(tensor.as_numpy())
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("y", result)])
+        answers += [response]
+        return answers
+""",
+    "M815 an assertion": """
+        outputs = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            assert x.max() <= 255, "not a picture"
+            outputs.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x / 255)]))
+        return outputs
+""",
+    "M815 in a helper": """
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+        self._check(x)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
+
+    def _check(self, array):
+        if not np.isfinite(array).all():
+            raise ValueError("not finite")
+""",
+    "M816 a counter": """
+        texts = []
+        for request in requests:
+            texts += [text.decode() for text in pb_utils.get_input_tensor_by_name(request, "x").as_numpy().flatten()]
+        logits = self.model(**self.tokenizer(texts, padding=True, return_tensors="pt")).logits
+        responses, number = [], 0
+        for request in requests:
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", logits[number].numpy())]))
+            number += 1
+        return responses
+""",
+    "M816 one row at a time": """
+        x = torch.cat([torch.from_numpy(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests])
+        parts = torch.split(self.model(x), 1)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", parts[i].numpy())]) for i in range(len(requests))]
+""",
+    "M816 zipped": """
+        tensors = []
+        for request in requests:
+            tensors.append(torch.from_numpy(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()))
+        with torch.inference_mode():
+            outputs = self.net(torch.cat(tensors, dim=0).to("cuda")).cpu()
+        responses = []
+        for request, output in zip(requests, outputs):
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", output.unsqueeze(0).numpy())]))
+        return responses
+""",
+    "M816 equal shares": """
+        rows = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        share = rows.shape[0] // len(requests)
+        return [
+            pb_utils.InferenceResponse([pb_utils.Tensor("y", rows[i * share : (i + 1) * share])])
+            for i in range(len(requests))
+        ]
+""",
+    "M817 a generator": """
+        return list(self._answers(requests))
+
+    def _answers(self, requests):
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            yield pb_utils.InferenceResponse([pb_utils.Tensor("y", self.session.run(None, {"x": x})[0])])
+""",
+    "M817 a class of the file": """
+    def initialize(self, args):
+        self.engine = Engine()
+
+    def execute(self, requests):
+        answers = map(lambda r: self.engine.infer(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()), requests)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", answer)]) for answer in answers]
+
+
+class Engine:
+    def __init__(self):
+        self.session = ort.InferenceSession("model.onnx")
+
+    def infer(self, x):
+        return self.session.run(None, {"x": x})[0]
+""",
+    "M817 a module": """
+    def initialize(self, args):
+        self.backbone = torch.jit.load("model.pt").to("cuda").eval()
+
+    def execute(self, requests):
+        return [self.answer(request) for request in requests]
+
+    @torch.no_grad()
+    def answer(self, request):
+        x = torch.from_numpy(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()).cuda()
+        y = self.backbone(x)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", y.cpu().numpy())])
+""",
+    "M818 a pause between tries": """
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        from time import sleep
+
+        for attempt in range(3):
+            value = self.cache.get(request.request_id())
+            if value is not None:
+                break
+            sleep(0.1)
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", value)])
+""",
+    "M818 urllib in a helper": """
+        responses = []
+        for request in requests:
+            address = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0].decode()
+            picture = self._download(address)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", np.frombuffer(picture, np.uint8))]))
+        return responses
+
+    def _download(self, address):
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return answer.read()
+""",
+    "M819 a comprehension over rows": """
+        rows = []
+        for request in requests:
+            rows.extend(pb_utils.get_input_tensor_by_name(request, "x").as_numpy())
+        scores = self.model.predict(np.stack(rows))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", score[None])]) for score in scores]
+""",
+    "M821 generator": """
+        for request in requests:
+            yield pb_utils.InferenceResponse([])
+""",
+    "M822 nothing": """
+        return [None for request in requests]
+""",
+}
+"""By the code that is found."""
+RIGHT = {
+    "an error raised and caught": """
+        responses = []
+        for request in requests:
+            try:
+                x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+                if x.shape[0] != 1:
+                    raise ValueError("one row only")
+                response = pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
+            except ValueError as error:
+                response = pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error)))
+            finally:
+                self.count += 1
+            responses.append(response)
+        return responses
+""",
+    "errors first": """
+        errors = [self._problem(request) for request in requests]
+        good = [request for request, error in zip(requests, errors) if error is None]
+        answers = iter(self._answers(good))
+        responses = []
+        for error in errors:
+            if error is None:
+                responses.append(next(answers))
+            else:
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(error)))
+        return responses
+
+    def _answers(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+""",
+    "the same condition twice": """
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            if x.size > 0:
+                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
+            if not x.size > 0:
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("empty")))
+        return responses
+""",
+    "a pair of result and error": """
+        responses = []
+        for request in requests:
+            result, error = self._try(request)
+            if error:
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(error)))
+            if result is not None:
+                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", result)]))
+        return responses
+
+    def _try(self, request):
+        try:
+            return pb_utils.get_input_tensor_by_name(request, "x").as_numpy() + 1, None
+        except Exception as error:
+            return None, str(error)
+""",
+    "only one request": """
+        if len(requests) == 1:
+            x = pb_utils.get_input_tensor_by_name(requests[0], "x").as_numpy()
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])]
+        return [self.answer(request) for request in requests]
+""",
+    "no requests": """
+        if not requests:
+            return []
+        responses = []
+        for request in requests:
+            responses.append(self.answer(request))
+        return responses
+""",
+    "one error for each": """
+        try:
+            return self._run(requests)
+        except Exception as error:
+            failed = pb_utils.TritonError(str(error))
+            return [pb_utils.InferenceResponse(error=failed)] * len(requests)
+
+    def _run(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+""",
+    "a match": """
+        responses = []
+        for request in requests:
+            match self._kind(request):
+                case "text":
+                    responses.append(self._text(request))
+                case "picture":
+                    responses.append(self._picture(request))
+        return responses
+""",
+    "a loop with an else": """
+        responses = []
+        for request in requests:
+            for tensor in request.inputs():
+                if tensor.name() == "x":
+                    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", tensor.as_numpy())]))
+                    break
+            else:
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("no x")))
+        return responses
+""",
+    "passed to a helper": """
+        responses = []
+        for request in requests:
+            self._answer(request, responses)
+        return responses
+
+    def _answer(self, request, responses):
+        responses.append(pb_utils.InferenceResponse([]))
+""",
+    "an invariant": """
+        arrays = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "x")
+            assert tensor.is_cpu() and tensor.as_numpy().ndim == 2
+            for other in request.inputs():
+                if other.name() not in self.names:
+                    raise ValueError("not in config.pbtxt")
+            arrays.append(tensor.as_numpy())
+        return self.respond(arrays)
+""",
+    "one append of two": """
+        good = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            good.append(pb_utils.InferenceResponse([])) if x.any() else good.append(self.failed("zero"))
+        return good
+""",
+    "one answer of a network for all": """
+        prompts = []
+        for request in requests:
+            for row in pb_utils.get_input_tensor_by_name(request, "x").as_numpy():
+                prompts.append(row[0].decode())
+        results = self.pipeline(prompts)
+        responses, position = [], 0
+        for request in requests:
+            rows = len(pb_utils.get_input_tensor_by_name(request, "x").as_numpy())
+            y = np.array([[result["label"]] for result in results[position : position + rows]], dtype=object)
+            position += rows
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "alone after a failure": """
+        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        try:
+            y = self.session.run(None, {"x": np.concatenate(arrays)})[0]
+            parts = np.split(y, np.cumsum([len(a) for a in arrays])[:-1])
+        except Exception:
+            parts = [self.session.run(None, {"x": array})[0] for array in arrays]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
+""",
+    "an iterator over rows": """
+        texts, counts = [], []
+        for request in requests:
+            rows = pb_utils.get_input_tensor_by_name(request, "x").as_numpy().ravel()
+            texts.extend(text.decode() for text in rows)
+            counts.append(len(rows))
+        vectors = iter(self.encoder.encode(texts))
+        responses = []
+        for count in counts:
+            y = np.stack([next(vectors) for _ in range(count)])
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "grouped by shape": """
+        groups = {}
+        for index, request in enumerate(requests):
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            groups.setdefault(x.shape[1:], []).append((index, x))
+        responses = [None] * len(requests)
+        for members in groups.values():
+            y = self.session.run(None, {"x": np.concatenate([x for _, x in members])})[0]
+            start = 0
+            for index, x in members:
+                responses[index] = pb_utils.InferenceResponse([pb_utils.Tensor("y", y[start : start + len(x)])])
+                start += len(x)
+        return responses
+""",
+    "sleeps elsewhere": """
+    def initialize(self, args):
+        import threading
+
+        threading.Thread(target=self._reload, daemon=True).start()
+
+    def _reload(self):
+        while True:
+            time.sleep(60)
+            urllib.request.urlopen("http://store/labels.json")
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([]) for _ in requests]
+""",
+    "awaited": """
+    async def execute(self, requests):
+        return list(await asyncio.gather(*(self._one(request) for request in requests)))
+
+    async def _one(self, request):
+        await asyncio.sleep(0.01)
+        features = await self.http.get("http://features/" + request.request_id())
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array(features.json()))])
+""",
+    "with and match": """
+        responses = []
+        with self.lock:
+            for request in requests:
+                match request.request_id():
+                    case "a":
+                        responses.append(pb_utils.InferenceResponse([]))
+                    case _:
+                        responses.append(pb_utils.InferenceResponse([]))
+        return responses
+""",
+    "inner function": """
+        def answer(request):
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            yield pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])
+
+        return [next(answer(request)) for request in requests]
+""",
+    "map": """
+        return list(map(self.answer, requests))
+
+    def answer(self, request):
+        return pb_utils.InferenceResponse([])
+""",
+    "every case": """
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            if x.size == 0:
+                error = "empty"
+                responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
+            elif x.size > 0:
+                responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
+        return responses
+""",
+    "queue": """
+        for request in requests:
+            self.queue.put(request)
+        return None
+""",
+}
