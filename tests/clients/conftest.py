@@ -6,6 +6,8 @@ import client_models
 import pytest
 from client_calls import Gate
 from h2_server import H2Server, h2_server
+from server_processes import IMPATIENT
+from sleepers import PLAIN
 
 from serve.launcher import Server, Settings, launch
 
@@ -17,8 +19,8 @@ def client_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     It has models for the whole session, which `bench` loses when it crashes as it loads another one.
     """
     repository = client_models.build(tmp_path_factory.mktemp("client_models"))
-    arguments = ("--disable-auto-complete-config",)  # each Python model starts faster
-    with launch(Settings(models=client_models.NAMES, repository=repository, arguments=arguments)) as running:
+    settings = Settings(models=client_models.NAMES, repository=repository, arguments=(*PLAIN, *IMPATIENT))
+    with launch(settings) as running:
         yield running
 
 

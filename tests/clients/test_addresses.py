@@ -7,13 +7,11 @@ from clients import (
     AsyncModel,
     InvalidInputError,
     Model,
-    RejectedError,
     ServerUnreachableError,
     Tls,
     TlsError,
 )
 from clients.connection import BlockingConnection
-from clients.retries import RESERVE, Retries
 
 
 @pytest.mark.parametrize(
@@ -54,11 +52,3 @@ def test_arguments_that_contradict_each_other_are_refused() -> None:
         Model("picky", url=url, tls=Tls(ca="absent.pem"))
     with pytest.raises(ServerUnreachableError, match=r"absent\.invalid:8001: the name has no address"):
         Model("picky", url="dns:///absent.invalid:8001")
-
-
-def test_overload_is_not_multiplied() -> None:
-    retries, refused = Retries(True, None), [RejectedError()]
-    assert [retries.goes_on(refused, repeats=True) for _ in range(int(RESERVE) + 1)] == [True] * int(RESERVE) + [False]
-    for _ in range(11):
-        retries.answered()
-    assert [retries.goes_on(refused, repeats=True) for _ in range(2)] == [True, False]

@@ -1,14 +1,12 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
 import asyncio
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
 from h2_server import Peer, h2_server
-from tiny_models import parameters
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients import AsyncModel, Model
@@ -37,36 +35,6 @@ def metadata(text: str = PAIR) -> Metadata:
     return Metadata.of(text_format.Parse(text, ModelConfig()))
 
 
-def test_a_configuration_gives_names_shapes_and_sizes() -> None:
-    model = metadata()
-    assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in model.inputs] == [
-        ("a", "FP32", (-1, 2, -1)),
-        ("b", "BYTES", (-1, 1)),
-        ("c", "UINT8", (-1, 1)),
-    ]
-    assert [tensor.row_bytes for tensor in (*model.inputs, *model.outputs)] == [None, None, 1, 3 * 5 * 8, None]
-    assert (model.max_batch_size, model.instances, model.longest_server_deadline_s) == (4, 5, 0)
-    assert [tensor.ragged for tensor in model.inputs] == [False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("policy", "longest_s"),
-    [
-        ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", math.inf),
-        (parameters(batch_policy="deadline", slo_ms="50"), 0.05),
-        (
-            parameters(batch_policy="deadline", slo_ms="50")
-            + "dynamic_batching { default_queue_policy { allow_timeout_override: true } }",
-            0.05,
-        ),
-        (parameters(batch_policy="aimd", slo_ms="50"), 0),
-        (parameters(batch_policy="deadline", slo_ms="soon"), 0),
-    ],
-)
-def test_which_deadlines_the_server_acts_on(policy: str, longest_s: float) -> None:
-    assert metadata(PAIR + policy).longest_server_deadline_s == longest_s
-
-
 def test_without_a_batch_axis_the_shape_is_the_whole() -> None:
     model = metadata('name: "m" input { name: "x" data_type: TYPE_INT64 dims: [ -1, 4 ] }')
     assert (model.inputs[0].shape, model.inputs[0].row_bytes, model.max_batch_size) == ((-1, 4), None, 0)
@@ -80,15 +48,6 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
     assert checked["b"].tolist() == [[b"x"], [b"y"], [b"z"]]
     # By name the order does not matter, and what is optional may be missing.
     assert list(metadata().check([{"b": B, "a": A}])) == ["a", "b"]
-
-
-@pytest.mark.parametrize("kind", ["U2", "S2"])
-def test_texts_are_converted_each_time(kind: str) -> None:
-    model = metadata('name: "m" max_batch_size: 4 input { name: "b" data_type: TYPE_STRING dims: [ 1 ] }')
-    for texts in ([["ab"], ["c"]], [["d"], ["ef"]], [["g"], ["h"]]):
-        checked = model.check([np.array(texts, kind)])["b"]
-        assert checked.dtype == np.object_
-        assert checked.tolist() == [[text.encode()] for (text,) in texts]
 
 
 @pytest.mark.parametrize("kind", ["U2", "S2"])
@@ -165,15 +124,6 @@ def test_arrays_like_those_that_fitted_pass_and_others_are_still_checked() -> No
 def test_arrays_that_do_not_fit_are_named(arrays: list[Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
         metadata().check(arrays)
-
-
-@pytest.mark.parametrize("kind", ["BOOL", "FP16", "INT64", "UINT8"])
-def test_the_dtype_of_the_hint_is_one_that_this_numpy_has(kind: str) -> None:
-    model = metadata(f'name: "m" input {{ name: "x" data_type: TYPE_{kind} dims: [ 1 ] }}')
-    with pytest.raises(InvalidInputError, match="Convert it") as raised:
-        model.check([np.ones(1, np.complex64)])
-    name = str(raised.value).rpartition("numpy.")[2].removesuffix(").")
-    assert np.dtype(getattr(np, name)) == model.inputs[0].dtype
 
 
 def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:

@@ -17,7 +17,6 @@ from clients import (
     InvalidInputError,
     Model,
     Request,
-    RequestFailedError,
     Response,
     ServerFailureError,
     Step,
@@ -267,28 +266,3 @@ def test_an_answer_of_another_type_is_an_error(method: str, answer: Any) -> None
     for coalesce in (False, True):
         with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
             asyncio.run(call_async(AsyncReturning(method, answer), coalesce=coalesce))
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_a_hook_that_cancels_a_merged_request_fails_its_calls(count: int) -> None:
-    tasks = list[asyncio.Task[Any] | None]()
-
-    def cancel(_: Request) -> None:
-        tasks.append(task := asyncio.current_task())
-        if task and len(tasks) == 1:
-            task.cancel()
-
-    class Yielding(AsyncReturning):
-        async def call(self, step: Step, model: str) -> Any:
-            await asyncio.sleep(0)  # where a cancellation arrives
-            return await super().call(step, model)
-
-    async def crowd() -> None:
-        async with AsyncModel("doubler", transport=Yielding(), coalesce=True, hooks={"request": [cancel]}) as model:
-            calls = (model.predict(ONE) for _ in range(count))
-            ends = await asyncio.gather(*calls, return_exceptions=True)
-            assert [type(end) for end in ends] == [RequestFailedError] * count
-            assert all("a hook may have cancelled" in str(end) for end in ends)
-            assert (await model.predict(ONE)).tolist() == [[2]]  # the model is open
-
-    asyncio.run(crowd())

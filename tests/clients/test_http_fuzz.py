@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from processes import wait_until
-from raw_server import RawServer, Request, answer, infer_body, raw_server, whole
+from raw_server import RawServer, Request, answer, infer_body, raw_server
 
 from clients import AsyncModel, ClientError, Model
-from clients.http_answer import HEAD_BYTES, Answer, HttpError
+from clients.http_answer import HEAD_BYTES
 
 Call = Callable[[], Any]
 ROW = np.ones((1, 3), np.float32)
@@ -170,34 +170,3 @@ def test_what_follows_an_answer_belongs_to_no_call(asked: tuple[Server, Call], s
         time.sleep(0.02)  # now the surplus has come
         server.pieces = [GOOD]
         assert call().tolist() == [[1] * 3] * 2
-
-
-@given(
-    places,
-    st.sampled_from([GOOD, whole(500, b"x" * 5000), whole(204, b"")[: -len("Content-Length: 0\r\n\r\n")] + b"\r\n"]),
-)
-def test_the_pieces_of_an_answer_do_not_matter(pieces: list[int], content: bytes) -> None:
-    ends = []
-    for parts in ([content], cut(content, pieces), [bytes([byte]) for byte in content]):
-        read = Answer()
-        for part in parts:
-            feed(read, part)
-        ends.append((read.complete, read.keeps, read.head, read.body()))
-    assert ends[0] == ends[1] == ends[2]
-    assert ends[0][:2] == (True, True)
-
-
-def feed(read: Answer, content: bytes) -> None:
-    while content:
-        room = read.room()
-        count = min(len(room), len(content))
-        room[:count] = content[:count]
-        read.received(count)
-        content = content[count:]
-
-
-def test_headers_without_end_take_no_memory() -> None:
-    read = Answer()
-    feed(read, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * (HEAD_BYTES // 6 - 3))
-    with pytest.raises(HttpError, match="more than"):
-        feed(read, b"X: y\r\n" * 3)

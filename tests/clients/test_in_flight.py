@@ -10,7 +10,6 @@ from client_calls import address
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.async_connection import Connection
-from clients.in_flight import InFlight
 from clients.steps import Step
 from clients.transport import Transport
 from serve.launcher import Server
@@ -24,42 +23,6 @@ CALLERS = 4000
 def test_a_bound_is_a_number_of_requests(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match="max_in_flight is"):
         AsyncModel("slow", max_in_flight=wrong)
-
-
-def test_places_are_taken_in_turn_and_given_back() -> None:
-    async def scenario() -> None:
-        places, entered = InFlight(2), list[int]()
-
-        async def enter(number: int) -> None:
-            await places.enter(None)
-            entered.append(number)
-
-        tasks = [asyncio.create_task(enter(number)) for number in range(6)]
-        await asyncio.sleep(0)
-        assert (entered, places.count) == ([0, 1], 2)
-        tasks[2].cancel()
-        with pytest.raises(TimeoutError):
-            await places.enter(0.01)
-        places.leave()
-        await asyncio.sleep(0.01)
-        assert (entered, places.count) == ([0, 1, 3], 2)
-        # A caller that is cancelled when its turn has just come passes it on.
-        places.leave()
-        tasks[4].cancel()
-        await asyncio.sleep(0.01)
-        assert (entered, places.count) == ([0, 1, 3, 5], 2)
-        places.stay()
-        places.leave()
-        late = asyncio.create_task(enter(6))
-        await asyncio.sleep(0.01)
-        assert entered[-1] == 5
-        places.leave()
-        await late
-        places.leave()
-        places.leave()
-        assert (places.count, len(places._waiting)) == (0, 0)
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.server
@@ -135,15 +98,6 @@ def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
     asyncio.run(scenario())
     # The two that waited for a place were never sent.
     assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 3
-
-
-@pytest.mark.server
-def test_http_has_256_places_and_grpc_1024(client_server: Server) -> None:
-    async def limit(transport: Transport) -> int:
-        async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
-            return model._in_flight.limit
-
-    assert [asyncio.run(limit("http")), asyncio.run(limit("grpc"))] == [256, 1024]
 
 
 @pytest.mark.server

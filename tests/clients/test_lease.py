@@ -1,14 +1,12 @@
 """No shared memory of a client stays after it ends, in whichever way it ends."""
 
 import asyncio
-import contextlib
 import mmap
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +14,7 @@ import pytest
 from client_calls import registered
 from processes import alive, wait_until
 
-from clients import AsyncModel, ClosedError, Model, TransportError, regions
-from clients.endpoint import Endpoint
-from clients.lease import Lease
+from clients import AsyncModel, Model, TransportError, regions
 from clients.regions import PREFIX, Region, stale
 from serve.launcher import Server
 from serve.management.statistics import Counters
@@ -67,19 +63,6 @@ def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server)
 
     assert asyncio.run(four()) == 4
     assert registered(client_server.grpc_url) == []
-
-
-@pytest.mark.server
-def test_small_tensors_travel_in_the_message(client_server: Server) -> None:
-    with Model("slow", url=client_server.grpc_url) as light:
-        light.predict(0 * ONE)
-        assert registered(client_server.grpc_url) == []
-    with Model("wide", url=client_server.grpc_url) as heavy:
-        heavy.predict(ONE)
-        assert len(registered(client_server.grpc_url)) == 1
-        heavy.predict(np.ones((2, 1), np.float32))
-        # The larger one has taken the place of the smaller one.
-        assert len(registered(client_server.grpc_url)) == 1
 
 
 @pytest.mark.server
@@ -134,15 +117,6 @@ def test_regions_of_a_client_killed_with_its_reaper_go_with_the_next_client(clie
 
 
 @pytest.mark.server
-def test_the_reaper_ends_after_its_clients(client_server: Server) -> None:
-    lease = Lease(Endpoint.of(client_server.grpc_url))
-    reaper = reaper_of(client_server)
-    assert alive({reaper})
-    lease.close()
-    assert wait_until(lambda: not alive({reaper}), seconds=LEASE_S)
-
-
-@pytest.mark.server
 def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: Server) -> None:
     elsewhere = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
     if subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
@@ -185,70 +159,6 @@ def test_memory_of_the_same_name_that_is_not_ours_is_noticed(
         for _ in range(2):
             with pytest.raises(TransportError, match="cannot open this machine's shared memory"):
                 model.predict(0 * ONE)
-
-
-@contextlib.asynccontextmanager
-async def slow_reaper(monkeypatch: pytest.MonkeyPatch, called: Callable[[], None]) -> AsyncIterator[None]:
-    """A reaper on the loop of its clients, which answers after `asked`, and never while they block the loop."""
-    address = f"\0triton-client-test-{os.getpid()}"
-    monkeypatch.setattr("clients.lease._address", lambda _: address)
-    monkeypatch.setattr("clients.lease.START_S", 2.0)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        called()
-        await asyncio.sleep(0.1)
-        writer.write(b"1\n")
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(serve, address):
-        yield
-
-
-@pytest.mark.server
-def test_a_reaper_that_hangs_does_not_block_the_loop(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with (
-            slow_reaper(monkeypatch, lambda: None),
-            AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as model,
-        ):
-            assert (await model.predict(0 * ONE)).item() > 0
-            assert len(registered(client_server.grpc_url)) == 1
-
-    asyncio.run(scenario())
-    assert registered(client_server.grpc_url) == []
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("closes", [False, True])
-def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch, closes: bool
-) -> None:
-    a, b = np.ones((1, 100_000), np.float32), np.ones((1, 2), np.int32)
-
-    async def scenario() -> None:
-        hanging = asyncio.Event()
-        async with slow_reaper(monkeypatch, hanging.set), AsyncModel("pair", url=client_server.grpc_url) as model:
-            call = asyncio.create_task(model.predict(a, b))
-            await hanging.wait()
-            if closes:
-                await model.close()
-            else:
-                call.cancel()
-            with pytest.raises(ClosedError if closes else asyncio.CancelledError):
-                await call
-            await asyncio.sleep(0.3)  # the reaper answers, and the thread makes a region, which then goes
-            for _ in range(50):
-                if not files():
-                    break
-                await asyncio.sleep(0.1)
-            assert (registered(client_server.grpc_url), files()) == ([], [])
-            if not closes:
-                assert (await model.predict(a, b))[1].sum() == 2 * a.sum()
-                assert len(registered(client_server.grpc_url)) == 1
-
-    asyncio.run(scenario())
-    assert (registered(client_server.grpc_url), files()) == ([], [])
 
 
 def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:

@@ -4,7 +4,6 @@ import os
 import random
 import socket
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,10 +11,9 @@ from client_calls import registered
 from other_user import as_nobody, needs_root
 from processes import alive, wait_until
 
-from clients import Model, TransportError, regions
+from clients import Model, TransportError
 from clients.endpoint import Endpoint
 from clients.lease import Lease, _address
-from clients.regions import PREFIX
 from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)
@@ -65,51 +63,6 @@ def test_no_bytes_end_the_reaper_or_drop_regions_of_others(client_server: Server
         assert int(again.recv(32)) == reaper
     # The client lets go as it closes; if the server is slow to say so, the reaper does.
     assert wait_until(lambda: registered(client_server.grpc_url) == [], seconds=10)
-
-
-@pytest.mark.server
-@pytest.mark.parametrize(
-    "access",
-    [
-        b"[" * 60_000,
-        b'{"target": "localhost:1", "headers": [], "tls": {"ca": null, "key": "%s", "certificate": null}}',
-        b'{"target": "localhost:1", "headers": [], "tls": {"ca": null, "key": null, "certificate": "%s"}}',
-        b'{"target": "localhost:1", "headers": [], "tls": {"ca": null, "key": "/dev/null", "certificate": "%s"}}',
-    ],
-    ids=["deep", "only a key", "only a certificate", "an empty key"],
-)
-def test_no_access_ends_the_reaper(client_server: Server, access: bytes) -> None:
-    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
-        with connected(client_server) as client:
-            reaper = int(client.recv(32))
-            client.sendall(b"=" + access.replace(b"%s", __file__.encode()) + b"\n+triton_client_x\n")
-        for _ in range(2):  # the second is answered after the region was tried
-            with connected(client_server) as again:
-                assert int(again.recv(32)) == reaper
-        assert alive({reaper}) == {reaper}
-        assert (model.predict(2 * ONE) == 2).all()
-
-
-@pytest.mark.server
-def test_many_connections_do_not_end_the_reaper(client_server: Server) -> None:
-    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
-        with connected(client_server) as first:
-            reaper = int(first.recv(32))
-        clients = [socket.socket(socket.AF_UNIX) for _ in range(2000)]
-        try:
-            for client in clients:
-                client.setblocking(False)
-                try:
-                    client.connect(_address(Endpoint.of(client_server.grpc_url).target))
-                except BlockingIOError:  # the queue of the listener is full
-                    break
-            assert alive({reaper}) == {reaper}
-        finally:
-            for client in clients:
-                client.close()
-        with connected(client_server) as last:
-            assert int(last.recv(32)) == reaper
-        assert (model.predict(2 * ONE) == 2).all()
 
 
 @needs_root
@@ -163,24 +116,3 @@ def test_a_reaper_of_another_user_is_not_used(client_server: Server, monkeypatch
         thread.join()
         for descriptor in (*ready, *done):
             os.close(descriptor)
-
-
-def test_a_reaper_that_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    with pytest.raises(OSError, match="ended with code 1"):
-        Lease(Endpoint.of("no-other-reaper.invalid:1"))  # other tests have one for localhost:1
-
-
-def test_strange_names_of_regions_are_ignored() -> None:
-    own = regions._host()
-    strange = [f"{PREFIX}{own}_x", f"{PREFIX}{own}_", f"{PREFIX}{own}_../../1_2_3", f"{PREFIX}{own}_1_2/3_4"]
-    assert list(regions.stale(strange)) == []
-
-
-def test_only_files_of_ours_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regions, "FOLDER", tmp_path)
-    paths = [tmp_path / f"{PREFIX}{regions._host()}_x", tmp_path / "other"]
-    for path in paths:
-        path.touch()
-    regions.sweep()
-    assert all(path.exists() for path in paths)

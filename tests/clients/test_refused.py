@@ -45,20 +45,6 @@ def test_a_refusal_is_no_dead_server(refusing: Server, transport: Transport) -> 
         asyncio.run(ask())
 
 
-def test_one_large_request_does_not_lock_out_small_ones(refusing: Server) -> None:
-    """Late ones of a busy machine teach a longer time, so a few may be refused; none was taken before."""
-    answered = 0
-    with Model("large", url=refusing.grpc_url) as model:
-        model.predict(np.ones((64, 4), np.float32))
-        for number in range(20):
-            try:
-                model.predict(np.ones((1 + number % 2, 4), np.float32))
-                answered += 1
-            except RejectedError:
-                continue
-    assert answered >= 10
-
-
 def test_a_fleet_counts_refusals_and_goes_on(refusing: Server, tmp_path: Path) -> None:
     arguments = ["loaded", "--url", refusing.grpc_url, "--workers", "1", "--in-flight", "16", "--requests", "200"]
     assert fleet.main([*arguments, "--p99-ms", "40", "--results", str(tmp_path)]) == 1

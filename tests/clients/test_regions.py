@@ -1,7 +1,6 @@
 """A client's regions after a failed step of the protocol; the tests run the steps without a server."""
 
 import os
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +14,7 @@ from clients import Model, regions
 from clients.connection import BlockingConnection
 from clients.contract import Metadata
 from clients.endpoint import Endpoint
-from clients.errors import ServerFailureError, ServerUnreachableError, TimedOutError
+from clients.errors import ServerFailureError, ServerUnreachableError
 from clients.shared_memory import UNKNOWN_REGION, SharedMemory
 from clients.steps import Step, Steps, Work, run
 from clients.terms import Terms
@@ -102,65 +101,6 @@ def test_a_server_that_is_away_costs_no_memory(shared: SharedMemory) -> None:
     assert ask(steps, "Unregister", "Register").method == "ModelInfer"
     assert shared._registry._ring.retired == []
     steps.close()
-
-
-def test_a_slow_server_is_not_taken_for_one_on_another_host(shared: SharedMemory) -> None:
-    steps = shared.infer(X, Terms(timeout_s=0.3))
-    step = ask(steps, "Status")
-    assert step.method == "SystemSharedMemoryRegister"
-    with pytest.raises(TimedOutError):
-        steps.throw(TimedOutError("late"))
-    assert shared.works
-    assert mine() == []
-    assert len(shared._registry._ring.retired) == 1
-    steps = shared.infer(X, Terms())
-    assert ask(steps, "Unregister").method == "SystemSharedMemoryRegister"
-    with pytest.raises(StopIteration):
-        steps.throw(ServerFailureError("failed to open"))
-    assert not shared.works
-
-
-def test_the_deadline_counts_from_the_first_step(shared: SharedMemory) -> None:
-    steps = shared.infer(X, Terms(timeout_s=0.3))
-    step = ask(steps, "Status", "Register")
-    assert step.timeout_s == 0.3  # what the error says
-    time.sleep(0.1)
-    assert 0 <= (step.left_s() or 0) < 0.21
-    assert Step("ModelInfer", b"", (), 5.0, time.monotonic() - 1).left_s() == 0
-    assert Step("ModelInfer", b"", (), 5.0).left_s() == 5
-    steps.close()
-
-
-def test_without_a_reaper_nothing_is_shared(shared: SharedMemory, monkeypatch: pytest.MonkeyPatch) -> None:
-    finish(shared.prepare(1))
-    assert shared._registry._lease
-
-    def refused(_: str) -> None:
-        raise TimeoutError("no reaper")
-
-    monkeypatch.setattr(shared._registry._lease, "hold", refused)
-    before = shared._registry._ring.bytes
-    with pytest.raises(StopIteration) as end:
-        ask(shared.infer(LARGE, Terms()), "Unregister")
-    assert end.value.value is None
-    assert (shared.works, mine()) == (False, [])
-    assert shared._registry._ring.bytes <= before
-
-
-@pytest.mark.parametrize(("output", "shared"), [("TYPE_FP32", False), ("TYPE_BOOL", True), ("TYPE_STRING", True)])
-def test_output_that_is_surely_unwritten_shows_that_the_memory_is_not_shared(output: str, shared: bool) -> None:
-    """The server answers and writes nothing: one byte may have been the same, of a text there may be none."""
-    client = SharedMemory(metadata(output), Endpoint.of("localhost:1"), "")
-    if output == "TYPE_STRING":
-        client._largest["y"] = 100  # earlier answers were as long, so there is room for one in the region
-    steps = client.infer(X, Terms())
-    ask(steps, "Status", "Register")
-    response = pb.ModelInferResponse()
-    response.outputs.add(name="y", datatype={"TYPE_STRING": "BYTES"}.get(output, output[5:]), shape=[1, 1])
-    with pytest.raises(StopIteration) as end:
-        steps.send(response)
-    assert (client.works, end.value.value is not None) == (shared, shared)
-    finish(client.close())
 
 
 def test_a_ring_reuses_and_grows_within_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,6 @@ class Relay:
     ended: list[int] = field(default_factory=list)
     _is_down: bool = False
     _clients: list[tuple[socket.socket, threading.Thread]] = field(default_factory=list)
-    _servers: list[socket.socket] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -70,14 +69,6 @@ class Relay:
             thread.join()
         self._clients.clear()
 
-    def end(self) -> None:
-        """End all connections on both sides."""
-        self.hangs = False
-        self.crash()
-        for server in self._servers:
-            with contextlib.suppress(OSError):
-                server.shutdown(socket.SHUT_RDWR)
-
     def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -93,7 +84,7 @@ class Relay:
             client.close()
             return
         host, port = self.target.rsplit(":", 1)
-        self._servers.append(server := socket.create_connection((host, int(port))))
+        server = socket.create_connection((host, int(port)))
         self.sent.append(sent := bytearray())
         number = len(self.sent) - 1
         threading.Thread(target=self._forward, args=(server, client, bytearray()), daemon=True).start()
@@ -143,7 +134,8 @@ def relay(
     running = Relay(host=host, target=target, tls=tls, delay_s=delay_s, port=port)
     running.start()
     yield running
-    running.end()
+    running.hangs = False
+    running.crash()
 
 
 @contextlib.contextmanager
