@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_calls import address
+from client_calls import Gate, address, counted, ready
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
 from clients.async_connection import Connection
@@ -75,39 +75,40 @@ def test_callers_that_wait_have_encoded_no_request(client_server: Server) -> Non
 @pytest.mark.server
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
-    client_server: Server, transport: Transport
+    client_server: Server, transport: Transport, gate: Gate
 ) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
 
     async def scenario() -> None:
         url = address(client_server, transport)
-        async with AsyncModel("slow", url=url, transport=transport, max_in_flight=2) as model:
-            tasks = [asyncio.create_task(model.predict(0.5 * ONE)) for _ in range(2)]
-            await asyncio.sleep(0.1)
-            for task in tasks:
-                task.cancel()
+        async with AsyncModel("slow", url=url, transport=transport, max_in_flight=1) as model:
+            task = asyncio.create_task(model.predict(gate.rows()))
+            assert await asyncio.to_thread(gate.has)
+            task.cancel()
             with pytest.raises(TimedOutError, match="max_in_flight"):
                 await model.predict(0 * ONE, timeout_s=0.1)
-            waiting = asyncio.create_task(model.predict(0 * ONE))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
+            left = asyncio.create_task(model.predict(0 * ONE))
+            await ready()
+            left.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await waiting
+                await left
+            gate.open()
             assert (await model.predict(0 * ONE)).item() > 0
 
     asyncio.run(scenario())
     # The two that waited for a place were never sent.
-    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 3
+    counted(client_server, "slow", before, rows=2)
 
 
 @pytest.mark.server
-def test_callers_that_wait_raise_closed_error_at_the_end(client_server: Server) -> None:
+def test_callers_that_wait_raise_closed_error_at_the_end(client_server: Server, gate: Gate) -> None:
     async def scenario() -> list[Any]:
         async with AsyncModel("slow", url=client_server.grpc_url, transport="grpc", max_in_flight=1) as model:
-            tasks = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(3)]
-            await asyncio.sleep(0.1)
+            tasks = [asyncio.create_task(model.predict(gate.rows())) for _ in range(3)]
+            assert await asyncio.to_thread(gate.has)
+            asyncio.get_running_loop().call_later(0.2, gate.open)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     before = Counters.read(client_server.grpc_url, "slow")
     assert [type(end) for end in asyncio.run(scenario())] == [ClosedError] * 3
-    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 1
+    counted(client_server, "slow", before, rows=1)
