@@ -103,27 +103,27 @@ def test_arrays_like_those_that_fitted_pass_and_others_are_still_checked() -> No
     assert model == metadata(f'name: "m" max_batch_size: 4 {text}')
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ([A, B], r"has 3 inputs, \['a', 'b', 'c'\], and got 2 arrays"),
-        ([{"a": A, "d": B}], r"unknown: \['d'\], missing: \['b'\]"),
-        ([A, np.array([["x"], [1], [None]], dtype=np.object_), C], '"b" holds a int. Pass bytes or str'),
-        (
-            [A.astype(np.float64), B, C],
-            r'input "a" is FP32, got float64. Convert it: array.astype\(numpy.float32',
-        ),
-        ([A, np.ones((3, 1)), C], 'input "b" is BYTES, got float64'),
-        ([A[:, :1], B, C], r'"a" has shape \[-1, 2, -1\], got \[3, 1, 7\]. -1 means any length'),
-        ([A[0], B, C], r"pass one row as array\[None\]"),
-        ([A, B[:2], C], r"same number of rows, got \{'a': 3, 'b': 2, 'c': 3\}"),
-        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* got 5"),
-        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* got 0"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_named(arrays: list[Any], words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        metadata().check(arrays)
+def test_arrays_that_do_not_fit_are_told(golden: Any) -> None:
+    """tests/golden/client_arrays.txt"""
+    wrong: dict[str, list[Any]] = {
+        "two arrays for three inputs": [A, B],
+        "unknown names": [{"a": A, "d": B}],
+        "a number among texts": [A, np.array([["x"], [1], [None]], dtype=np.object_), C],
+        "another dtype": [A.astype(np.float64), B, C],
+        "no texts": [A, np.ones((3, 1)), C],
+        "another shape": [A[:, :1], B, C],
+        "no batch axis": [A[0], B, C],
+        "not as many rows": [A, B[:2], C],
+        "too many rows": [np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)],
+        "no rows": [A[:0], B[:0], C[:0]],
+        "half of a character": [A, np.array([["x"], ["a\ud800b"], ["z"]]), C],
+    }
+    lines = []
+    for name, arrays in wrong.items():
+        with pytest.raises(InvalidInputError) as raised:
+            metadata().check(arrays)
+        lines.append(f"{name}\n    {raised.value}")
+    golden("client_arrays", "\n".join(lines))
 
 
 def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:

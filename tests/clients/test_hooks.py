@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from contextvars import ContextVar
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -103,27 +102,6 @@ def test_merged_calls_are_one_request(client_server: Server) -> None:
 
     asyncio.run(crowd())
     assert len(events.requests) == len(events.responses) == 1
-
-
-async def coroutine(_: object) -> None:
-    return
-
-
-@pytest.mark.parametrize(
-    "hooks",
-    [
-        {"requests": []},
-        {"request": [3]},
-        {"request": None},
-        {"request": print},
-        [print],
-        {"request": [coroutine]},
-        {"response": (partial(coroutine),)},
-    ],
-)
-def test_invalid_hooks_are_refused(hooks: Any) -> None:
-    with pytest.raises(InvalidInputError, match="hooks: give lists of functions"):
-        AsyncModel("m", hooks=hooks)
 
 
 class Recording:

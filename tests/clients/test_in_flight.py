@@ -16,7 +16,7 @@ from serve.launcher import Server
 from serve.management.statistics import Counters
 
 ONE = np.ones((1, 1), np.float32)
-CALLERS = 4000
+CALLERS = 1000
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None, "8"])

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import state_models
+from bench import Bench
 from client_calls import address
 from processes import wait_until
 from state_models import STRATEGIES
@@ -19,7 +20,7 @@ from clients import protocol as pb
 from clients.contract import Metadata
 from clients.sequences import _new
 from clients.transport import Transport
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.management.statistics import Counters
 
 STEPS = 12
@@ -28,10 +29,10 @@ BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("sequences")
     state_models.build(repository)
-    with launch(Settings(models=tuple(STRATEGIES), repository=repository)) as running:
+    with bench.serving(tuple(STRATEGIES), repository) as running:
         yield running
 
 
