@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_calls import TRANSPORTS, address
+from client_calls import TRANSPORTS, Gate, address, ready
 
 from clients import (
     AsyncModel,
@@ -68,22 +68,23 @@ def test_hooks_see_every_request_and_how_it_ended(client_server: Server, transpo
 
 
 @pytest.mark.server
-def test_hooks_of_asyncio_run_in_the_task_of_the_caller(client_server: Server) -> None:
+def test_hooks_of_asyncio_run_in_the_task_of_the_caller(client_server: Server, gate: Gate) -> None:
     events = Events()
 
-    async def call(model: AsyncModel, name: str, seconds: float, timeout_s: float | None = None) -> None:
+    async def call(model: AsyncModel, name: str, row: Any, timeout_s: float | None = None) -> None:
         CALLER.set(name)
-        await model.predict(seconds * ONE, request_id=name, timeout_s=timeout_s)
+        await model.predict(row, request_id=name, timeout_s=timeout_s)
 
     async def crowd() -> None:
         async with AsyncModel("slow", url=client_server.grpc_url, hooks=events.hooks) as model:
-            await asyncio.gather(call(model, "a", 0), call(model, "b", 0))
+            await asyncio.gather(call(model, "a", 0 * ONE), call(model, "b", 0 * ONE))
             with pytest.raises(TimedOutError):
-                await call(model, "late", 0.5, 0.1)
-            task = asyncio.create_task(call(model, "cancelled", 0.5))
-            await asyncio.sleep(0.1)
+                await call(model, "late", gate.rows(), 0.1)
+            task = asyncio.create_task(call(model, "cancelled", gate.rows()))
+            await ready()
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            gate.open()
 
     asyncio.run(crowd())
     assert all(caller == request.request_id for caller, request in events.requests)

@@ -4,12 +4,12 @@ import asyncio
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from processes import wait_until
 from raw_server import RawServer, Request, answer, echo, raw_server, whole
 
 from clients import AsyncModel, Model, ServerFailureError, ServerUnreachableError, TimedOutError
@@ -90,7 +90,8 @@ def test_a_connection_that_ends_between_calls_is_replaced(kind: str, reset: bool
         async with opened(kind, server.url) as predict:
             for number in range(3):
                 assert (await predict(number * ONE)).item() == number
-                time.sleep(0.05)  # the loop stands still, as for a program that computes
+                # The loop stands still, as for a program that computes.
+                assert wait_until(lambda number=number: server.over > number, seconds=5)  # type: ignore[misc]
         assert server.connections == 3
 
     run(scenario, closing)
@@ -154,37 +155,47 @@ def test_an_error_before_all_is_sent_is_the_error_of_the_call(kind: str, then: s
     run(scenario, refuse)
 
 
-def slowly(request: Request) -> bool:
-    """Answer after as many seconds as the tensor says."""
-    array = request.tensor()
-    time.sleep(float(array.flat[0]))
-    request.client.sendall(answer(array))
-    return True
+class Holding:
+    """Answers ones when `over` is set, and others at once; `begun` counts the ones."""
+
+    def __init__(self) -> None:
+        self.over, self.begun = threading.Event(), 0
+
+    def __call__(self, request: Request) -> bool:
+        array = request.tensor()
+        if array.flat[0] == 1:
+            self.begun += 1
+            self.over.wait(20)
+        request.client.sendall(answer(array))
+        return True
 
 
 def test_the_connection_of_a_cancelled_call_is_never_used_again() -> None:
+    holding = Holding()
+
     async def scenario(server: RawServer) -> None:
-        async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=2) as model:
-            left = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
-            await asyncio.sleep(0.1)
+        async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=3) as model:
+            left = [asyncio.create_task(model.predict(ONE)) for _ in range(2)]
+            await until(lambda: holding.begun == 2)
             for task in left:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
-            # The server still works on both, so they keep their places.
-            assert (model._in_flight.count, server.ended) == (2, [])
             assert (await model.predict(0 * ONE)).item() == 0
-            await until(lambda: sorted(server.ended) == [0, 1])
-            assert (server.connections, model._in_flight.count) == (3, 0)
+            # The server still works on both, so they are not ended.
+            assert (server.connections, server.ended) == (3, [])
+            holding.over.set()
+            await until(lambda: len(server.ended) == 2)
 
-    run(scenario, slowly)
+    run(scenario, holding)
 
 
 def test_a_call_cancelled_while_it_is_sent_never_reaches_the_model() -> None:
-    reading = threading.Event()
+    begun, reading = threading.Event(), threading.Event()
 
     def stuck(request: Request) -> bool:
         if request.length() < 1_000_000:
             return echo(request)
+        begun.set()
         reading.wait(20)
         with pytest.raises(ConnectionError):
             request.body()
@@ -193,10 +204,9 @@ def test_a_call_cancelled_while_it_is_sent_never_reaches_the_model() -> None:
     async def scenario(server: RawServer) -> None:
         async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=1) as model:
             task = asyncio.create_task(model.predict(LARGE))
-            await asyncio.sleep(0.2)
+            await until(begun.is_set)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            assert model._in_flight.count == 0
             reading.set()
             assert (await model.predict(ONE)).item() == 1
 
@@ -205,13 +215,16 @@ def test_a_call_cancelled_while_it_is_sent_never_reaches_the_model() -> None:
 
 @KINDS
 def test_a_deadline_closes_the_connection(kind: str) -> None:
+    holding = Holding()
+
     async def scenario(server: RawServer) -> None:
         async with opened(kind, server.url) as predict:
             assert (await predict(0 * ONE)).item() == 0
-            for _ in range(2):
-                with pytest.raises(TimedOutError, match=r"no answer within 0\.05 s"):
-                    await predict(0.3 * ONE, timeout_s=0.05)
+            for number in range(2):
+                with pytest.raises(TimedOutError, match=r"no answer within 0\.1 s"):
+                    await predict(ONE, timeout_s=0.1)
                 assert (await predict(0 * ONE)).item() == 0
-            await until(lambda: sorted(server.ended) == [0, 1])
+                assert server.connections == number + 2
+        holding.over.set()
 
-    run(scenario, slowly)
+    run(scenario, holding)
