@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -81,28 +80,6 @@ def case(way: str, number: int) -> tuple[NDArray[Any], NDArray[Any]]:
         return array, np.sqrt(array)
     row = np.arange(3) + number
     return row, row[::-1]
-
-
-@pytest.mark.server
-def test_deadlines_of_blocking_calls_do_not_end_the_server(client_server: Server) -> None:
-    before = tritonserver(client_server.pid)
-
-    def caller(number: int) -> None:
-        rng = random.Random(number)
-        for call in range(200):
-            array = np.arange(3) + 1000 * number + call
-            try:
-                answer = model.predict(array, timeout_s=rng.uniform(1e-6, 0.006) if call % 2 else 30)
-                np.testing.assert_array_equal(answer, array[::-1])
-            except TimedOutError:
-                assert call % 2
-
-    with (
-        Model("unbatched", url=client_server.grpc_url, transport="grpc") as model,
-        ThreadPoolExecutor(8) as threads,
-    ):
-        list(threads.map(caller, range(8)))
-    assert tritonserver(client_server.pid) == before
 
 
 def all_ended(relayed: Relay, connections: int) -> bool:
@@ -223,20 +200,3 @@ def test_a_process_waits_for_the_answers_that_it_dropped(client_server: Server, 
         counted(client_server, "slow", before, rows=1)
         assert all_ended(relayed, 1)
         assert relayed.frames(RST_STREAM) == 0
-
-
-@pytest.mark.server
-def test_calls_whose_callers_have_left_are_bounded(
-    client_server: Server, gate: Gate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("clients.cancelling.MAX_DROPPED", 2)
-    before = Counters.read(client_server.grpc_url, "slow")
-    with Model("slow", url=client_server.grpc_url, transport="grpc") as model:
-        for _ in range(2):
-            with pytest.raises(TimedOutError):
-                model.predict(gate.rows(), timeout_s=0.1)
-        with pytest.raises(TimedOutError):
-            model.predict(0 * ONE, timeout_s=0.1)  # waits for the other two and is never sent
-        gate.open()
-        assert model.predict(0 * ONE).item() > 0
-        counted(client_server, "slow", before, rows=3)

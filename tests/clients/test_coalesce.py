@@ -53,15 +53,6 @@ def test_calls_together_are_full_requests(client_server: Server, transport: str)
     assert (counters.requests, counters.batches) == (3, {8: 2, 1: 1})
 
 
-def test_an_idle_server_gets_a_call_at_once(client_server: Server) -> None:
-    async def scenario(model: AsyncModel) -> None:
-        for number in range(5):
-            assert (await model.predict(value(number**2))).item() == number
-
-    counters = counted(client_server, "picky", scenario, rows=5)
-    assert (counters.requests, counters.batches) == (5, {1: 5})
-
-
 def test_calls_that_wait_for_an_answer_leave_together(client_server: Server, gate: Gate) -> None:
     async def scenario(model: AsyncModel) -> None:
         first = asyncio.create_task(model.predict(gate.rows()))

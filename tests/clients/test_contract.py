@@ -1,17 +1,16 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
-import asyncio
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from h2_server import Peer, h2_server
+from h2_server import H2Server, Peer
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients import AsyncModel, Model
+from clients import Model
 from clients import protocol as pb
-from clients.contract import Array, Metadata
+from clients.contract import Metadata
 from clients.errors import InvalidInputError, ServerFailureError
 from clients.model import answer
 
@@ -35,12 +34,6 @@ def metadata(text: str = PAIR) -> Metadata:
     return Metadata.of(text_format.Parse(text, ModelConfig()))
 
 
-def test_without_a_batch_axis_the_shape_is_the_whole() -> None:
-    model = metadata('name: "m" input { name: "x" data_type: TYPE_INT64 dims: [ -1, 4 ] }')
-    assert (model.inputs[0].shape, model.inputs[0].row_bytes, model.max_batch_size) == ((-1, 4), None, 0)
-    assert model.check([np.ones((9, 4), np.int64)])["x"].shape == (9, 4)
-
-
 def test_arrays_get_the_names_of_the_configuration() -> None:
     checked = metadata().check([A, B, C])
     assert list(checked) == ["a", "b", "c"]
@@ -51,30 +44,18 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("kind", ["U2", "S2"])
-@pytest.mark.parametrize("way", ["predict", "coalesced", "stream"])
-def test_texts_are_sent_as_texts_each_time(kind: str, way: str) -> None:
+def test_texts_are_sent_as_texts_each_time(h2: H2Server, kind: str) -> None:
     sent = list[bytes]()
 
     def take(peer: Peer, stream: int, body: bytes) -> None:
         sent.append(pb.ModelInferRequest.FromString(body).raw_input_contents[0])
         peer.refuse(stream, 13, "taken")
 
-    async def call_coalesced(url: str, texts: Array) -> None:
-        async with AsyncModel("m", url=url, transport="grpc", coalesce=True) as model:
-            for _ in range(3):
-                with pytest.raises(ServerFailureError, match="taken"):
-                    await model.predict(texts)
-
-    texts = np.array([["ab"], ["c"]], kind)
-    with h2_server() as server:
-        server.config, server.on_infer = TEXTS, take
-        if way == "coalesced":
-            asyncio.run(call_coalesced(server.url, texts))
-        else:
-            with Model("m", url=server.url, transport="grpc") as model:
-                for _ in range(3):
-                    with pytest.raises(ServerFailureError, match="taken"):
-                        model.predict(texts) if way == "predict" else list(model.stream(texts))
+    h2.config, h2.on_infer = TEXTS, take
+    with Model("m", url=h2.url, transport="grpc") as model:
+        for call in (model.predict, model.predict, lambda texts: list(model.stream(texts))):
+            with pytest.raises(ServerFailureError, match="taken"):
+                call(np.array([["ab"], ["c"]], kind))
     assert sent == [b"\2\0\0\0ab\1\0\0\0c"] * 3
 
 

@@ -21,12 +21,9 @@ from clients import (
     ServerUnreachableError,
     Tls,
     TlsError,
-    admin_secret,
 )
-from clients.endpoint import Endpoint
 from clients.exchange import Exchange
 from clients.lease import Lease
-from clients.transport import Transport
 from serve.launcher import Server, Settings, launch
 
 ROW = np.arange(5)
@@ -162,19 +159,3 @@ def test_a_server_on_ipv6(client_server: Server) -> None:
         assert answered(url=f"grpc://{front.url}")
     with relay(client_server.http_url, host="::1") as front:
         assert answered(url=front.url, transport="http")
-
-
-@pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_host_name_without_an_address_is_unreachable(transport: Transport) -> None:
-    for error in both("m", ROW, url="absent.invalid:8001", transport=transport):
-        assert type(error) is ServerUnreachableError
-        assert (error.status, error.model, error.retryable) == ("UNAVAILABLE", "m", True)
-
-
-def test_our_own_server_is_known_by_every_form_of_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "abc" not in repr(Endpoint.of("localhost:8001", headers={"authorization": "Bearer abc"}))
-    assert Endpoint.of("192.0.2.1:8001").proxy() == []
-    monkeypatch.setattr(admin_secret, "headers", lambda url: {"secret-of": url})
-    assert Endpoint.of("192.0.2.1:8001").proxy() == Endpoint.of("localhost:8001").proxy() != []
-    for url in ("localhost:8001", "grpcs://localhost:8001", "grpc://localhost:8001/", "dns:///localhost:8001"):
-        assert Endpoint.of(url).metadata("SystemSharedMemoryRegister") == (("secret-of", "localhost:8001"),)

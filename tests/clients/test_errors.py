@@ -2,7 +2,6 @@
 
 import asyncio
 import copy
-import multiprocessing
 import pickle
 import threading
 from typing import Any
@@ -37,10 +36,6 @@ def data(error: BaseException) -> tuple[Any, ...]:
     return (type(error), str(error), error.status, error.text, error.model, error.url, error.retryable)
 
 
-def passed_on(pipe: Any, error: ClientError) -> None:
-    pipe.send(error)
-
-
 @pytest.mark.parametrize("kind", ERRORS)
 def test_a_copied_or_pickled_error_keeps_its_attributes(kind: type[ClientError]) -> None:
     error = kind("words", status="UNAVAILABLE", text="said", model="m", url="h:1", retryable=not kind.retryable)
@@ -48,16 +43,6 @@ def test_a_copied_or_pickled_error_keeps_its_attributes(kind: type[ClientError])
     for same in (copy.copy(error), copy.deepcopy(error), pickle.loads(pickle.dumps(error))):
         assert data(same) == data(error)
     assert data(kind("words")) == (kind, "words", None, "", None, None, kind.retryable)
-
-
-def test_an_error_comes_back_from_another_process() -> None:
-    context = multiprocessing.get_context("forkserver")
-    ours, theirs = context.Pipe()
-    error = explained("UNAVAILABLE", "Exceeds maximum queue size", "h:1", "m")
-    process = context.Process(target=passed_on, args=(theirs, error))
-    process.start()
-    assert data(ours.recv()) == data(error)
-    process.join()
 
 
 @pytest.mark.parametrize(

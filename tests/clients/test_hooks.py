@@ -188,29 +188,7 @@ def test_a_transport_can_stand_in_for_a_server() -> None:
     assert len(events.responses) == 1
 
 
-class CallOnly:
-    def call(self, step: Step, model: str) -> Any:
-        return
-
-
-@pytest.mark.parametrize("transport", [None, 3, "htp", object(), Doubler, CallOnly()])
-def test_an_invalid_transport_is_refused(transport: Any) -> None:
-    for kind in (Model, AsyncModel):
-        with pytest.raises(TransportError, match="is none of auto, shared_memory, grpc, http"):
-            kind("m", transport=transport)
-
-
-class Returning(Doubler):
-    """Answers each method with `answer`, and the others as `Doubler` does."""
-
-    def __init__(self, method: str = "", answer: Any = None) -> None:
-        self.method, self.answer = method, answer
-
-    def call(self, step: Step, model: str) -> Any:
-        return self.answer if step.method == self.method else super().call(step, model)
-
-
-class AsyncReturning(Returning):
+class AsyncDoubler(Doubler):
     async def call(self, step: Step, model: str) -> Any:
         return super().call(step, model)
 
@@ -223,25 +201,15 @@ def call(transport: Any) -> Any:
         return model.predict(ONE)
 
 
-async def call_async(transport: Any, *, coalesce: bool = False) -> Any:
-    async with AsyncModel("doubler", transport=transport, coalesce=coalesce) as model:
+async def call_async(transport: Any) -> Any:
+    async with AsyncModel("doubler", transport=transport) as model:
         return await model.predict(ONE)
 
 
 def test_a_transport_of_the_other_kind_is_refused() -> None:
-    assert asyncio.run(call_async(AsyncReturning())).tolist() == [[2]]
+    assert asyncio.run(call_async(AsyncDoubler())).tolist() == [[2]]
     with pytest.raises(TransportError, match="Model is blocking") as failure:
-        call(AsyncReturning())
+        call(AsyncDoubler())
     assert (failure.value.model, failure.value.url) == ("doubler", "localhost:8001")
     with pytest.raises(TransportError, match="AsyncModel awaits it"):
         asyncio.run(call_async(Doubler()))
-
-
-@pytest.mark.parametrize("method", ["ModelConfig", "ModelInfer"])
-@pytest.mark.parametrize("answer", [None, b"", {}, pb.ServerReadyResponse()])
-def test_an_answer_of_another_type_is_an_error(method: str, answer: Any) -> None:
-    with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
-        call(Returning(method, answer))
-    for coalesce in (False, True):
-        with pytest.raises(TransportError, match=f"returned {type(answer).__name__} for {method}"):
-            asyncio.run(call_async(AsyncReturning(method, answer), coalesce=coalesce))

@@ -4,14 +4,11 @@ import asyncio
 import contextlib
 import random
 import socket
-import ssl
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
-import certificates
 import numpy as np
 import pytest
 from h2.errors import ErrorCodes
@@ -26,7 +23,6 @@ from clients import (
     ServerFailureError,
     ServerUnreachableError,
     TimedOutError,
-    Tls,
     cancelling,
 )
 
@@ -96,15 +92,6 @@ def test_requests_of_every_size_within_any_limits(
 
 
 @WAYS
-def test_requests_of_every_size_over_tls(h2: H2Server, way: Way, tmp_path: Path) -> None:
-    certificates.make(tmp_path)
-    h2.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    h2.tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
-    h2.tls.set_alpn_protocols(["h2"])
-    check(way, h2, (1, 20_000, 300_000), tls=Tls(ca=tmp_path / "ca.pem"))
-
-
-@WAYS
 def test_a_connection_that_the_server_ends_is_replaced(h2: H2Server, way: Way) -> None:
     """Requests that it has not seen are sent again, and each runs once."""
     runs: list[int] = []
@@ -137,14 +124,6 @@ def test_a_call_that_fails_is_not_sent_again(h2: H2Server, way: Way, end: Any, k
     h2.on_infer = end
     (error,) = way(h2, [rows(4)])
     assert (type(error), error.retryable, h2.infers) == (kind, False, 1)
-
-
-@WAYS
-@pytest.mark.parametrize(("status", "name"), [("404", "UNIMPLEMENTED"), ("503", "UNAVAILABLE"), ("200", "UNKNOWN")])
-def test_an_answer_that_is_not_of_grpc(h2: H2Server, way: Way, status: str, name: str) -> None:
-    h2.on_infer = lambda peer, stream, body: peer.h2.send_headers(stream, [(":status", status)], end_stream=True)
-    (error,) = way(h2, [rows(4)])
-    assert error.status == name
 
 
 @WAYS

@@ -16,7 +16,6 @@ import pytest
 from clients import (
     AsyncModel,
     ClientError,
-    InvalidInputError,
     Model,
     NotReadyError,
     RejectedError,
@@ -198,13 +197,6 @@ def test_a_request_that_may_have_run_is_not_sent_again(
         with pytest.raises(ServerUnreachableError) as failure:
             model.predict(ONE)
     assert (len(requests), failure.value.retryable) == (1, False)
-
-
-def test_a_model_that_the_client_cannot_call(between: Proxy) -> None:
-    handler, url = between
-    handler.config = 200, json.dumps(CONFIG | {"input": [{"name": "x", "data_type": "TYPE_INVALID"}]}).encode()
-    answers = ends(url)
-    assert [(type(end), end.model, end.url) for end in answers] == [(InvalidInputError, "m", url)] * 4
 
 
 def test_the_text_of_a_model_error_is_not_read_as_a_missing_model(between: Proxy) -> None:

@@ -189,30 +189,6 @@ def test_the_connection_of_a_cancelled_call_is_never_used_again() -> None:
     run(scenario, holding)
 
 
-def test_a_call_cancelled_while_it_is_sent_never_reaches_the_model() -> None:
-    begun, reading = threading.Event(), threading.Event()
-
-    def stuck(request: Request) -> bool:
-        if request.length() < 1_000_000:
-            return echo(request)
-        begun.set()
-        reading.wait(20)
-        with pytest.raises(ConnectionError):
-            request.body()
-        return False
-
-    async def scenario(server: RawServer) -> None:
-        async with AsyncModel("m", url=server.url, transport=HTTP, max_in_flight=1) as model:
-            task = asyncio.create_task(model.predict(LARGE))
-            await until(begun.is_set)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            reading.set()
-            assert (await model.predict(ONE)).item() == 1
-
-    run(scenario, stuck)
-
-
 @KINDS
 def test_a_deadline_closes_the_connection(kind: str) -> None:
     holding = Holding()

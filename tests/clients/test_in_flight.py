@@ -9,8 +9,6 @@ import pytest
 from client_calls import Gate, address, counted, ready
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
-from clients.async_connection import Connection
-from clients.steps import Step
 from clients.transport import Transport
 from serve.launcher import Server
 from serve.management.statistics import Counters
@@ -23,34 +21,6 @@ CALLERS = 1000
 def test_a_bound_is_a_number_of_requests(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match="max_in_flight is"):
         AsyncModel("slow", max_in_flight=wrong)
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("coalesce", [False, True])
-def test_requests_in_flight_never_exceed_the_bound(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch, coalesce: bool
-) -> None:
-    call, counts, most = Connection.call, {"now": 0}, [0]
-
-    async def counted(self: Connection, step: Step, model: str) -> Any:
-        counts["now"] += 1
-        most[0] = max(most[0], counts["now"])
-        try:
-            return await call(self, step, model)
-        finally:
-            counts["now"] -= 1
-
-    monkeypatch.setattr(Connection, "call", counted)
-
-    async def crowd() -> None:
-        url = client_server.grpc_url
-        async with AsyncModel("picky", url=url, transport="grpc", coalesce=coalesce, max_in_flight=1) as model:
-            arrays = [np.full((1, 1), number, np.float32) for number in range(200)]
-            answers = await asyncio.gather(*map(model.predict, arrays))
-            np.testing.assert_array_equal(answers, np.sqrt(arrays))
-
-    asyncio.run(crowd())
-    assert most == [1]
 
 
 @pytest.mark.server

@@ -1,14 +1,12 @@
 """No shared memory of a client stays after it ends, in whichever way it ends, and none but its own user can use it."""
 
 import asyncio
-import mmap
 import os
 import random
 import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +16,11 @@ from other_user import as_nobody, needs_root
 from processes import alive, wait_until
 from tritonclient.grpc import service_pb2 as pb
 
-from clients import AsyncModel, Model, ServerFailureError, TransportError, regions
+from clients import AsyncModel, Model, ServerFailureError, regions
 from clients.connection import BlockingConnection
 from clients.endpoint import Endpoint
-from clients.lease import Lease, _address
-from clients.regions import PREFIX, Region
+from clients.lease import _address
+from clients.regions import PREFIX
 from clients.shared_memory import UNKNOWN_REGION
 from clients.steps import Step
 from serve.launcher import Server
@@ -104,24 +102,6 @@ def test_regions_of_many_clients_that_are_killed_at_once_are_removed(client_serv
     assert wait_until(lambda: not files(), seconds=1)
 
 
-def test_regions_of_a_client_killed_with_its_reaper_go_with_the_next_client(client_server: Server) -> None:
-    killed = client(client_server)
-    assert killed.stdout is not None
-    assert killed.stdout.readline()
-    reaper = reaper_of(client_server)
-    os.kill(reaper, signal.SIGKILL)
-    assert wait_until(lambda: not alive({reaper}), seconds=2)
-    killed.kill()
-    killed.communicate()
-    assert len(registered(client_server.grpc_url)) == 1
-    # The next client finds it by its name, and a reaper of its own.
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
-        assert model.predict(0 * ONE).item() > 0
-        assert len(registered(client_server.grpc_url)) == 1
-        assert reaper_of(client_server) != reaper
-    assert registered(client_server.grpc_url) == []
-
-
 def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: Server) -> None:
     elsewhere = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
     if subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
@@ -141,28 +121,6 @@ def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: 
     )
     assert (auto.stdout.split(), auto.stderr) == ([str(7.0 * (1 << 20))], "")
     assert registered(client_server.grpc_url) == []
-
-
-def test_memory_of_the_same_name_that_is_not_ours_is_noticed(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server maps another file of that name: the first answer shows it, and comes over the connection."""
-    unlink = Region.unlink
-
-    def replaced(region: Region) -> None:
-        unlink(region)
-        region.memory = mmap.mmap(-1, region.size)
-
-    monkeypatch.setattr(Region, "unlink", replaced)
-    with Model("slow", url=client_server.grpc_url, transport="auto") as model:
-        assert model.predict(0 * ONE).item() > 0
-    with Model("wide", url=client_server.grpc_url) as model:
-        assert (model.predict(5 * ONE) == 5).all()
-        assert (model.predict(6 * ONE) == 6).all()
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
-        for _ in range(2):
-            with pytest.raises(TransportError, match="cannot open this machine's shared memory"):
-                model.predict(0 * ONE)
 
 
 def test_the_name_of_a_file_opens_no_region(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,47 +213,3 @@ def test_another_user_is_disconnected(client_server: Server) -> None:
         assert as_nobody(drops) == "0"  # cut off without a word
         assert not wait_until(lambda: not registered(client_server.grpc_url), seconds=1)
         assert (model.predict(2 * ONE) == 2).all()
-
-
-@needs_root
-def test_a_reaper_of_another_user_is_not_used(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = f"\0triton-client-test-{os.getpid()}"
-    monkeypatch.setattr("clients.lease._address", lambda _: name)
-    ready, done = os.pipe(), os.pipe()
-
-    def squats() -> int:
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(name)
-            listener.listen()
-            os.write(ready[1], b"1")
-            os.read(done[0], 1)
-        return 0
-
-    thread = threading.Thread(target=as_nobody, args=(squats,))
-    thread.start()
-    try:
-        os.read(ready[0], 1)
-        with pytest.raises(PermissionError, match="user 65534"):
-            Lease(Endpoint.of(client_server.grpc_url))
-        with Model("wide", url=client_server.grpc_url) as model:
-            assert (model.predict(2 * ONE) == 2).all()  # in the message
-            assert registered(client_server.grpc_url) == []
-        with pytest.raises(TransportError):
-            Model("wide", url=client_server.grpc_url, transport="shared_memory")
-    finally:
-        os.write(done[1], b"1")
-        thread.join()
-        for descriptor in (*ready, *done):
-            os.close(descriptor)
-
-
-def reaper_of(server: Server) -> int:
-    """The process number of the reaper for this server, from the command lines in /proc."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if server.grpc_url.encode() in words and any(word.endswith(b"/reaper.py") for word in words):
-            return int(path.parent.name)
-    raise AssertionError("no reaper runs")

@@ -42,17 +42,6 @@ def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
             model.close()
 
 
-def test_a_server_far_away_is_reached(client_server: Server) -> None:
-    async def call(url: str) -> float:
-        async with AsyncModel("picky", url=url, transport="grpc") as model:
-            return float((await model.predict(4 * ONE)).item())
-
-    with relay(client_server.grpc_url, delay_s=0.15) as front:
-        assert asyncio.run(call(front.url)) == 2
-        with Model("picky", url=front.url, transport="grpc") as model:
-            assert model.predict(4 * ONE).item() == 2
-
-
 @pytest.mark.parametrize("kind", ["blocking", "async"])
 def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
     client_server: Server, monkeypatch: pytest.MonkeyPatch, gate: Gate, kind: str

@@ -145,16 +145,6 @@ def test_other_models_have_no_sequences(client_server: Server) -> None:
             Sequence(model, 1)
 
 
-@pytest.mark.parametrize(
-    ("datatype", "least", "most"), [("INT32", 1, (1 << 31) - 1), ("UINT32", 1, 1 << 31), ("UINT64", 1 << 32, 1 << 63)]
-)
-def test_drawn_ids_fit_the_models_type(datatype: str, least: int, most: int) -> None:
-    drawn = [_new(datatype) for _ in range(100)]
-    assert len(set(drawn)) == 100
-    assert all(isinstance(each, int) and 0 < each <= most for each in drawn)
-    assert max(each for each in drawn if isinstance(each, int)) >= least
-
-
 def test_a_text_is_drawn_for_a_model_that_takes_texts() -> None:
     assert isinstance(_new("STRING"), str)
     control = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}

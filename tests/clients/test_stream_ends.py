@@ -95,18 +95,6 @@ def test_a_stream_without_its_last_answer_is_an_error(h2: H2Server, call: Callin
 
 @BOTH
 @pytest.mark.parametrize(
-    ("status", "kind"), [("14", ClientError), ("8", RejectedError), ("5", NotReadyError), ("13", ServerFailureError)]
-)
-def test_a_status_at_the_end(h2: H2Server, call: Calling, status: str, kind: type[ClientError]) -> None:
-    h2.on_infer = sends(message(1), status=status)
-    parts, error = call(h2.url)
-    assert parts == [1]
-    assert isinstance(error, kind)
-    assert (error.text, error.retryable) == ("of the server", False)
-
-
-@BOTH
-@pytest.mark.parametrize(
     ("text", "kind", "status"),
     [
         ("[request id: a] Exceeds maximum queue size", RejectedError, "UNAVAILABLE"),
@@ -182,42 +170,6 @@ def test_closing_the_model_between_two_answers_ends_the_stream(
 
     h2.on_infer = answer
     asyncio.run(scenario())
-
-
-def test_a_forked_process_leaves_the_stream_to_its_parent(h2: H2Server) -> None:
-    """The child asks for the next answer, and drops the stream; then the server sends the rest to the parent."""
-    h2.version, begun = "2.59.0", list[tuple[Peer, int]]()
-
-    def answer(peer: Peer, stream: int, _: bytes) -> None:
-        begun.append((peer, stream))
-        begins(peer, stream, message(1))
-
-    script = """
-import numpy, os, signal, sys; from clients import ClosedError, Model
-signal.alarm(10)
-with Model("m", url=sys.argv[1], transport="grpc") as model:
-    streams = [model.stream(numpy.ones((1, 1), numpy.float32)) for _ in range(2)]
-    print([next(stream).item() for stream in streams], flush=True)
-    if not (child := os.fork()):
-        signal.alarm(5)
-        try: next(streams[0])
-        except ClosedError: print("closed", flush=True)
-        streams.clear()
-        os._exit(0)
-    print(os.waitpid(child, 0)[1], flush=True)
-    print([[part.item() for part in stream] for stream in streams], flush=True)
-"""
-    h2.on_infer = answer
-    with subprocess.Popen([sys.executable, "-c", script, h2.url], cwd=ROOT, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout
-            assert [process.stdout.readline() for _ in range(3)] == [b"[1.0, 1.0]\n", b"closed\n", b"0\n"]
-            assert [peer.resets for peer, _ in begun] == [[], []]
-            for peer, stream in begun:
-                ends(peer, stream, message(2) + message(3, final=True))
-            assert process.stdout.read() == b"[[2.0, 3.0], [2.0, 3.0]]\n"
-        finally:
-            process.kill()
 
 
 BEGIN = """

@@ -1,4 +1,4 @@
-"""A relay in front of a server: it keeps what clients send, and can be slow, hang, crash, or end TLS.
+"""A relay in front of a server: it keeps what clients send, and can hang, crash, or end TLS.
 
 Three relays in front of one server are three replicas for its clients.
 """
@@ -26,13 +26,12 @@ HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 class Relay:
     """`url` is where it listens, `sent` the bytes of each connection's client, `ended` the connections that closed.
 
-    Every byte is forwarded `delay_s` later; while it `hangs`, none is.
+    While it `hangs`, no byte is forwarded.
     """
 
     host: str
     target: str
     tls: ssl.SSLContext | None = None
-    delay_s: float = 0.0
     port: int = 0
     hangs: bool = False
     sent: list[bytearray] = field(default_factory=list)
@@ -93,21 +92,20 @@ class Relay:
 
     def _forward(self, source: socket.socket, sink: socket.socket, received_bytes: bytearray) -> None:
         """Read from one socket until its end, while another thread writes to the other one."""
-        waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
+        waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         writer = threading.Thread(target=self._write, args=(sink, waiting), daemon=True)
         writer.start()
         with contextlib.suppress(OSError):
             while received := source.recv(1 << 16):
                 received_bytes += received
-                waiting.put((time.monotonic() + self.delay_s, received))
-        waiting.put((time.monotonic() + self.delay_s, b""))
+                waiting.put(received)
+        waiting.put(b"")
         writer.join()
 
-    def _write(self, sink: socket.socket, waiting: "queue.SimpleQueue[tuple[float, bytes]]") -> None:
+    def _write(self, sink: socket.socket, waiting: "queue.SimpleQueue[bytes]") -> None:
         with contextlib.suppress(OSError):
             while True:
-                due, content = waiting.get()
-                time.sleep(max(0.0, due - time.monotonic()))
+                content = waiting.get()
                 while self.hangs:
                     time.sleep(0.01)
                 if not content:
@@ -127,9 +125,7 @@ def _frames(sent: bytes, kind: int) -> int:
 
 
 @contextlib.contextmanager
-def relay(
-    target: str, tls: ssl.SSLContext | None = None, host: str = HOSTS[0], *, port: int = 0, delay_s: float = 0.0
-) -> Iterator[Relay]:
+def relay(target: str, tls: ssl.SSLContext | None = None, host: str = HOSTS[0], *, port: int = 0) -> Iterator[Relay]:
     """Forward connections to `target` (host:port) until the end; with `tls` the clients have to speak it."""
     running = Relay(host=host, target=target, tls=tls, delay_s=delay_s, port=port)
     running.start()
