@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import client_models
 import golden as golden_files
 import pytest
 import starts
@@ -79,15 +78,6 @@ def server(ranker: Path) -> Iterator[Server]:
     """One real tritonserver with the models that need no torch, batching dynamically."""
     settings = Settings(models=("ranker", "simulated_accelerator", "text_recognition"), config_name="dynamic")
     with launch(settings) as running:
-        yield running
-
-
-@pytest.fixture(scope="session")
-def client_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One real tritonserver with the models of client_models.py."""
-    repository = client_models.build(tmp_path_factory.mktemp("client_models"))
-    arguments = ("--disable-auto-complete-config",)  # each Python model starts faster
-    with launch(Settings(models=client_models.NAMES, repository=repository, arguments=arguments)) as running:
         yield running
 
 

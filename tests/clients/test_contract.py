@@ -1,19 +1,16 @@
 """The check of arrays against a model's configuration, before anything is sent."""
 
-import asyncio
-import math
 from typing import Any
 
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from h2_server import Peer, h2_server
-from tiny_models import parameters
+from h2_server import H2Server, Peer
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients import AsyncModel, Model
+from clients import Model
 from clients import protocol as pb
-from clients.contract import Array, Metadata
+from clients.contract import Metadata
 from clients.errors import InvalidInputError, ServerFailureError
 from clients.model import answer
 
@@ -37,42 +34,6 @@ def metadata(text: str = PAIR) -> Metadata:
     return Metadata.of(text_format.Parse(text, ModelConfig()))
 
 
-def test_a_configuration_gives_names_shapes_and_sizes() -> None:
-    model = metadata()
-    assert [(tensor.name, tensor.datatype, tensor.shape) for tensor in model.inputs] == [
-        ("a", "FP32", (-1, 2, -1)),
-        ("b", "BYTES", (-1, 1)),
-        ("c", "UINT8", (-1, 1)),
-    ]
-    assert [tensor.row_bytes for tensor in (*model.inputs, *model.outputs)] == [None, None, 1, 3 * 5 * 8, None]
-    assert (model.max_batch_size, model.instances, model.longest_server_deadline_s) == (4, 5, 0)
-    assert [tensor.ragged for tensor in model.inputs] == [False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("policy", "longest_s"),
-    [
-        ("dynamic_batching { default_queue_policy { allow_timeout_override: true } }", math.inf),
-        (parameters(batch_policy="deadline", slo_ms="50"), 0.05),
-        (
-            parameters(batch_policy="deadline", slo_ms="50")
-            + "dynamic_batching { default_queue_policy { allow_timeout_override: true } }",
-            0.05,
-        ),
-        (parameters(batch_policy="aimd", slo_ms="50"), 0),
-        (parameters(batch_policy="deadline", slo_ms="soon"), 0),
-    ],
-)
-def test_which_deadlines_the_server_acts_on(policy: str, longest_s: float) -> None:
-    assert metadata(PAIR + policy).longest_server_deadline_s == longest_s
-
-
-def test_without_a_batch_axis_the_shape_is_the_whole() -> None:
-    model = metadata('name: "m" input { name: "x" data_type: TYPE_INT64 dims: [ -1, 4 ] }')
-    assert (model.inputs[0].shape, model.inputs[0].row_bytes, model.max_batch_size) == ((-1, 4), None, 0)
-    assert model.check([np.ones((9, 4), np.int64)])["x"].shape == (9, 4)
-
-
 def test_arrays_get_the_names_of_the_configuration() -> None:
     checked = metadata().check([A, B, C])
     assert list(checked) == ["a", "b", "c"]
@@ -83,39 +44,18 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
 
 
 @pytest.mark.parametrize("kind", ["U2", "S2"])
-def test_texts_are_converted_each_time(kind: str) -> None:
-    model = metadata('name: "m" max_batch_size: 4 input { name: "b" data_type: TYPE_STRING dims: [ 1 ] }')
-    for texts in ([["ab"], ["c"]], [["d"], ["ef"]], [["g"], ["h"]]):
-        checked = model.check([np.array(texts, kind)])["b"]
-        assert checked.dtype == np.object_
-        assert checked.tolist() == [[text.encode()] for (text,) in texts]
-
-
-@pytest.mark.parametrize("kind", ["U2", "S2"])
-@pytest.mark.parametrize("way", ["predict", "coalesced", "stream"])
-def test_texts_are_sent_as_texts_each_time(kind: str, way: str) -> None:
+def test_texts_are_sent_as_texts_each_time(h2: H2Server, kind: str) -> None:
     sent = list[bytes]()
 
     def take(peer: Peer, stream: int, body: bytes) -> None:
         sent.append(pb.ModelInferRequest.FromString(body).raw_input_contents[0])
         peer.refuse(stream, 13, "taken")
 
-    async def call_coalesced(url: str, texts: Array) -> None:
-        async with AsyncModel("m", url=url, transport="grpc", coalesce=True) as model:
-            for _ in range(3):
-                with pytest.raises(ServerFailureError, match="taken"):
-                    await model.predict(texts)
-
-    texts = np.array([["ab"], ["c"]], kind)
-    with h2_server() as server:
-        server.config, server.on_infer = TEXTS, take
-        if way == "coalesced":
-            asyncio.run(call_coalesced(server.url, texts))
-        else:
-            with Model("m", url=server.url, transport="grpc") as model:
-                for _ in range(3):
-                    with pytest.raises(ServerFailureError, match="taken"):
-                        model.predict(texts) if way == "predict" else list(model.stream(texts))
+    h2.config, h2.on_infer = TEXTS, take
+    with Model("m", url=h2.url, transport="grpc") as model:
+        for call in (model.predict, model.predict, lambda texts: list(model.stream(texts))):
+            with pytest.raises(ServerFailureError, match="taken"):
+                call(np.array([["ab"], ["c"]], kind))
     assert sent == [b"\2\0\0\0ab\1\0\0\0c"] * 3
 
 
@@ -144,36 +84,27 @@ def test_arrays_like_those_that_fitted_pass_and_others_are_still_checked() -> No
     assert model == metadata(f'name: "m" max_batch_size: 4 {text}')
 
 
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ([A, B], r"has 3 inputs, \['a', 'b', 'c'\], and got 2 arrays"),
-        ([{"a": A, "d": B}], r"unknown: \['d'\], missing: \['b'\]"),
-        ([A, np.array([["x"], [1], [None]], dtype=np.object_), C], '"b" holds a int. Pass bytes or str'),
-        (
-            [A.astype(np.float64), B, C],
-            r'input "a" is FP32, got float64. Convert it: array.astype\(numpy.float32',
-        ),
-        ([A, np.ones((3, 1)), C], 'input "b" is BYTES, got float64'),
-        ([A[:, :1], B, C], r'"a" has shape \[-1, 2, -1\], got \[3, 1, 7\]. -1 means any length'),
-        ([A[0], B, C], r"pass one row as array\[None\]"),
-        ([A, B[:2], C], r"same number of rows, got \{'a': 3, 'b': 2, 'c': 3\}"),
-        ([np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)], r"1 to 4 rows .* got 5"),
-        ([A[:0], B[:0], C[:0]], r"1 to 4 rows .* got 0"),
-    ],
-)
-def test_arrays_that_do_not_fit_are_named(arrays: list[Any], words: str) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        metadata().check(arrays)
-
-
-@pytest.mark.parametrize("kind", ["BOOL", "FP16", "INT64", "UINT8"])
-def test_the_dtype_of_the_hint_is_one_that_this_numpy_has(kind: str) -> None:
-    model = metadata(f'name: "m" input {{ name: "x" data_type: TYPE_{kind} dims: [ 1 ] }}')
-    with pytest.raises(InvalidInputError, match="Convert it") as raised:
-        model.check([np.ones(1, np.complex64)])
-    name = str(raised.value).rpartition("numpy.")[2].removesuffix(").")
-    assert np.dtype(getattr(np, name)) == model.inputs[0].dtype
+def test_arrays_that_do_not_fit_are_told(golden: Any) -> None:
+    """tests/golden/client_arrays.txt"""
+    wrong: dict[str, list[Any]] = {
+        "two arrays for three inputs": [A, B],
+        "unknown names": [{"a": A, "d": B}],
+        "a number among texts": [A, np.array([["x"], [1], [None]], dtype=np.object_), C],
+        "another dtype": [A.astype(np.float64), B, C],
+        "no texts": [A, np.ones((3, 1)), C],
+        "another shape": [A[:, :1], B, C],
+        "no batch axis": [A[0], B, C],
+        "not as many rows": [A, B[:2], C],
+        "too many rows": [np.ones((5, 2, 7), np.float32), np.full((5, 1), "x"), np.ones((5, 1), np.uint8)],
+        "no rows": [A[:0], B[:0], C[:0]],
+        "half of a character": [A, np.array([["x"], ["a\ud800b"], ["z"]]), C],
+    }
+    lines = []
+    for name, arrays in wrong.items():
+        with pytest.raises(InvalidInputError) as raised:
+            metadata().check(arrays)
+        lines.append(f"{name}\n    {raised.value}")
+    golden("client_arrays", "\n".join(lines))
 
 
 def test_an_answer_without_a_declared_output_is_the_models_fault() -> None:

@@ -128,12 +128,3 @@ def test_a_bad_picture_is_one_error_among_answers(
 def test_the_program_says_how_to_start_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert recognize.main([str(next(PICTURES.glob("*.png"), "x.png")), "--url", nobody]) == 2
     assert "triton-batching serve --model text_recognition" in capsys.readouterr().err
-
-
-@pytest.mark.server
-def test_a_proxy_is_not_asked_for_this_machine(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    assert Counters.read(server.grpc_url, "ranker").requests >= 0
-    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
-    assert answer["score"].shape == (1, 2)

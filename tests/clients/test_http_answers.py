@@ -6,30 +6,22 @@ import json
 import socket
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-import certificates
 import numpy as np
 import pytest
 
 from clients import (
     AsyncModel,
     ClientError,
-    InvalidInputError,
     Model,
     NotReadyError,
     RejectedError,
     ServerFailureError,
     ServerUnreachableError,
-    Tls,
 )
-from clients.rest import BlockingRestConnection
-from clients.rest_wire import Requests
-from clients.steps import Step
 
 ONE = np.ones((1, 1), np.float32)
 PAGE = b"<html><body>Sign in to continue</body></html>"
@@ -185,18 +177,6 @@ def test_an_answer_that_was_cut_or_changed_is_an_error(between: Proxy, length: s
     assert {(end.model, end.url, end.retryable) for end in answers} == {("m", url, False)}
 
 
-def test_a_connection_with_tls_that_the_server_closed_is_opened_again(tmp_path: Path) -> None:
-    folder = certificates.make(tmp_path)
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    tls.load_cert_chain(folder / "server.pem", folder / "server.key")
-    with serving(tls) as (handler, url):
-        handler.timeout = 0.1  # it does not keep connections for long
-        with Model("m", url=f"https://{url}", tls=Tls(ca=folder / "ca.pem")) as model:
-            for _ in range(2):
-                assert model.predict(ONE).tolist() == [[1.0]]
-                time.sleep(0.3)
-
-
 @pytest.mark.parametrize("stops", [False, True])
 def test_a_request_that_may_have_run_is_not_sent_again(
     between: Proxy, monkeypatch: pytest.MonkeyPatch, stops: bool
@@ -217,42 +197,6 @@ def test_a_request_that_may_have_run_is_not_sent_again(
         with pytest.raises(ServerUnreachableError) as failure:
             model.predict(ONE)
     assert (len(requests), failure.value.retryable) == (1, False)
-
-
-def test_a_request_for_the_configuration_is_sent_again(between: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    handler, url = between
-    connection = BlockingRestConnection(f"http://{url}")
-    step = Step("ModelConfig", Requests(connection.endpoint, "m", "").config)
-    assert connection.call(step, "m").config.name == "m"
-    paths: list[str] = []
-
-    def close_once(self: Between) -> None:
-        paths.append(self.path)
-        if len(paths) > 1:
-            self.reply(*handler.config, None)
-        else:
-            self.close_connection = True
-
-    monkeypatch.setattr(handler, "do_GET", close_once)
-    assert connection.call(step, "m").config.name == "m"
-    assert len(paths) == 2
-    connection.close()
-
-
-def test_a_connection_that_the_server_closed_is_not_used(between: Proxy) -> None:
-    handler, url = between
-    handler.timeout = 0.1  # it does not keep connections for long
-    with Model("m", url=url, transport="http") as model:
-        for _ in range(2):
-            time.sleep(0.3)
-            assert model.predict(ONE).tolist() == [[1.0]]
-
-
-def test_a_model_that_the_client_cannot_call(between: Proxy) -> None:
-    handler, url = between
-    handler.config = 200, json.dumps(CONFIG | {"input": [{"name": "x", "data_type": "TYPE_INVALID"}]}).encode()
-    answers = ends(url)
-    assert [(type(end), end.model, end.url) for end in answers] == [(InvalidInputError, "m", url)] * 4
 
 
 def test_the_text_of_a_model_error_is_not_read_as_a_missing_model(between: Proxy) -> None:

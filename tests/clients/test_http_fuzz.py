@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from processes import wait_until
-from raw_server import RawServer, Request, answer, infer_body, raw_server, whole
+from raw_server import RawServer, Request, answer, infer_body, raw_server
 
 from clients import AsyncModel, ClientError, Model
-from clients.http_answer import HEAD_BYTES, Answer, HttpError
+from clients.http_answer import HEAD_BYTES
 
 Call = Callable[[], Any]
 ROW = np.ones((1, 3), np.float32)
@@ -29,7 +29,7 @@ class Server:
 
     def __init__(self, running: RawServer) -> None:
         self.pieces: list[bytes] = []
-        self.closes = False
+        self.closes = self.is_sent = False
         running.script = self.script
         self.running, self.url = running, running.url
 
@@ -39,11 +39,12 @@ class Server:
 
     def script(self, request: Request) -> bool:
         request.body()
-        pieces, closes = self.pieces, self.closes  # the test may set others before this ends
+        pieces, closes, self.is_sent = self.pieces, self.closes, False  # the test may set others before this ends
         for number, piece in enumerate(pieces):
             if number:
                 time.sleep(0.0003)
             request.client.sendall(piece)
+        self.is_sent = True
         return not closes
 
 
@@ -89,7 +90,7 @@ def described(array: NDArray[Any]) -> tuple[str, tuple[int, ...], bytes]:
     return DATATYPES[array.dtype.str[1:]], array.shape, array.tobytes()
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data(), arrays, st.lists(arrays, max_size=3), st.booleans())
 def test_an_answer_in_any_form_is_read(
     asked: tuple[Server, Call], data: st.DataObject, first: NDArray[Any], others: list[NDArray[Any]], texts: bool
@@ -128,7 +129,7 @@ GOOD = answer(np.ones((2, 3), np.float32))
 changes = st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(0, 255)), min_size=1, max_size=4)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.one_of(changes, st.integers(0, len(GOOD)), st.binary(max_size=300)), places)
 @example(b"HTTP/1.1 200 OK\n\n", [])
 @example(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n", [])
@@ -167,37 +168,6 @@ def test_what_follows_an_answer_belongs_to_no_call(asked: tuple[Server, Call], s
     for pieces in ([seven + surplus], [seven, surplus], [seven[:-1], seven[-1:] + surplus]):
         server.pieces = pieces
         assert call().tolist() == [7]
-        time.sleep(0.02)  # now the surplus has come
+        assert wait_until(lambda: server.is_sent, seconds=LIMIT_S)  # now the surplus has come
         server.pieces = [GOOD]
         assert call().tolist() == [[1] * 3] * 2
-
-
-@given(
-    places,
-    st.sampled_from([GOOD, whole(500, b"x" * 5000), whole(204, b"")[: -len("Content-Length: 0\r\n\r\n")] + b"\r\n"]),
-)
-def test_the_pieces_of_an_answer_do_not_matter(pieces: list[int], content: bytes) -> None:
-    ends = []
-    for parts in ([content], cut(content, pieces), [bytes([byte]) for byte in content]):
-        read = Answer()
-        for part in parts:
-            feed(read, part)
-        ends.append((read.complete, read.keeps, read.head, read.body()))
-    assert ends[0] == ends[1] == ends[2]
-    assert ends[0][:2] == (True, True)
-
-
-def feed(read: Answer, content: bytes) -> None:
-    while content:
-        room = read.room()
-        count = min(len(room), len(content))
-        room[:count] = content[:count]
-        read.received(count)
-        content = content[count:]
-
-
-def test_headers_without_end_take_no_memory() -> None:
-    read = Answer()
-    feed(read, b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * (HEAD_BYTES // 6 - 3))
-    with pytest.raises(HttpError, match="more than"):
-        feed(read, b"X: y\r\n" * 3)

@@ -6,88 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from client_calls import address
+from client_calls import Gate, address, counted, ready
 
 from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
-from clients.async_connection import Connection
-from clients.in_flight import InFlight
-from clients.steps import Step
 from clients.transport import Transport
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
 ONE = np.ones((1, 1), np.float32)
-CALLERS = 4000
+CALLERS = 1000
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, None, "8"])
 def test_a_bound_is_a_number_of_requests(wrong: Any) -> None:
     with pytest.raises(InvalidInputError, match="max_in_flight is"):
         AsyncModel("slow", max_in_flight=wrong)
-
-
-def test_places_are_taken_in_turn_and_given_back() -> None:
-    async def scenario() -> None:
-        places, entered = InFlight(2), list[int]()
-
-        async def enter(number: int) -> None:
-            await places.enter(None)
-            entered.append(number)
-
-        tasks = [asyncio.create_task(enter(number)) for number in range(6)]
-        await asyncio.sleep(0)
-        assert (entered, places.count) == ([0, 1], 2)
-        tasks[2].cancel()
-        with pytest.raises(TimeoutError):
-            await places.enter(0.01)
-        places.leave()
-        await asyncio.sleep(0.01)
-        assert (entered, places.count) == ([0, 1, 3], 2)
-        # A caller that is cancelled when its turn has just come passes it on.
-        places.leave()
-        tasks[4].cancel()
-        await asyncio.sleep(0.01)
-        assert (entered, places.count) == ([0, 1, 3, 5], 2)
-        places.stay()
-        places.leave()
-        late = asyncio.create_task(enter(6))
-        await asyncio.sleep(0.01)
-        assert entered[-1] == 5
-        places.leave()
-        await late
-        places.leave()
-        places.leave()
-        assert (places.count, len(places._waiting)) == (0, 0)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("coalesce", [False, True])
-def test_requests_in_flight_never_exceed_the_bound(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch, coalesce: bool
-) -> None:
-    call, counts, most = Connection.call, {"now": 0}, [0]
-
-    async def counted(self: Connection, step: Step, model: str) -> Any:
-        counts["now"] += 1
-        most[0] = max(most[0], counts["now"])
-        try:
-            return await call(self, step, model)
-        finally:
-            counts["now"] -= 1
-
-    monkeypatch.setattr(Connection, "call", counted)
-
-    async def crowd() -> None:
-        url = client_server.grpc_url
-        async with AsyncModel("picky", url=url, transport="grpc", coalesce=coalesce, max_in_flight=1) as model:
-            arrays = [np.full((1, 1), number, np.float32) for number in range(200)]
-            answers = await asyncio.gather(*map(model.predict, arrays))
-            np.testing.assert_array_equal(answers, np.sqrt(arrays))
-
-    asyncio.run(crowd())
-    assert most == [1]
 
 
 @pytest.mark.server
@@ -112,48 +45,40 @@ def test_callers_that_wait_have_encoded_no_request(client_server: Server) -> Non
 @pytest.mark.server
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
-    client_server: Server, transport: Transport
+    client_server: Server, transport: Transport, gate: Gate
 ) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
 
     async def scenario() -> None:
         url = address(client_server, transport)
-        async with AsyncModel("slow", url=url, transport=transport, max_in_flight=2) as model:
-            tasks = [asyncio.create_task(model.predict(0.5 * ONE)) for _ in range(2)]
-            await asyncio.sleep(0.1)
-            for task in tasks:
-                task.cancel()
+        async with AsyncModel("slow", url=url, transport=transport, max_in_flight=1) as model:
+            task = asyncio.create_task(model.predict(gate.rows()))
+            assert await asyncio.to_thread(gate.has)
+            task.cancel()
             with pytest.raises(TimedOutError, match="max_in_flight"):
                 await model.predict(0 * ONE, timeout_s=0.1)
-            waiting = asyncio.create_task(model.predict(0 * ONE))
-            await asyncio.sleep(0.05)
-            waiting.cancel()
+            left = asyncio.create_task(model.predict(0 * ONE))
+            await ready()
+            left.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await waiting
+                await left
+            gate.open()
             assert (await model.predict(0 * ONE)).item() > 0
 
     asyncio.run(scenario())
     # The two that waited for a place were never sent.
-    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 3
+    counted(client_server, "slow", before, rows=2)
 
 
 @pytest.mark.server
-def test_http_has_256_places_and_grpc_1024(client_server: Server) -> None:
-    async def limit(transport: Transport) -> int:
-        async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
-            return model._in_flight.limit
-
-    assert [asyncio.run(limit("http")), asyncio.run(limit("grpc"))] == [256, 1024]
-
-
-@pytest.mark.server
-def test_callers_that_wait_raise_closed_error_at_the_end(client_server: Server) -> None:
+def test_callers_that_wait_raise_closed_error_at_the_end(client_server: Server, gate: Gate) -> None:
     async def scenario() -> list[Any]:
         async with AsyncModel("slow", url=client_server.grpc_url, transport="grpc", max_in_flight=1) as model:
-            tasks = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(3)]
-            await asyncio.sleep(0.1)
+            tasks = [asyncio.create_task(model.predict(gate.rows())) for _ in range(3)]
+            assert await asyncio.to_thread(gate.has)
+            asyncio.get_running_loop().call_later(0.2, gate.open)
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     before = Counters.read(client_server.grpc_url, "slow")
     assert [type(end) for end in asyncio.run(scenario())] == [ClosedError] * 3
-    assert (Counters.read(client_server.grpc_url, "slow") - before).rows == 1
+    counted(client_server, "slow", before, rows=1)

@@ -1,55 +1,60 @@
-"""No shared memory of a client stays after it ends, in whichever way it ends."""
+"""No shared memory of a client stays after it ends, in whichever way it ends, and none but its own user can use it."""
 
 import asyncio
-import contextlib
-import mmap
 import os
+import random
 import signal
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from client_calls import registered
+from client_calls import Gate, counted, registered
+from other_user import as_nobody, needs_root
 from processes import alive, wait_until
+from tritonclient.grpc import service_pb2 as pb
 
-from clients import AsyncModel, ClosedError, Model, TransportError, regions
+from clients import AsyncModel, Model, ServerFailureError, regions
+from clients.connection import BlockingConnection
 from clients.endpoint import Endpoint
-from clients.lease import Lease
-from clients.regions import PREFIX, Region, stale
+from clients.lease import _address
+from clients.regions import PREFIX
+from clients.shared_memory import UNKNOWN_REGION
+from clients.steps import Step
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
+pytestmark = pytest.mark.server
 ROOT = Path(__file__).parents[2]
 ONE = np.ones((1, 1), np.float32)
-LEASE_S = 5.0
+LEASE_S = 10.0
+CLIENT = """
+import sys, time, numpy; from clients import Model
+url, name, number = sys.argv[1:]
+model = Model(name, url=url, transport="shared_memory")
+print(model.predict(numpy.zeros((1, 1), numpy.float32)).item(), flush=True)
+if int(number): model.predict(numpy.full((1, 1), int(number), numpy.float32))
+time.sleep(60)
+"""
+"""A client in a process of its own, to be killed."""
 
 
 def files() -> list[str]:
     return sorted(path.name for path in regions.FOLDER.glob(f"{PREFIX}*"))
 
 
-def client(server: Server, model: str, seconds: float, *command: str) -> "subprocess.Popen[str]":
+def client(server: Server, number: int = 0, *command: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [
-            *command,
-            sys.executable,
-            str(ROOT / "tests" / "helpers" / "client_process.py"),
-            server.grpc_url,
-            model,
-            str(seconds),
-        ],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        [*command, sys.executable, "-c", CLIENT, server.grpc_url, "slow", str(number)],
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
 
 
-@pytest.mark.server
 def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server) -> None:
     assert registered(client_server.grpc_url) == []
     with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
@@ -69,85 +74,39 @@ def test_one_region_serves_many_calls_and_goes_with_close(client_server: Server)
     assert registered(client_server.grpc_url) == []
 
 
-@pytest.mark.server
-def test_small_tensors_travel_in_the_message(client_server: Server) -> None:
-    with Model("slow", url=client_server.grpc_url) as light:
-        light.predict(0 * ONE)
-        assert registered(client_server.grpc_url) == []
-    with Model("wide", url=client_server.grpc_url) as heavy:
-        heavy.predict(ONE)
-        assert len(registered(client_server.grpc_url)) == 1
-        heavy.predict(np.ones((2, 1), np.float32))
-        # The larger one has taken the place of the smaller one.
-        assert len(registered(client_server.grpc_url)) == 1
-
-
-@pytest.mark.server
-def test_regions_of_a_client_that_is_killed_during_its_request_are_removed(client_server: Server) -> None:
+def test_regions_of_a_client_that_is_killed_during_its_request_are_removed(client_server: Server, gate: Gate) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
-    killed = client(client_server, "slow", 1.0)
-    assert killed.stdout is not None
-    assert killed.stdout.readline()
-    assert wait_until(lambda: bool(registered(client_server.grpc_url)), seconds=2)
-    time.sleep(0.3)
+    killed = client(client_server, gate.number)
+    assert gate.has()
     killed.kill()
     _, errors = killed.communicate()
     assert (killed.returncode, errors) == (-signal.SIGKILL, "")
-    assert wait_until(lambda: not files(), seconds=1)
+    assert wait_until(lambda: not files(), seconds=LEASE_S)
+    gate.open()
     # Others go on at once, and the memory goes as soon as the model has let go of it.
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory", timeout_s=2) as model:
+    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
         assert model.predict(0 * ONE).item() > 0
     assert wait_until(lambda: not registered(client_server.grpc_url), seconds=LEASE_S)
     assert client_server.running()
-    assert (Counters.read(client_server.grpc_url, "slow") - before).failed_requests <= 1
+    assert counted(client_server, "slow", before, rows=3).failed_requests <= 1
 
 
-@pytest.mark.server
 def test_regions_of_many_clients_that_are_killed_at_once_are_removed(client_server: Server) -> None:
-    clients = [client(client_server, "slow", 0) for _ in range(6)]
+    clients = [client(client_server) for _ in range(3)]
     assert all(client.stdout and client.stdout.readline() for client in clients)
-    assert len(registered(client_server.grpc_url)) == 6
+    assert len(registered(client_server.grpc_url)) == 3
     for process in clients:
         process.kill()
-    assert [process.communicate()[1] for process in clients] == [""] * 6
+    assert [process.communicate()[1] for process in clients] == [""] * 3
     assert wait_until(lambda: not registered(client_server.grpc_url), seconds=LEASE_S)
     assert wait_until(lambda: not files(), seconds=1)
 
 
-@pytest.mark.server
-def test_regions_of_a_client_killed_with_its_reaper_go_with_the_next_client(client_server: Server) -> None:
-    killed = client(client_server, "slow", 0)
-    assert killed.stdout is not None
-    assert killed.stdout.readline()
-    reaper = reaper_of(client_server)
-    os.kill(reaper, signal.SIGKILL)
-    assert wait_until(lambda: not alive({reaper}), seconds=2)
-    killed.kill()
-    killed.communicate()
-    assert len(registered(client_server.grpc_url)) == 1
-    # The next client finds it by its name, and a reaper of its own.
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
-        assert model.predict(0 * ONE).item() > 0
-        assert len(registered(client_server.grpc_url)) == 1
-        assert reaper_of(client_server) != reaper
-    assert registered(client_server.grpc_url) == []
-
-
-@pytest.mark.server
-def test_the_reaper_ends_after_its_clients(client_server: Server) -> None:
-    lease = Lease(Endpoint.of(client_server.grpc_url))
-    reaper = reaper_of(client_server)
-    assert alive({reaper})
-    lease.close()
-    assert wait_until(lambda: not alive({reaper}), seconds=LEASE_S)
-
-
-@pytest.mark.server
 def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: Server) -> None:
     elsewhere = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
     if subprocess.run([*elsewhere, "true"], capture_output=True).returncode:
         pytest.skip("this user may not mount another /dev/shm")
-    refused = client(client_server, "slow", 0, *elsewhere)
+    refused = client(client_server, 0, *elsewhere)
     assert "TransportError" in refused.communicate()[1]
     script = (
         "import numpy, sys; from clients import Model\n"
@@ -164,122 +123,93 @@ def test_a_client_with_its_own_shared_memory_uses_the_connection(client_server: 
     assert registered(client_server.grpc_url) == []
 
 
-@pytest.mark.server
-def test_memory_of_the_same_name_that_is_not_ours_is_noticed(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server maps another file of that name: the first answer shows it, and comes over the connection."""
-    unlink = Region.unlink
+def test_the_name_of_a_file_opens_no_region(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    unlink = regions.Region.unlink
 
-    def replaced(region: Region) -> None:
+    def watched(region: regions.Region) -> None:
+        seen.extend(files())
         unlink(region)
-        region.memory = mmap.mmap(-1, region.size)
 
-    monkeypatch.setattr(Region, "unlink", replaced)
-    with Model("slow", url=client_server.grpc_url, transport="auto") as model:
-        assert model.predict(0 * ONE).item() > 0
-    with Model("wide", url=client_server.grpc_url) as model:
-        assert (model.predict(5 * ONE) == 5).all()
-        assert (model.predict(6 * ONE) == 6).all()
-    with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
-        for _ in range(2):
-            with pytest.raises(TransportError, match="cannot open this machine's shared memory"):
-                model.predict(0 * ONE)
-
-
-@contextlib.asynccontextmanager
-async def slow_reaper(monkeypatch: pytest.MonkeyPatch, called: Callable[[], None]) -> AsyncIterator[None]:
-    """A reaper on the loop of its clients, which answers after `asked`, and never while they block the loop."""
-    address = f"\0triton-client-test-{os.getpid()}"
-    monkeypatch.setattr("clients.lease._address", lambda _: address)
-    monkeypatch.setattr("clients.lease.START_S", 2.0)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        called()
-        await asyncio.sleep(0.1)
-        writer.write(b"1\n")
-        await reader.read()
-        writer.close()
-
-    async with await asyncio.start_unix_server(serve, address):
-        yield
-
-
-@pytest.mark.server
-def test_a_reaper_that_hangs_does_not_block_the_loop(client_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        async with (
-            slow_reaper(monkeypatch, lambda: None),
-            AsyncModel("slow", url=client_server.grpc_url, transport="shared_memory") as model,
-        ):
-            assert (await model.predict(0 * ONE)).item() > 0
-            assert len(registered(client_server.grpc_url)) == 1
-
-    asyncio.run(scenario())
-    assert registered(client_server.grpc_url) == []
-
-
-@pytest.mark.server
-@pytest.mark.parametrize("closes", [False, True])
-def test_a_call_that_ends_while_the_reaper_hangs_leaves_nothing(
-    client_server: Server, monkeypatch: pytest.MonkeyPatch, closes: bool
-) -> None:
-    a, b = np.ones((1, 100_000), np.float32), np.ones((1, 2), np.int32)
-
-    async def scenario() -> None:
-        hanging = asyncio.Event()
-        async with slow_reaper(monkeypatch, hanging.set), AsyncModel("pair", url=client_server.grpc_url) as model:
-            call = asyncio.create_task(model.predict(a, b))
-            await hanging.wait()
-            if closes:
-                await model.close()
-            else:
-                call.cancel()
-            with pytest.raises(ClosedError if closes else asyncio.CancelledError):
-                await call
-            await asyncio.sleep(0.3)  # the reaper answers, and the thread makes a region, which then goes
-            for _ in range(50):
-                if not files():
-                    break
-                await asyncio.sleep(0.1)
-            assert (registered(client_server.grpc_url), files()) == ([], [])
-            if not closes:
-                assert (await model.predict(a, b))[1].sum() == 2 * a.sum()
-                assert len(registered(client_server.grpc_url)) == 1
-
-    asyncio.run(scenario())
-    assert (registered(client_server.grpc_url), files()) == ([], [])
-
-
-def test_files_of_the_dead_are_swept_and_those_of_the_living_stay() -> None:
-    mine = Region(1)
-    own, pid, start, random = mine.file.removeprefix(PREFIX).split("_")
-    finished = subprocess.Popen(["true"])
-    finished.wait()
-    dead = f"{PREFIX}{own}_{finished.pid}_{start}_{random}"
-    reused = f"{PREFIX}{own}_{pid}_1_{random}"
-    foreign = f"{PREFIX}0123456789ab_{finished.pid}_{start}_{random}"
-    others = [regions.FOLDER / name for name in (dead, reused, foreign)]
+    monkeypatch.setattr(regions.Region, "unlink", watched)
+    connection = BlockingConnection(client_server.grpc_url)
     try:
-        for path in others:
-            path.touch()
-        assert set(stale([mine.name, mine.file, dead, reused, foreign, "other"])) == {dead, reused}
-        regions.sweep()
-        assert set(files()) >= {mine.file, foreign}
-        assert not {dead, reused} & set(files())
+        with Model("slow", url=client_server.grpc_url, transport="shared_memory") as model:
+            model.predict(np.zeros((1, 1), np.float32))
+            status = connection.call(Step("SystemSharedMemoryStatus", b""), "")
+            (region,) = status.regions.values()
+            assert seen == [region.key.removeprefix("/")]
+            # What another user can ask who saw the file.
+            request = pb.ModelInferRequest(model_name="slow")
+            tensor = request.inputs.add(name=model.metadata.inputs[0].name, datatype="FP32", shape=[1, 1])
+            tensor.parameters["shared_memory_region"].string_param = seen[0]
+            tensor.parameters["shared_memory_byte_size"].int64_param = 4
+            with pytest.raises(ServerFailureError, match=UNKNOWN_REGION):
+                connection.call(Step("ModelInfer", request.SerializeToString(), timeout_s=5.0), "slow")
     finally:
-        mine.unlink()
-        mine.close()
-        others[2].unlink()
+        connection.close()
+    assert files() == []
 
 
-def reaper_of(server: Server) -> int:
-    """The process number of the reaper for this server, from the command lines in /proc."""
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if server.grpc_url.encode() in words and any(word.endswith(b"/reaper.py") for word in words):
-            return int(path.parent.name)
-    raise AssertionError("no reaper runs")
+def connected(server: Server, name: str = "") -> socket.socket:
+    client = socket.socket(socket.AF_UNIX)
+    client.connect(name or _address(Endpoint.of(server.grpc_url).target))  # waits while the listener's queue is full
+    client.settimeout(10)
+    return client
+
+
+def test_no_bytes_end_the_reaper_or_drop_regions_of_others(client_server: Server) -> None:
+    rng = random.Random(3)
+    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
+        region_names = registered(client_server.grpc_url)
+        assert len(region_names) == 1
+        with connected(client_server) as first:
+            reaper = int(first.recv(32))
+            hostile = [
+                b"+\xff\n",
+                b"-\xff\xfe\n",
+                b"\n\n\n",
+                b"=\xff\n",
+                b"={\n",
+                b'={"target": 1, "tls": {"ca": "/absent"}, "headers": 7}\n',
+                b"+../../etc/passwd\n",
+                b"+/dev/shm/x\n",
+                b"+triton_client_../../x\n",
+                b"+" + b"a" * 100_000 + b"\n",
+                b"+triton_client_" + b"a" * 200 + b"\n",
+                *(rng.randbytes(rng.randrange(1, 3000)) for _ in range(200)),
+            ]
+            for text in hostile:
+                with connected(client_server) as client:
+                    client.sendall(text)
+            # A line without an end is not kept: whoever sends it is cut off.
+            with connected(client_server) as endless, pytest.raises(BrokenPipeError):
+                endless.sendall(b"x" * (1 << 24))
+            with connected(client_server) as many:
+                many.sendall(b"".join(b"+triton_client_%d\n" % number for number in range(1000)))
+            assert alive({reaper}) == {reaper}
+        assert registered(client_server.grpc_url) == region_names
+        assert (model.predict(2 * ONE) == 2).all()
+    with connected(client_server) as again:
+        assert int(again.recv(32)) == reaper
+    # The client lets go as it closes; if the server is slow to say so, the reaper does.
+    assert wait_until(lambda: registered(client_server.grpc_url) == [], seconds=10)
+
+
+@needs_root
+def test_another_user_is_disconnected(client_server: Server) -> None:
+    with Model("wide", url=client_server.grpc_url, transport="shared_memory") as model:
+        (region_name,) = registered(client_server.grpc_url)
+        name = _address(Endpoint.of(client_server.grpc_url).target)
+
+        def drops() -> int:
+            with connected(client_server, name) as client:
+                try:
+                    client.sendall(f"+{region_name}\n".encode())
+                    return len(client.recv(32))
+                except ConnectionError:
+                    return 0
+
+        assert as_nobody(drops) == "0"  # cut off without a word
+        assert not wait_until(lambda: not registered(client_server.grpc_url), seconds=1)
+        assert (model.predict(2 * ONE) == 2).all()

@@ -4,13 +4,12 @@ import asyncio
 import json
 import math
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
-from client_calls import TRANSPORTS, address
+from client_calls import TRANSPORTS, Gate, address, counted, waiting
 from numpy.typing import NDArray
 
 from clients import (
@@ -109,32 +108,32 @@ def test_a_call_that_does_not_fit_is_not_sent(client_server: Server, transport: 
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_deadline_ends_the_call_and_only_the_call(client_server: Server, transport: Transport) -> None:
+def test_a_deadline_ends_the_call_and_only_the_call(client_server: Server, transport: Transport, gate: Gate) -> None:
     url = address(client_server, transport)
-    with Model("slow", url=url, transport=transport, timeout_s=5) as model:
+    with Model("slow", url=url, transport=transport, timeout_s=30) as model:
         with pytest.raises(TimedOutError, match=r"no answer within 0\.2 s"):
-            model.predict(0.6 * ONE, timeout_s=0.2)
+            model.predict(gate.rows(), timeout_s=0.2)
+        gate.open()
         # The model still runs the first request, and the next one has memory that nobody else writes to.
         assert model.predict(0 * ONE).item() > 0
 
-    async def late() -> None:
-        async with AsyncModel("slow", url=url, transport=transport, timeout_s=0.2) as model:
-            with pytest.raises(TimedOutError):
-                await model.predict(0.5 * ONE)
-            assert (await model.predict(0 * ONE, timeout_s=5)).item() > 0
 
-    asyncio.run(late())
+def test_a_full_queue_rejects(client_server: Server, gate: Gate) -> None:
+    """One request runs, the queue takes three, and the others are refused."""
 
-
-def test_a_full_queue_rejects(client_server: Server) -> None:
     async def crowd() -> list[Any]:
         async with AsyncModel("queued", url=client_server.grpc_url) as model:
-            return await asyncio.gather(*(model.predict(0.1 * ONE) for _ in range(12)), return_exceptions=True)
+            calls = [asyncio.create_task(model.predict(gate.rows()))]
+            assert await asyncio.to_thread(gate.has)
+            calls += [asyncio.create_task(model.predict(gate.rows())) for _ in range(11)]
+            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+            while len(done) < 8:
+                done, _ = await asyncio.wait(calls, timeout=0.1)
+            gate.open()
+            return await asyncio.gather(*calls, return_exceptions=True)
 
-    answers = asyncio.run(crowd())
-    rejected = [answer for answer in answers if isinstance(answer, ClientError)]
-    assert 0 < len(rejected) < 12
-    assert {type(error) for error in rejected} == {RejectedError}
+    rejected = [end for end in asyncio.run(crowd()) if isinstance(end, ClientError)]
+    assert [type(error) for error in rejected] == [RejectedError] * 8
     assert "Exceeds maximum queue size" in str(rejected[0])
 
 
@@ -144,52 +143,63 @@ def test_a_cancelled_request_in_the_queue_runs_only_on_a_server_that_would_crash
     client_server: Server,
     monkeypatch: pytest.MonkeyPatch,
     transport: Transport,
+    gate: Gate,
     survives: tuple[int, int],
     executions: int,
 ) -> None:
     monkeypatch.setattr("clients.cancelling.SURVIVES", survives)
+    before = Counters.read(client_server.grpc_url, "queued")
 
-    async def give_up() -> Counters:
-        before = Counters.read(client_server.grpc_url, "queued")
+    async def give_up() -> None:
         async with AsyncModel("queued", url=client_server.grpc_url, transport=transport) as model:
-            first = asyncio.create_task(model.predict(0.8 * ONE))
-            await asyncio.sleep(0.2)
-            waiting = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
-            await asyncio.sleep(0.2)
-            for task in waiting:
+            first = asyncio.create_task(model.predict(gate.rows()))
+            assert await asyncio.to_thread(gate.has)
+            left = [asyncio.create_task(model.predict(gate.rows())) for _ in range(2)]
+            assert await asyncio.to_thread(waiting, client_server, "queued", 2)
+            for task in left:
                 task.cancel()
-            results = await asyncio.gather(*waiting, return_exceptions=True)
+            results = await asyncio.gather(*left, return_exceptions=True)
             assert all(isinstance(result, asyncio.CancelledError) for result in results)
+            # It is sent after the cancellations, so the server has these as well.
+            last = asyncio.create_task(model.predict(0 * ONE))
+            assert await asyncio.to_thread(waiting, client_server, "queued", 3)
+            gate.open()
             await first
-            assert (await model.predict(0 * ONE)).item() > 0
-        return Counters.read(client_server.grpc_url, "queued") - before
+            assert (await last).item() > 0
 
-    assert asyncio.run(give_up()).executions == executions
+    asyncio.run(give_up())
+    counted(client_server, "queued", before, rows=executions)
 
 
-def test_the_deadline_reaches_the_queue(client_server: Server) -> None:
-    async def expire() -> Counters:
-        before = Counters.read(client_server.grpc_url, "queued")
+def test_the_deadline_reaches_the_queue(client_server: Server, gate: Gate) -> None:
+    before = Counters.read(client_server.grpc_url, "queued")
+
+    async def expire() -> None:
         async with AsyncModel("queued", url=client_server.grpc_url) as model:
             assert model.metadata.longest_server_deadline_s == math.inf
-            first = asyncio.create_task(model.predict(0.8 * ONE))
-            await asyncio.sleep(0.2)
+            first = asyncio.create_task(model.predict(gate.rows()))
+            assert await asyncio.to_thread(gate.has)
             with pytest.raises(TimedOutError):
                 await model.predict(0 * ONE, timeout_s=0.2)
+            assert await asyncio.to_thread(waiting, client_server, "queued", 0)
+            gate.open()
             await first
-        return Counters.read(client_server.grpc_url, "queued") - before
+            assert (await model.predict(0 * ONE)).item() > 0
 
-    assert asyncio.run(expire()).executions == 1
+    asyncio.run(expire())
+    counted(client_server, "queued", before, rows=2)
 
 
-def test_priority_goes_first(client_server: Server) -> None:
+def test_priority_goes_first(client_server: Server, gate: Gate) -> None:
     async def crowd() -> tuple[float, ...]:
         async with AsyncModel("queued", url=client_server.grpc_url) as model:
-            first = asyncio.create_task(model.predict(0.4 * ONE))
-            await asyncio.sleep(0.1)
+            first = asyncio.create_task(model.predict(gate.rows()))
+            assert await asyncio.to_thread(gate.has)
             low = asyncio.create_task(model.predict(0 * ONE))
-            await asyncio.sleep(0.1)
+            assert await asyncio.to_thread(waiting, client_server, "queued", 1)
             high = asyncio.create_task(model.predict(0 * ONE, priority=1))
+            assert await asyncio.to_thread(waiting, client_server, "queued", 2)
+            gate.open()
             return tuple([(await task).item() for task in (first, high, low)])
 
     order = asyncio.run(crowd())
@@ -213,13 +223,14 @@ def test_a_call_after_close_is_an_error(client_server: Server) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_closing_ends_calls_in_flight_with_an_error(client_server: Server, transport: Transport) -> None:
+def test_closing_ends_calls_in_flight_with_an_error(client_server: Server, transport: Transport, gate: Gate) -> None:
     async def leave() -> None:
         async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
-            calls = [asyncio.create_task(model.predict(0.3 * ONE)) for _ in range(2)]
-            await asyncio.sleep(0.1)
+            calls = [asyncio.create_task(model.predict(gate.rows())) for _ in range(2)]
+            assert await asyncio.to_thread(gate.has)
             calls[1].cancel()
             await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.2, gate.open)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         # HTTP has no cancelling: what is on its way there is answered.
         assert isinstance(answers[0], np.ndarray if transport == "http" else ClosedError)
@@ -229,14 +240,14 @@ def test_closing_ends_calls_in_flight_with_an_error(client_server: Server, trans
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_closing_ends_the_calls_of_other_threads(client_server: Server, transport: Transport) -> None:
+def test_closing_waits_for_the_calls_of_other_threads(client_server: Server, transport: Transport, gate: Gate) -> None:
+    """Nothing is cancelled over HTTP, nor on a server that would not survive it: what is on its way is answered."""
     model = Model("slow", url=address(client_server, transport), transport=transport)
     with ThreadPoolExecutor() as threads:
-        calls = [threads.submit(model.predict, 0.3 * ONE) for _ in range(2)]
-        time.sleep(0.1)
+        call = threads.submit(model.predict, gate.rows())
+        assert gate.has()
+        threading.Timer(0.2, gate.open).start()
         model.close()
-        ends = [call.exception() for call in calls]
-    # Nothing is cancelled over HTTP, nor on a server that would not survive it: what is on its way is answered.
-    assert ends == [None, None]
+        assert call.exception() is None
     with pytest.raises(ClosedError):
         model.predict(ONE)

@@ -13,8 +13,7 @@ from client_calls import TRANSPORTS, address
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from clients import AsyncModel, ClientError, InvalidInputError, Model
-from clients.transport import Transport
+from clients import AsyncModel, ClientError, Model
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server
@@ -79,7 +78,7 @@ terms = st.fixed_dictionaries(
 
 
 # Of each way there is one server for all examples.
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.one_of(st.just([ONE]), st.lists(arrays, max_size=2)), terms)
 @example([ONE], {"timeout_s": math.inf})
 @example([ONE], {"timeout_s": 1e-320})
@@ -93,35 +92,6 @@ def test_any_value_ends_in_an_answer_or_an_error_of_the_client(
         assert isinstance(ask(*given_arrays, **odd_terms), np.ndarray)
 
 
-@pytest.mark.parametrize(
-    ("odd_terms", "words"),
-    [
-        ({"priority": -1}, "priority is -1"),
-        ({"priority": 1 << 64}, "priority is 18446744073709551616"),
-        ({"priority": 10**5000}, "priority is an int of thousands of digits"),
-        ({"priority": 1.5}, r"priority is 1\.5"),
-        ({"parameters": {"a": 1 << 63}}, r'parameter "a" is 9223372036854775808; .* 64 bits, .* Send it as str'),
-        ({"parameters": {"a": -(1 << 63) - 1}}, r'parameter "a" is -9223372036854775809'),
-        ({"parameters": {"a": HALF}}, r'parameter "a" .* half of a character, which UTF-8 cannot hold. Replace it'),
-        ({"parameters": {HALF: 1}}, "parameter's name .* half of a character"),
-        ({"parameters": {5: 1}}, "parameter's name is int"),
-        ({"parameters": [1]}, "parameters is list"),
-        ({"request_id": HALF}, "request_id .* half of a character"),
-        ({"request_id": "a\0b"}, "request_id .* NUL"),
-        ({"request_id": 5}, "request_id is int"),
-        ({"timeout_s": math.nan}, "timeout_s is nan: no time"),
-        ({"timeout_s": 0}, "more than 0 seconds"),
-        ({"timeout_s": -math.inf}, "timeout_s is -inf: no time"),
-        ({"timeout_s": "5"}, "timeout_s is str"),
-    ],
-)
-def test_the_error_of_a_value_that_cannot_be_sent_says_what_to_do(
-    ask: Ask, odd_terms: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(InvalidInputError, match=words):
-        ask(ONE, **odd_terms)
-
-
 @pytest.mark.parametrize("endless", [math.inf, 1e13, 1e300, 10**400, Fraction(10**9)])
 def test_a_time_without_end_is_no_deadline(ask: Ask, endless: Any) -> None:
     # The queue of this model takes the deadline along, in microseconds of 64 bits.
@@ -133,29 +103,3 @@ def test_the_largest_numbers_that_a_request_can_carry(ask: Ask) -> None:
     received = ask(ONE, parameters=numbers, priority=(1 << 64) - 1).item().decode()
     assert str(numbers["low"]) in received
     assert str(numbers["high"]) in received
-
-
-def test_a_string_without_utf8_is_refused(ask: Ask) -> None:
-    for texts in (np.array([["fine", HALF]]), np.array([[b"fine", HALF]], dtype=object)):
-        with pytest.raises(InvalidInputError, match=r'"x" holds a str with .* at 1, half of a character'):
-            ask(texts, of="texts")
-
-
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("options", [{"name": HALF}, {"name": "a", "version": HALF}, {"name": 5}, {"name": "\0"}])
-def test_a_name_that_cannot_be_sent_is_refused(transport: Transport, options: dict[str, Any]) -> None:
-    async def enter() -> None:
-        async with AsyncModel(**options, url="localhost:1", transport=transport):
-            raise AssertionError
-
-    with pytest.raises(InvalidInputError, match=r"half of a character|is int|NUL"):
-        Model(**options, url="localhost:1", transport=transport)
-    with pytest.raises(InvalidInputError, match=r"half of a character|is int|NUL"):
-        asyncio.run(enter())
-
-
-def test_the_timeout_of_a_model_is_checked_when_it_opens(client_server: Server) -> None:
-    with pytest.raises(InvalidInputError, match="timeout_s is nan"):
-        Model("asked", url=client_server.grpc_url, timeout_s=math.nan)
-    with Model("asked", url=client_server.grpc_url, timeout_s=math.inf) as model:
-        assert model.predict(ONE).shape == (1, 1)

@@ -39,12 +39,6 @@ def test_importing_the_clients_imports_no_other_stage_and_no_transport() -> None
     assert not imported & (OTHERS | {"grpc", "google", "tritonclient"})
 
 
-def test_the_whole_library_needs_no_other_stage() -> None:
-    imported = packages(f"import {', '.join(f'clients.{name}' for name in MODULES)}")
-    assert imported >= {"clients", "hpack"}
-    assert not imported & OTHERS
-
-
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a new virtual environment with the library, which sees the packages of this environment only."""

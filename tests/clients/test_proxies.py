@@ -12,7 +12,6 @@ import pytest
 from h2_server import H2Server
 
 from clients import AsyncModel, Model, ServerUnreachableError, proxies
-from clients.endpoint import Endpoint
 
 ROW = np.arange(3, dtype=np.float32)[:, None]
 ELSEWHERE = "127.0.0.2"
@@ -105,26 +104,3 @@ def test_a_proxy_that_refuses(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> 
     for error in both(f"{ELSEWHERE}:8001"):
         assert isinstance(error, ServerUnreachableError)
         assert "the proxy 127.0.0.1 refused: HTTP/1.1 407 Proxy Authentication Required" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("without", "host", "used"),
-    [
-        ("", "models.example", True),
-        ("*", "models.example", False),
-        ("other.example, models.example", "models.example", False),
-        (".example", "models.example", False),
-        ("example", "models.example", False),
-        ("ample", "models.example", True),
-        ("models.example", "MODELS.example", False),
-    ],
-)
-def test_hosts_without_a_proxy(monkeypatch: pytest.MonkeyPatch, without: str, host: str, used: bool) -> None:
-    endpoint = Endpoint.of(f"{host}:8001")
-    assert proxies.of(endpoint) is None
-    monkeypatch.setenv("http_proxy", "b:2")
-    monkeypatch.setenv("grpc_proxy", "a:1")
-    for name in ("no_proxy", "no_grpc_proxy"):
-        monkeypatch.setenv(name, without)
-        assert proxies.of(endpoint) == ("a:1" if used else None)
-        monkeypatch.delenv(name)

@@ -1,18 +1,21 @@
-"""One model on three servers that crash, hang, restart and refuse; their statistics tell what ran where."""
+"""One model at several addresses that crash, hang, come back and refuse; hooks tell where each request went."""
 
 import asyncio
 import contextlib
+import itertools
 import socket
-import time
-from collections.abc import Callable, Iterator
+import threading
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-import client_models
+import numpy as np
 import pytest
+from client_calls import Gate, counted, waiting
+from h2_server import CONFIG, H2Server, h2_server
 from processes import wait_until
-from replica_servers import CALLS, HOSTS, Load, ReplicaServers, row
+from relay import HOSTS, relay, replicas, with_secret
 
 from clients import (
     AsyncModel,
@@ -23,131 +26,130 @@ from clients import (
     ServerUnreachableError,
     TimedOutError,
 )
-from clients.connections import BlockingConnections
+from clients import protocol as pb
 from clients.transport import Transport
+from serve.launcher import Server
+from serve.management.statistics import Counters
 
-EACH = 10
-
+EACH, CALLERS, CALLS = 10, 8, 160
 WAYS: tuple[Transport, ...] = ("grpc", "http")
 
 
-@pytest.fixture(scope="module")
-def started() -> Iterator[ReplicaServers]:
-    with ReplicaServers() as servers:
-        yield servers
-
-
-@pytest.fixture
-def replicas(started: ReplicaServers) -> ReplicaServers:
-    started.complete()
-    return started
+def row(value: float) -> Any:
+    return np.full((1, 1), value, np.float32)
 
 
 def predicted(model: Model, value: float = 4) -> float:
     return float(model.predict(row(value)).item())
 
 
-def settled(replicas: ReplicaServers, model: str, *, but: int | None = None) -> list[int]:
-    """The requests that each server has answered; it counts one shortly after its answer."""
-    counts = replicas.requests(model, but=but)
-    while True:
-        time.sleep(0.05)
-        before, counts = counts, replicas.requests(model, but=but)
-        if counts == before:
-            return counts
+def watching(went: list[str]) -> Hooks:
+    """Hooks that note where each request goes."""
+    return {"request": [lambda request: went.append(request.url)]}
 
 
-def answered(replicas: ReplicaServers, model: str, calls: Callable[[], Any]) -> list[int]:
-    """How many requests each server answered during `calls`."""
-    before = settled(replicas, model)
-    calls()
-    return [now - then for now, then in zip(settled(replicas, model), before, strict=True)]
-
-
-def all_are_used(replicas: ReplicaServers, model: Model) -> bool:
-    """Whether requests soon go to all servers again."""
+def is_used(model: Model, went: list[str], urls: list[str]) -> bool:
+    """Whether requests soon go to exactly these addresses; a look at an address that was down may come later."""
 
     def go() -> bool:
-        return all(answered(replicas, "picky", lambda: [predicted(model) for _ in HOSTS]))
+        went.clear()
+        for _ in HOSTS:
+            predicted(model)
+        return set(went) == set(urls)
 
     return wait_until(go, seconds=20)
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("transport", ["auto", "shared_memory", "http"])
-def test_requests_go_to_all_servers_in_turn(replicas: ReplicaServers, transport: Transport) -> None:
-    url = replicas.url(transport)
+def test_requests_go_to_all_servers_in_turn(client_server: Server, transport: Transport) -> None:
+    went: list[str] = []
+    hooks = watching(went)
+    target = client_server.http_url if transport == "http" else client_server.grpc_url
 
-    def block() -> None:
-        with Model("picky", url=url, transport=transport) as model:
-            assert [predicted(model) for _ in range(EACH * len(HOSTS))] == [2] * EACH * len(HOSTS)
-
-    async def call() -> None:
-        async with AsyncModel("picky", url=url, transport=transport) as model:
+    async def call(url: str) -> None:
+        async with AsyncModel("picky", url=url, transport=transport, hooks=hooks) as model:
             for _ in range(EACH * len(HOSTS)):
                 assert (await model.predict(row(9))).item() == 3
 
-    assert answered(replicas, "picky", block) == [EACH] * len(HOSTS)
-    assert answered(replicas, "picky", lambda: asyncio.run(call())) == [EACH] * len(HOSTS)
+    with contextlib.ExitStack() as stack:
+        fronts = [stack.enter_context(relay(target)) for _ in HOSTS]
+        stack.enter_context(with_secret(client_server, fronts))
+        url = ",".join(front.url for front in fronts)
+        with Model("picky", url=url, transport=transport, hooks=hooks) as model:
+            assert [predicted(model) for _ in range(EACH * len(HOSTS))] == [2] * EACH * len(HOSTS)
+        assert Counter(went) == {front.url: EACH for front in fronts}
+        went.clear()
+        asyncio.run(call(url))
+        assert Counter(went) == {front.url: EACH for front in fronts}
 
 
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("transport", "kind"),
-    [
-        ("grpc", "blocking"),
-        ("grpc", "async"),
-        ("grpc", "coalescing"),
-        ("http", "blocking"),
-        ("http", "async"),
-        ("shared_memory", "blocking"),
-    ],
+    [("grpc", "blocking"), ("grpc", "async"), ("grpc", "coalescing"), ("http", "blocking"), ("http", "async")],
 )
-def test_no_call_fails_when_a_server_crashes(replicas: ReplicaServers, transport: Transport, kind: str) -> None:
-    url, load = replicas.url(transport), Load()
+def test_no_call_fails_when_a_server_crashes(client_server: Server, transport: Transport, kind: str) -> None:
+    numbers, half, ends = itertools.count(), threading.Event(), dict[int, Any]()
 
-    def run() -> None:
-        if kind == "blocking":
-            with Model("picky", url=url, transport=transport) as model:
-                load.block(model)
-        else:
-            asyncio.run(call())
+    def ended(number: int, end: Any) -> None:
+        ends[number] = end
+        if len(ends) == CALLS // 2:
+            half.set()
 
-    async def call() -> None:
+    async def call(url: str) -> None:
         async with AsyncModel("picky", url=url, transport=transport, coalesce=kind == "coalescing") as model:
-            await load.call(model)
 
-    with ThreadPoolExecutor() as threads:
-        loading = threads.submit(run)
-        assert load.half.wait(30)
-        replicas.kill(1)
+            async def caller() -> None:
+                while (number := next(numbers)) < CALLS:
+                    ended(number, (await model.predict(row(number**2))).item())
+
+            await asyncio.gather(*(caller() for _ in range(CALLERS)))
+
+    def block(url: str) -> None:
+        def caller() -> None:
+            while (number := next(numbers)) < CALLS:
+                ended(number, predicted(model, number**2))
+
+        with Model("picky", url=url, transport=transport) as model, ThreadPoolExecutor() as threads:
+            for done in [threads.submit(caller) for _ in range(CALLERS)]:
+                done.result()
+
+    with replicas(client_server, transport) as fronts, ThreadPoolExecutor() as threads:
+        url = ",".join(front.url for front in fronts)
+        loading = threads.submit(block, url) if kind == "blocking" else threads.submit(asyncio.run, call(url))
+        assert half.wait(30)
+        fronts[1].crash()
         loading.result()
-    replicas.start_again(1)
-    assert (load.right, load.wrong) == (CALLS, [])
+        fronts[1].start()
+    assert ends == {number: number for number in range(CALLS)}
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("transport", WAYS)
 def test_all_servers_are_named_when_none_answers_and_used_when_they_are_back(
-    replicas: ReplicaServers, transport: Transport
+    client_server: Server, transport: Transport
 ) -> None:
-    urls = replicas.urls(transport, 2)
-    with Model("picky", url=",".join(urls), transport=transport) as model:
-        for index in (0, 1):
-            replicas.kill(index)
-        assert wait_until(lambda: not any(replicas.servers[index].running() for index in (0, 1)), seconds=20)
-        for open_or_call in (lambda: predicted(model), lambda: Model("picky", url=model._url, transport=transport)):
-            with pytest.raises(ServerUnreachableError) as failure:
-                open_or_call()
-            assert all(f"{url}: " in str(failure.value) for url in urls), failure.value
-            assert (failure.value.url, failure.value.model) == (",".join(urls), "picky")
-        replicas.start_again(0)
-        assert predicted(model) == 2  # the next call finds it
-        # A client that is opened while one is down looks for that, too.
-        with Model("picky", url=replicas.url(transport), transport=transport) as late:
-            assert predicted(late) == 2
-            replicas.start_again(1)
-            assert all_are_used(replicas, late)
+    went: list[str] = []
+    with replicas(client_server, transport) as fronts:
+        urls = [front.url for front in fronts]
+        url = ",".join(urls)
+        with Model("picky", url=url, transport=transport, hooks=watching(went)) as model:
+            for front in fronts:
+                front.crash()
+            for open_or_call in (lambda: predicted(model), lambda: Model("picky", url=url, transport=transport)):
+                with pytest.raises(ServerUnreachableError) as failure:
+                    open_or_call()
+                assert all(f"{each}: " in str(failure.value) for each in urls), failure.value
+                assert (failure.value.url, failure.value.model) == (url, "picky")
+            fronts[0].start()
+            assert predicted(model) == 2  # the next call finds it
+            # A client that is opened while others are down looks for them, too.
+            with Model("picky", url=url, transport=transport, hooks=watching(went)) as late:
+                assert predicted(late) == 2
+                for front in fronts[1:]:
+                    front.start()
+                assert is_used(late, went, urls)
 
 
 @pytest.mark.server
@@ -155,122 +157,100 @@ def test_all_servers_are_named_when_none_answers_and_used_when_they_are_back(
     ("transport", "way"), [("grpc", "idempotent"), ("http", "not idempotent"), ("grpc", "sequence")]
 )
 def test_a_request_that_may_have_run_is_sent_again_only_if_that_is_allowed(
-    replicas: ReplicaServers, transport: Transport, way: str
+    client_server: Server, transport: Transport, way: str, gate: Gate
 ) -> None:
+    """The server runs what the crashed one had, too: three requests, and those that were sent again."""
     went: list[str] = []
-    hooks: Hooks = {"request": [lambda request: went.append(request.url)]}
     parameters = {"sequence_id": 7} if way == "sequence" else None
-    idempotent = way != "not idempotent"
-    with (
-        Model("slow", url=replicas.url(transport), transport=transport, idempotent=idempotent, hooks=hooks) as model,
-        ThreadPoolExecutor() as threads,
-    ):
-        before = {index: sum(replicas.requests("slow", but=index)) for index in range(len(HOSTS))}
-        calls = [threads.submit(model.predict, row(1), parameters=parameters) for _ in HOSTS]
-        assert wait_until(lambda: len(went) == len(HOSTS), seconds=10)
-        time.sleep(0.2)  # all of them have been sent
-        victim = replicas.urls(transport).index(went[0])
-        replicas.kill(victim)
-        failures: list[Any] = [error for call in calls if (error := call.exception())]
-        ran = sum(settled(replicas, "slow", but=victim)) - before[victim]
-    replicas.start_again(victim)
+    before = Counters.read(client_server.grpc_url, "slow")
+    with replicas(client_server, transport) as fronts, ThreadPoolExecutor() as threads:
+        url = ",".join(front.url for front in fronts)
+        options: Any = {"idempotent": way != "not idempotent", "hooks": watching(went)}
+        with Model("slow", url=url, transport=transport, **options) as model:
+            calls = [threads.submit(model.predict, gate.rows(), parameters=parameters)]
+            assert gate.has()
+            calls += [threads.submit(model.predict, gate.rows(), parameters=parameters) for _ in HOSTS[1:]]
+            assert waiting(client_server, "slow", 2)
+            (victim,) = (front for front in fronts if front.url == went[0])
+            victim.crash()
+            gate.open()
+            failures: list[Any] = [error for call in calls if (error := call.exception())]
+            expected = {"idempotent": (0, 4), "not idempotent": (1, 3), "sequence": (3, 3)}
+            assert len(failures) == expected[way][0]
+            counted(client_server, "slow", before, rows=expected[way][1])
     assert all(type(error) is ServerUnreachableError and not error.retryable for error in failures), failures
     assert all(error.url == went[0] for error in failures)
     # All requests of a sequence go to one server.
     assert len(set(went[:3])) == (1 if way == "sequence" else 3)
-    expected = {"idempotent": (0, 3), "not idempotent": (1, 2), "sequence": (3, 0)}
-    assert (len(failures), ran) == expected[way]
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("transport", WAYS)
-def test_a_server_that_hangs_costs_one_call_its_time_for_a_try(replicas: ReplicaServers, transport: Transport) -> None:
+def test_a_server_that_hangs_costs_one_call_its_time_for_a_try(client_server: Server, transport: Transport) -> None:
     ends: list[tuple[str, BaseException | None]] = []
     hooks: Hooks = {"response": [lambda response: ends.append((response.request.url, response.error))]}
-    url = replicas.url(transport)
-
-    async def call() -> list[float]:
-        async with AsyncModel("picky", url=url, transport=transport, try_timeout_s=1) as opened:
-            answers = await asyncio.gather(*(opened.predict(row(4)) for _ in range(30)))
-        return [answer.item() for answer in answers]
-
-    with Model("picky", url=url, transport=transport, try_timeout_s=1, hooks=hooks) as model:
-        with replicas.hung(2):
+    with replicas(client_server, transport) as fronts:
+        urls = [front.url for front in fronts]
+        with Model("picky", url=",".join(urls), transport=transport, try_timeout_s=2, hooks=hooks) as model:
+            assert [predicted(model) for _ in HOSTS] == [2] * len(HOSTS)
+            ends.clear()
+            fronts[2].hangs = True
             assert [predicted(model) for _ in range(30)] == [2] * 30
-            late = [(where, type(error)) for where, error in ends if error]
-            assert late == [(replicas.urls(transport)[2], TimedOutError)]
-            assert len(ends) == 31
-            if transport == "http":
-                assert asyncio.run(call()) == [2] * 30
-        assert all_are_used(replicas, model)
+            assert [type(error) for url, error in ends if url == urls[2]] == [TimedOutError]
+            fronts[2].hangs = False
+
+            def is_back() -> bool:
+                ends.clear()
+                return [predicted(model) for _ in HOSTS] == [2] * len(HOSTS) and (urls[2], None) in ends
+
+            assert wait_until(is_back, seconds=20)
 
 
-@pytest.mark.server
-def test_a_server_that_stops_answers_what_it_has(replicas: ReplicaServers) -> None:
-    load = Load()
-    with Model("picky", url=replicas.url("grpc"), transport="grpc") as model, ThreadPoolExecutor() as threads:
-        loading = threads.submit(load.block, model)
-        assert load.half.wait(30)
-        replicas.stop(0)
-        loading.result()
-    replicas.start_again(0)
-    assert (load.right, load.wrong) == (CALLS, [])
-
-
-@pytest.mark.server
-def test_a_refused_request_goes_to_one_other_server(replicas: ReplicaServers) -> None:
-    went: list[str] = []
-    hooks: Hooks = {"request": [lambda request: went.append(request.url)]}
-    urls = replicas.urls("grpc")
-
-    def fill(url: str) -> None:
-        """Send one request that runs for two seconds, and more than the queue takes."""
-        alone = stack.enter_context(Model("queued", url=url))
-        first = threads.submit(alone.predict, row(2))
-        time.sleep(0.2)
-        others = [threads.submit(alone.predict, row(0)) for _ in range(5)]
-        assert wait_until(lambda: sum(other.done() for other in others) == 2, seconds=10)
-        assert not first.done()
-
+@pytest.fixture
+def servers() -> Iterator[list[H2Server]]:
     with contextlib.ExitStack() as stack:
-        threads = stack.enter_context(ThreadPoolExecutor(32))
-        model = stack.enter_context(Model("queued", url=",".join(urls), hooks=hooks))
-        fill(urls[0])
-        for _ in HOSTS:
-            assert predicted(model, 0) > 0
+        yield [stack.enter_context(h2_server()) for _ in HOSTS]
+
+
+def test_a_refused_request_goes_to_one_other_server(servers: list[H2Server]) -> None:
+    went: list[str] = []
+    urls = [server.url for server in servers]
+    servers[0].on_infer = lambda peer, stream, _: peer.refuse(stream, 14, "Exceeds maximum queue size")
+    with Model("m", url=",".join(urls), transport="grpc", hooks=watching(went)) as model:
+        assert [predicted(model) for _ in HOSTS] == [8] * len(HOSTS)
         assert urls[0] in went
         assert len(went) > len(HOSTS)
-        for url in urls[1:]:
-            fill(url)
+        for server in servers:
+            server.on_infer = servers[0].on_infer
         went.clear()
         with pytest.raises(RejectedError):
-            predicted(model, 0)
-        assert len(set(went)) == len(went) == 2
+            predicted(model)
+    assert len(set(went)) == len(went) == 2
 
 
-@pytest.mark.server
-def test_servers_with_different_models_are_refused_or_left_out(replicas: ReplicaServers, tmp_path: Path) -> None:
-    other = client_models.build(tmp_path)
-    config = other / "picky" / "config.pbtxt"
-    config.write_text(config.read_text().replace("dims: [ 1 ]", "dims: [ 2 ]"))
-    with Model("picky", url=replicas.url("grpc")) as model:
-        replicas.kill(2)
-        assert wait_until(lambda: not replicas.servers[2].running(), seconds=20)
-        assert [predicted(model) for _ in HOSTS] == [2] * len(HOSTS)
-        replicas.start_again(2, other)
-        assert answered(replicas, "picky", lambda: [predicted(model) for _ in range(EACH)])[2] == 0
-        with pytest.raises(NotReadyError, match=f"{HOSTS[2]}.* has other inputs or outputs"):
-            Model("picky", url=replicas.url("grpc"))
-        replicas.kill(2)
-        replicas.start_again(2)
-        assert all_are_used(replicas, model)
+def test_servers_with_different_models_are_refused_or_left_out(servers: list[H2Server]) -> None:
+    other = pb.ModelConfig()
+    other.CopyFrom(CONFIG)
+    other.input[0].dims[:] = [2]
+    with relay(servers[2].url) as front:
+        urls = [servers[0].url, servers[1].url, front.url]
+        with Model("m", url=",".join(urls), transport="grpc") as model:
+            front.crash()
+            assert [predicted(model) for _ in HOSTS] == [8] * len(HOSTS)
+            servers[2].config = other
+            before = servers[2].infers
+            front.start()
+            assert [predicted(model) for _ in range(EACH)] == [8] * EACH
+            assert servers[2].infers == before
+            with pytest.raises(NotReadyError, match=f"{front.url}.* has other inputs or outputs"):
+                Model("m", url=",".join(urls), transport="grpc")
+            servers[2].config = CONFIG
+            assert wait_until(lambda: predicted(model) == 8 and servers[2].infers > before, seconds=20)
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("transport", WAYS)
-def test_a_name_stands_for_its_addresses_of_now(
-    replicas: ReplicaServers, monkeypatch: pytest.MonkeyPatch, transport: Transport
-) -> None:
+@pytest.fixture
+def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The addresses of the name "replicas.test" now."""
     now, resolve = [*HOSTS[:2]], socket.getaddrinfo
 
     def look_up(host: str, port: int, *rest: Any, **more: Any) -> Any:
@@ -279,13 +259,51 @@ def test_a_name_stands_for_its_addresses_of_now(
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     monkeypatch.setattr("clients.replicas.RENEW_S", 0.0)
-    port = replicas.servers[0].http_port if transport == "http" else replicas.servers[0].grpc_port
-    url = f"dns:///replicas.test:{port}"
-    with Model("picky", url=url, transport=transport) as model:
-        assert answered(replicas, "picky", lambda: [predicted(model) for _ in range(2 * EACH)]) == [EACH, EACH, 0]
-        now[:] = HOSTS[1:]
-        predicted(model)  # starts the look-up
-        connections = model._connection
-        assert isinstance(connections, BlockingConnections)
-        assert wait_until(lambda: [*connections._made] == replicas.urls(transport)[1:], seconds=10)
-        assert answered(replicas, "picky", lambda: [predicted(model) for _ in range(2 * EACH)]) == [0, EACH, EACH]
+    return now
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("transport", WAYS)
+def test_a_name_stands_for_its_addresses_of_now(
+    client_server: Server, addresses: list[str], transport: Transport
+) -> None:
+    went: list[str] = []
+    with replicas(client_server, transport) as fronts:
+        urls = [front.url for front in fronts]
+        url = f"dns:///replicas.test:{fronts[0].port}"
+        with Model("picky", url=url, transport=transport, hooks=watching(went)) as model:
+            assert is_used(model, went, urls[:2])
+            addresses[:] = HOSTS[1:]
+            assert is_used(model, went, urls[1:])
+
+
+@pytest.mark.server
+def test_a_sequence_stays_with_its_server_when_others_come(client_server: Server, addresses: list[str]) -> None:
+    went: list[str] = []
+    sequences = range(1, 31)
+
+    def servers(**parameters: Any) -> dict[int, str]:
+        """The server that got a request of each sequence."""
+        went.clear()
+        for number in sequences:
+            model.predict(row(4), parameters={"sequence_id": number, **parameters})
+        return dict(zip(sequences, went, strict=True))
+
+    with replicas(client_server) as fronts:
+        urls = [front.url for front in fronts]
+        url = f"dns:///replicas.test:{fronts[0].port}"
+        with Model("picky", url=url, transport="grpc", hooks=watching(went)) as model:
+            began = servers(sequence_start=True)
+            assert set(began.values()) == set(urls[:2])
+            addresses[:] = HOSTS
+            assert is_used(model, went, urls)
+            assert servers() == began
+            assert servers(sequence_end=True) == began
+            again = servers(sequence_start=True)
+            assert set(again.values()) == set(urls)
+            # A sequence whose server is gone goes on at another.
+            addresses[:] = HOSTS[1:]
+            assert is_used(model, went, urls[1:])
+            after = servers()
+            assert set(after.values()) == set(urls[1:])
+            assert all(after[number] == where for number, where in again.items() if where != urls[0])

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import state_models
+from bench import Bench
 from client_calls import address
 from processes import wait_until
 from state_models import STRATEGIES
@@ -19,7 +20,7 @@ from clients import protocol as pb
 from clients.contract import Metadata
 from clients.sequences import _new
 from clients.transport import Transport
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.management.statistics import Counters
 
 STEPS = 12
@@ -28,10 +29,10 @@ BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("sequences")
     state_models.build(repository)
-    with launch(Settings(models=tuple(STRATEGIES), repository=repository)) as running:
+    with bench.serving(tuple(STRATEGIES), repository) as running:
         yield running
 
 
@@ -142,16 +143,6 @@ def test_other_models_have_no_sequences(client_server: Server) -> None:
             model.sequence()
         with pytest.raises(InvalidInputError, match="no sequence_batching"):
             Sequence(model, 1)
-
-
-@pytest.mark.parametrize(
-    ("datatype", "least", "most"), [("INT32", 1, (1 << 31) - 1), ("UINT32", 1, 1 << 31), ("UINT64", 1 << 32, 1 << 63)]
-)
-def test_drawn_ids_fit_the_models_type(datatype: str, least: int, most: int) -> None:
-    drawn = [_new(datatype) for _ in range(100)]
-    assert len(set(drawn)) == 100
-    assert all(isinstance(each, int) and 0 < each <= most for each in drawn)
-    assert max(each for each in drawn if isinstance(each, int)) >= least
 
 
 def test_a_text_is_drawn_for_a_model_that_takes_texts() -> None:

@@ -12,20 +12,21 @@ from clients import protocol as pb
 
 ONE = np.ones((1, 1), np.float32)
 START, END = "sequence_start", "sequence_end"
-Calls = Callable[[str, bool], ClientError | None]
+Calls = Callable[..., ClientError | None]
+Answering = Callable[[Peer, int, bytes], None]
 
 
 class Sequenced:
-    """Answers all requests but the last of a sequence, which `at_end` takes; `flags` are those that came."""
+    """Doubles in a sequence, but for the last request, which `at_end` takes; `flags` are those that came."""
 
-    def __init__(self, at_end: Callable[[Peer, int, bytes], None]) -> None:
-        self.flags, self._at_end = list[list[str]](), at_end
+    def __init__(self, at_end: Answering, begins: Answering = double) -> None:
+        self.flags, self._at_end, self._begins = list[list[str]](), at_end, begins
 
     def __call__(self, peer: Peer, stream: int, body: bytes) -> None:
         parameters = pb.ModelInferRequest.FromString(body).parameters
         flags = [name for name in (START, END) if parameters[name].bool_param]
         self.flags.append(flags)
-        (self._at_end if END in flags else double)(peer, stream, body)
+        (self._at_end if END in flags else self._begins)(peer, stream, body)
 
 
 def refuse(peer: Peer, stream: int, _: bytes) -> None:
@@ -45,12 +46,12 @@ def server(h2: H2Server) -> H2Server:
     return h2
 
 
-def blocking(url: str, ends: bool) -> ClientError | None:
+def blocking(url: str, ends: bool, timeout_s: float | None = None) -> ClientError | None:
     """The error of a last request, or of leaving a sequence that had none."""
     with Model("m", url=url, transport="grpc") as model:
         try:
             with model.sequence() as sequence:
-                assert sequence.predict(ONE).item() == 2
+                assert sequence.predict(ONE, timeout_s=timeout_s).item() == 2
                 if ends:
                     sequence.predict(ONE, end=True)
         except ClientError as error:
@@ -58,14 +59,14 @@ def blocking(url: str, ends: bool) -> ClientError | None:
     return None
 
 
-def awaiting(url: str, ends: bool) -> ClientError | None:
+def awaiting(url: str, ends: bool, timeout_s: float | None = None) -> ClientError | None:
     """The same of `AsyncModel`."""
 
     async def call() -> ClientError | None:
         async with AsyncModel("m", url=url, transport="grpc") as model:
             try:
                 async with model.sequence() as sequence:
-                    assert (await sequence.predict(ONE)).item() == 2
+                    assert (await sequence.predict(ONE, timeout_s=timeout_s)).item() == 2
                     if ends:
                         await sequence.predict(ONE, end=True)
             except ClientError as error:
@@ -78,29 +79,12 @@ def awaiting(url: str, ends: bool) -> ClientError | None:
 BOTH = pytest.mark.parametrize("call", [blocking, awaiting])
 
 
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_a_sequence_whose_first_request_was_late_is_ended(server: H2Server, kind: str) -> None:
+@BOTH
+def test_a_sequence_whose_first_request_was_late_is_ended(server: H2Server, call: Calls) -> None:
     """The server may have begun it, and would keep its slot."""
-    flags = list[list[str]]()
-
-    def answer(peer: Peer, stream: int, body: bytes) -> None:
-        parameters = pb.ModelInferRequest.FromString(body).parameters
-        flags.append([name for name in (START, END) if parameters[name].bool_param])
-        if END in flags[-1]:
-            double(peer, stream, body)
-
-    def block() -> None:
-        with Model("m", url=server.url, transport="grpc") as model, model.sequence() as sequence:
-            sequence.predict(ONE, timeout_s=0.1)
-
-    async def wait() -> None:
-        async with AsyncModel("m", url=server.url, transport="grpc") as model, model.sequence() as sequence:
-            await sequence.predict(ONE, timeout_s=0.1)
-
-    server.on_infer = answer
-    with pytest.raises(TimedOutError):
-        block() if kind == "blocking" else asyncio.run(wait())
-    assert flags == [[START], [END]]
+    server.on_infer = sequenced = Sequenced(double, begins=ignore)
+    assert type(call(server.url, False, 0.1)) is TimedOutError
+    assert sequenced.flags == [[START], [END]]
 
 
 @BOTH

@@ -7,17 +7,18 @@ from types import ModuleType
 import onnx
 import onnx.parser
 import pytest
+from bench import Bench
 
 from clients.examples import mean_of_readings, spell
 from serve.doctor.__main__ import main as doctor
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 MODELS = Path(spell.__file__).parent / "models"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with launch(Settings(models=("running_mean", "spelling"), repository=MODELS)) as running:
+def server(bench: Bench) -> Iterator[Server]:
+    with bench.serving(("running_mean", "spelling"), MODELS) as running:
         yield running
 
 

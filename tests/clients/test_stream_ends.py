@@ -1,41 +1,136 @@
-"""Streams that end early: their model is closed, their process forks, Ctrl-C, a deadline, a model that fails."""
+"""How a stream of answers ends, from a server on the h2 library: errors, a closed model, a fork, the program's exit."""
 
 import asyncio
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from h2_server import HEAD, H2Server, Peer, h2_server, message
+from h2_server import HEAD, H2Server, Peer, message
 
 from clients import (
     AsyncModel,
+    ClientError,
     ClosedError,
-    Hooks,
     Model,
     NotReadyError,
-    Response,
-    ServerUnreachableError,
-    TimedOutError,
+    RejectedError,
+    ServerFailureError,
     cancelling,
 )
-from clients.async_connection import Connection
-from clients.connection import BlockingConnection
-from clients.replicas import Replicas
-from clients.steps import Step, run
-from clients.terms import Terms
 
 ROOT = Path(__file__).parents[2]
 ONE = np.ones((1, 1), np.float32)
-LIMIT_S = 20
+LIMIT_S = 60
+
+
+def sends(content: bytes, *, piece: int = 1 << 14, padding: int | None = None, status: str = "0") -> Any:
+    """A function that answers a stream with these bytes and this status."""
+
+    def answer(peer: Peer, stream: int, _: bytes) -> None:
+        with peer.lock:
+            peer.h2.send_headers(stream, HEAD)
+            for begin in range(0, len(content), piece):
+                peer.h2.send_data(stream, content[begin : begin + piece], pad_length=padding)
+                peer.flush()
+            peer.h2.send_headers(stream, [("grpc-status", status), ("grpc-message", "of the server")], end_stream=True)
+            peer.flush()
+
+    return answer
+
+
+Collected = tuple[list[float], ClientError | None]
+
+
+def blocking(url: str) -> Collected:
+    parts = list[float]()
+    with Model("m", url=url, transport="grpc", timeout_s=LIMIT_S) as model:
+        try:
+            for part in model.stream(ONE):
+                parts.append(float(part[0, 0]))
+        except ClientError as error:
+            return parts, error
+    return parts, None
+
+
+def awaiting(url: str) -> Collected:
+    parts = list[float]()
+
+    async def call() -> ClientError | None:
+        async with AsyncModel("m", url=url, transport="grpc", timeout_s=LIMIT_S) as model:
+            try:
+                async for part in model.stream(ONE):
+                    parts.append(float(part[0, 0]))
+            except ClientError as error:
+                return error
+        return None
+
+    return parts, asyncio.run(call())
+
+
+Calling = Callable[[str], Collected]
+BOTH = pytest.mark.parametrize("call", [blocking, awaiting])
+WHOLE = message(1) + message(2, width=3000) + message(3) + message(None, final=True)
+
+
+@BOTH
+@pytest.mark.parametrize("piece", [1, 3, 7, 1 << 14])
+def test_messages_in_any_pieces(h2: H2Server, call: Calling, piece: int) -> None:
+    content = message(1) + message(2) + message(3) + message(None, final=True) if piece < 7 else WHOLE
+    h2.on_infer = sends(content, piece=piece)
+    assert call(h2.url) == ([1, 2, 3], None)
+
+
+@BOTH
+def test_a_stream_without_its_last_answer_is_an_error(h2: H2Server, call: Calling) -> None:
+    h2.on_infer = sends(message(1) + message(2))
+    parts, error = call(h2.url)
+    assert (parts, type(error)) == ([1, 2], ServerFailureError)
+    assert "ended before its last answer" in str(error)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("text", "kind", "status"),
+    [
+        ("[request id: a] Exceeds maximum queue size", RejectedError, "UNAVAILABLE"),
+        ("Request for unknown model: 'm' is not found", NotReadyError, "UNAVAILABLE"),
+        ("the model's own words", ServerFailureError, "INTERNAL"),
+    ],
+)
+def test_errors_inside_a_stream(h2: H2Server, call: Calling, text: str, kind: type[ClientError], status: str) -> None:
+    h2.on_infer = sends(message(1) + message(None, error=text))
+    parts, error = call(h2.url)
+    assert (parts, type(error)) == ([1], kind)
+    assert error
+    assert (error.text, error.status, error.retryable) == (text, status, False)
+    h2.on_infer = sends(message(None, error=text))
+    parts, error = call(h2.url)
+    assert (parts, type(error)) == ([], kind)
+    assert error
+    assert error.retryable is kind.retryable
+
+
+@BOTH
+def test_a_stream_that_has_answered_is_not_made_again(h2: H2Server, call: Calling) -> None:
+    """The server says REFUSED_STREAM, that it has not run the request, in the same packet as an answer."""
+
+    def answer(peer: Peer, stream: int, _: bytes) -> None:
+        with peer.lock:
+            peer.h2.send_headers(stream, HEAD)
+            peer.h2.send_data(stream, message(1))
+            peer.h2.reset_stream(stream, 7)
+            peer.flush()
+
+    h2.on_infer = answer
+    parts, error = call(h2.url)
+    assert (parts, h2.infers) == ([1], 1)
+    assert error
+    assert not error.retryable
 
 
 def begins(peer: Peer, stream: int, content: bytes) -> None:
@@ -64,10 +159,7 @@ def test_closing_the_model_between_two_answers_ends_the_stream(
     monkeypatch.setattr(cancelling, "CLOSE_S", 0.1)  # the last answer never comes
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
-        with peer.lock:
-            peer.h2.send_headers(stream, HEAD)
-            peer.h2.send_data(stream, message(1) * came)
-            peer.flush()
+        begins(peer, stream, message(1) * came)
 
     async def scenario() -> None:
         async with AsyncModel("m", url=h2.url, transport="grpc") as model:
@@ -80,198 +172,50 @@ def test_closing_the_model_between_two_answers_ends_the_stream(
     asyncio.run(scenario())
 
 
-def test_a_forked_process_leaves_the_stream_to_its_parent(h2: H2Server) -> None:
-    """The child asks for the next answer, and drops the stream; then the server sends the rest to the parent."""
-    h2.version, begun = "2.59.0", list[tuple[Peer, int]]()
-
-    def answer(peer: Peer, stream: int, _: bytes) -> None:
-        begun.append((peer, stream))
-        begins(peer, stream, message(1))
-
-    script = """
-import numpy, os, signal, sys; from clients import ClosedError, Model
-signal.alarm(10)
-with Model("m", url=sys.argv[1], transport="grpc") as model:
-    streams = [model.stream(numpy.ones((1, 1), numpy.float32)) for _ in range(2)]
-    print([next(stream).item() for stream in streams], flush=True)
-    if not (child := os.fork()):
-        signal.alarm(5)
-        try: next(streams[0])
-        except ClosedError: print("closed", flush=True)
-        streams.clear()
-        os._exit(0)
-    print(os.waitpid(child, 0)[1], flush=True)
-    print([[part.item() for part in stream] for stream in streams], flush=True)
+BEGIN = """
+import asyncio, atexit, sys
+import numpy as np
+from clients import AsyncModel, Model
+X = np.ones((1, 1), np.float32)
+model = {kind}("m", url=sys.argv[1], transport="grpc")
 """
-    h2.on_infer = answer
-    with subprocess.Popen([sys.executable, "-c", script, h2.url], cwd=ROOT, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout
-            assert [process.stdout.readline() for _ in range(3)] == [b"[1.0, 1.0]\n", b"closed\n", b"0\n"]
-            assert [peer.resets for peer, _ in begun] == [[], []]
-            for peer, stream in begun:
-                ends(peer, stream, message(2) + message(3, final=True))
-            assert process.stdout.read() == b"[[2.0, 3.0], [2.0, 3.0]]\n"
-        finally:
-            process.kill()
+PROGRAMS = {
+    "a global": "model.__enter__(); stream = model.stream(X); print(next(stream).item())",
+    "a global of a loop": """
+async def begin():
+    global stream
+    await model.__aenter__()
+    stream = model.stream(X)
+    print((await anext(stream)).item())
+asyncio.run(begin())
+""",
+}
 
 
-def test_a_request_that_ctrl_c_cuts_is_not_waited_for(h2: H2Server) -> None:
-    """The server has a part of it, and never gets the rest."""
-    h2.holds_windows, interrupted = True, threading.Event()
-
-    def interrupt(peer: Peer, stream: int) -> None:
-        if not interrupted.is_set():
-            interrupted.set()
-            os.kill(os.getpid(), signal.SIGINT)
-
-    h2.on_data = interrupt
-    with Model("m", url=h2.url, transport="grpc") as model:
-        with pytest.raises(KeyboardInterrupt):
-            next(model.stream(np.ones((1 << 20, 1), np.float32)))
-        assert isinstance(model._connection, BlockingConnection)
-        streams = model._connection._streams
-        assert streams
-        assert (streams.dropped, len(streams._busy), len(streams._idle._lines)) == (0, 0, 0)
-
-
-STREAM = Step("ModelStreamInfer", b"")
-
-
-def test_no_stream_begins_while_its_connection_is_closed(h2: H2Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = BlockingConnection(h2.url)
-    connection.stream(STREAM, "m").close()
-    streams = connection._streams
-    assert streams
-    close = streams.close
-
-    def close_and_try() -> None:
-        with pytest.raises(ValueError, match="was closed"):
-            connection.stream(STREAM, "m")
-        close()
-
-    monkeypatch.setattr(streams, "close", close_and_try)
-    connection.close()
-
-
-@pytest.mark.parametrize("cancels", [False, True])
-def test_a_stream_that_connects_while_its_connection_is_closed(
-    h2: H2Server, cancels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Servers that survive it get no request; others are asked, as calls in flight are still answered there."""
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("version", ["2.51.0", "2.59.0"])
+def test_a_program_ends_with_a_stream(h2: H2Server, program: str, version: str) -> None:
+    """The server sends the second answer half a second after the first, and no other."""
+    h2.version = version
 
     def answer(peer: Peer, stream: int, _: bytes) -> None:
         begins(peer, stream, message(1))
-        ends(peer, stream, message(2, final=True))
+        threading.Timer(0.5, lambda: rest(peer, stream)).start()
+
+    def rest(peer: Peer, stream: int) -> None:
+        if stream not in peer.resets:
+            ends(peer, stream, message(2, final=True))
 
     h2.on_infer = answer
-    connection = BlockingConnection(h2.url)
-    connection.cancels = cancels
-    parts = connection.stream(STREAM, "m")
-    streams = connection._streams
-    assert streams
-    connect = streams._connect
-
-    def connect_and_close(*arguments: Any) -> Any:
-        line = connect(*arguments)
-        connection.close()
-        return line
-
-    monkeypatch.setattr(streams, "_connect", connect_and_close)
-    with pytest.raises(ValueError, match="was closed") if cancels else contextlib.nullcontext():
-        assert len(list(parts)) == 2
-    assert h2.infers == (not cancels)
-
-
-def test_no_stream_begins_after_its_connection_is_closed(h2: H2Server) -> None:
-    async def scenario() -> None:
-        connection = Connection(h2.url)
-        await connection.close()
-        with pytest.raises(asyncio.CancelledError):
-            connection.stream(STREAM, "m")
-        assert connection._streams is None
-
-    asyncio.run(scenario())
-
-
-@pytest.fixture
-def two() -> Iterator[tuple[H2Server, H2Server]]:
-    with h2_server() as first, h2_server() as second:
-        first.version = second.version = "2.59.0"
-        yield first, second
-
-
-class Watched:
-    """A client of two servers whose looks at replicas are counted and not made."""
-
-    def __init__(self, model: Model) -> None:
-        assert isinstance(model._exchange, Replicas)
-        self.model, self.replicas, self.looks = model, model._exchange, list[Generator[Any, Any, None]]()
-        self.replicas.start = self.looks.append
-
-    def left_out(self) -> int:
-        return sum(replica.error is not None for replica in self.replicas._all)
-
-
-@pytest.fixture
-def watched(two: tuple[H2Server, H2Server]) -> Iterator[Watched]:
-    with Model("m", url=",".join(server.url for server in two), transport="grpc") as model:
-        yield Watched(model)
-
-
-@pytest.mark.parametrize(("answered", "left_out"), [(True, 0), (False, 1)])
-def test_a_model_that_is_not_ready_after_an_answer_is_another_one(
-    two: tuple[H2Server, H2Server], watched: Watched, answered: bool, left_out: int
-) -> None:
-    def answer(peer: Peer, stream: int, _: bytes) -> None:
-        begins(peer, stream, message(1) * answered + message(None, error="Request for unknown model: 'inner'"))
-
-    for server in two:
-        server.on_infer = answer
-    with pytest.raises(NotReadyError) as raised:
-        list(watched.model.stream(ONE))
-    assert raised.value.retryable is not answered
-    assert (watched.left_out(), len(watched.looks)) == (left_out, left_out)
-
-
-def test_the_callers_deadline_leaves_no_replica_out(two: tuple[H2Server, H2Server], watched: Watched) -> None:
-    """It is looked at, since it may hang."""
-    for server in two:
-        server.on_infer = lambda peer, stream, _: begins(peer, stream, message(1))
-    parts = watched.model.stream(ONE, timeout_s=1.0)
-    assert next(parts).item() == 1
-    with pytest.raises(TimedOutError, match=r"within 1.0 s"):
-        next(parts)
-    assert (watched.left_out(), len(watched.looks)) == (0, 1)
-
-
-def test_the_time_of_a_look_is_taken_off_the_streams(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [1e6]
-
-    def call(step: Step) -> Any:
-        """Each call takes a second."""
-        now[0] += 1
-        return watched.model._connection.call(step._replace(timeout_s=None, deadline=None), "m")
-
-    for replica in watched.replicas._all:
-        replica.error = ServerUnreachableError()
-    monkeypatch.setattr("clients.steps.time", SimpleNamespace(monotonic=lambda: now[0]))
-    step = run(watched.replicas.stream({"x": ONE}, Terms(timeout_s=5)), call)
-    assert (step.timeout_s, step.left_s()) == (5, 3)
-
-
-def test_hooks_see_a_stream_that_was_left_as_answered(h2: H2Server) -> None:
-    h2.version, seen = "2.59.0", list[Response]()
-    h2.on_infer = lambda peer, stream, _: begins(peer, stream, message(1))
-    hooks: Hooks = {"response": [seen.append]}
-
-    async def leave() -> None:
-        model = AsyncModel("m", url=h2.url, transport="grpc", hooks=hooks)
-        async with model, contextlib.aclosing(model.stream(ONE)) as parts:
-            assert (await anext(parts)).item() == 1
-
-    model = Model("m", url=h2.url, transport="grpc", hooks=hooks)
-    with model, contextlib.closing(model.stream(ONE)) as parts:
-        assert next(parts).item() == 1
-    asyncio.run(leave())
-    assert [response.error for response in seen] == [None, None]
+    text = BEGIN.format(kind="AsyncModel" if "loop" in program else "Model") + PROGRAMS[program]
+    done = subprocess.run(
+        [sys.executable, "-c", text, h2.url],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "1.0\n", "")
+    resets = [stream for peer in h2.peers for stream in peer.resets]
+    assert version == "2.59.0" or not resets

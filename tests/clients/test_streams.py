@@ -1,47 +1,50 @@
-"""Streams of answers from a decoupled model on a real server."""
+"""Streams of answers from a decoupled model on a real server, read to their end or left."""
 
 import asyncio
+import contextlib
 import tracemalloc
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import stream_models
-from stream_models import X, values
+from client_calls import Gate, until
+from relay import RST_STREAM, relay
 
 from clients import (
     AsyncModel,
     ClientError,
+    ClosedError,
     Hooks,
     InvalidInputError,
     Model,
     Response,
     ServerFailureError,
+    ServerUnreachableError,
     TimedOutError,
     TransportError,
 )
 from clients.messages import WINDOW
-from serve.launcher import Server, launch
+from serve.launcher import Server
 
 pytestmark = pytest.mark.server
+X = np.array([[5]], np.float32)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    repository = stream_models.build(tmp_path_factory.mktemp("streams"))
-    with launch(stream_models.settings(repository)) as running:
-        yield running
+def values(parts: list[Any]) -> list[float]:
+    assert all(part.dtype == np.float32 and part.shape == (1, 1) for part in parts)
+    return [float(part[0, 0]) for part in parts]
 
 
 def blocking(url: str, model: str = "parts", array: Any = X, **wishes: Any) -> tuple[list[Any], ClientError | None]:
     """The answers of `Model`, and the error after them."""
     parts, timeout_s = list[Any](), wishes.pop("timeout_s", None)
+    at_error = wishes.pop("at_error", lambda: None)
     with Model(model, url=url) as opened:
         try:
             for part in opened.stream(array, timeout_s=timeout_s, parameters=wishes):
                 parts.append(part)
         except ClientError as error:
+            at_error()
             return parts, error
     return parts, None
 
@@ -49,6 +52,7 @@ def blocking(url: str, model: str = "parts", array: Any = X, **wishes: Any) -> t
 def awaiting(url: str, model: str = "parts", array: Any = X, **wishes: Any) -> tuple[list[Any], ClientError | None]:
     """The same of `AsyncModel`."""
     parts, timeout_s = list[Any](), wishes.pop("timeout_s", None)
+    at_error = wishes.pop("at_error", lambda: None)
 
     async def call() -> ClientError | None:
         async with AsyncModel(model, url=url) as opened:
@@ -56,6 +60,7 @@ def awaiting(url: str, model: str = "parts", array: Any = X, **wishes: Any) -> t
                 async for part in opened.stream(array, timeout_s=timeout_s, parameters=wishes):
                     parts.append(part)
             except ClientError as error:
+                at_error()
                 return error
         return None
 
@@ -68,95 +73,77 @@ BOTH = pytest.mark.parametrize("call", [blocking, awaiting])
 @BOTH
 @pytest.mark.parametrize("count", [0, 1, 100])
 @pytest.mark.parametrize("last", [False, True])
-def test_every_answer_comes_in_order(server: Server, call: Any, count: int, last: bool) -> None:
-    parts, error = call(server.grpc_url, count=count, last=last)
+def test_every_answer_comes_in_order(client_server: Server, call: Any, count: int, last: bool) -> None:
+    parts, error = call(client_server.grpc_url, count=count, last=last)
     assert (values(parts), error) == ([5.0 + number for number in range(count)], None)
 
 
 @BOTH
-def test_a_model_with_one_answer_streams_it(server: Server, call: Any) -> None:
-    parts, error = call(server.grpc_url, "doubles")
-    assert (values(parts), error) == ([10.0], None)
-
-
-@BOTH
-def test_an_error_in_the_middle_comes_after_the_answers_before_it(server: Server, call: Any) -> None:
-    parts, error = call(server.grpc_url, count=9, fails_at=4)
+def test_an_error_in_the_middle_comes_after_the_answers_before_it(client_server: Server, call: Any) -> None:
+    parts, error = call(client_server.grpc_url, count=9, fails_at=4)
     assert values(parts) == [5.0, 6.0, 7.0, 8.0]
     assert type(error) is ServerFailureError
     assert (error.text, error.status, error.model, error.retryable) == ("no more of these", "INTERNAL", "parts", False)
-    parts, error = call(server.grpc_url, count=3)
-    assert (values(parts), error) == ([5.0, 6.0, 7.0], None)
 
 
 @BOTH
-def test_a_deadline_is_for_the_whole_stream(server: Server, call: Any) -> None:
-    parts, error = call(server.grpc_url, count=5, waits_at=2, seconds=1.5, timeout_s=0.7)
+def test_a_deadline_is_for_the_whole_stream(client_server: Server, call: Any, gate: Gate) -> None:
+    parts, error = call(client_server.grpc_url, count=5, waits_at=2, gate=gate.number, timeout_s=2, at_error=gate.open)
     assert type(error) is TimedOutError
     assert (values(parts), error.retryable) == ([5.0, 6.0], False)
 
 
 @BOTH
-def test_answers_larger_than_the_window_come_whole(server: Server, call: Any) -> None:
+def test_answers_larger_than_the_window_come_whole(client_server: Server, call: Any) -> None:
     width = WINDOW // 4 * 3 + 1
-    parts, error = call(server.grpc_url, count=4, width=width)
+    parts, error = call(client_server.grpc_url, count=4, width=width)
     assert error is None
     np.testing.assert_array_equal(np.concatenate(parts), np.repeat([[5], [6], [7], [8]], width, axis=1))
 
 
 @BOTH
-def test_wrong_arrays_are_refused_before_anything_is_sent(server: Server, call: Any) -> None:
-    parts, error = call(server.grpc_url, array=X.astype(np.float64), count=1)
-    assert (parts, type(error)) == ([], InvalidInputError)
-
-
-@BOTH
-def test_streams_need_grpc(server: Server, call: Any) -> None:
-    parts, error = call(f"http://{server.http_url}", count=1)
+def test_streams_need_grpc(client_server: Server, call: Any) -> None:
+    parts, error = call(f"http://{client_server.http_url}", count=1)
     assert (parts, type(error)) == ([], TransportError)
     assert "Give the server's gRPC address" in str(error)
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_predict_names_the_way_to_call_a_decoupled_model(server: Server, transport: str) -> None:
-    url = f"http://{server.http_url}" if transport == "http" else server.grpc_url
+def test_predict_names_the_way_to_call_a_decoupled_model(client_server: Server, transport: str) -> None:
+    url = f"http://{client_server.http_url}" if transport == "http" else client_server.grpc_url
     with Model("parts", url=url) as model, pytest.raises(InvalidInputError, match=r"is decoupled.*stream\("):
         model.predict(X)
 
 
-def test_two_streams_at_once_and_calls_between_them(server: Server) -> None:
+def test_two_streams_at_once_and_calls_between_them(client_server: Server) -> None:
     """The streams alternate: neither waits for the end of the other."""
 
     async def scenario() -> None:
-        async with AsyncModel("parts", url=server.grpc_url) as model, AsyncModel("doubles", url=server.grpc_url) as two:
-            wishes = {"count": 50, "waits_at": 25, "seconds": 0.2}
-            first, second = (model.stream(base, parameters=wishes) for base in (X, 100 * X))
+        url = client_server.grpc_url
+        async with AsyncModel("parts", url=url) as model, AsyncModel("doubles", url=url) as two:
+            first, second = (model.stream(base, parameters={"count": 50}) for base in (X, 100 * X))
             for number in range(50):
                 assert values([await anext(first), await anext(second)]) == [5.0 + number, 500.0 + number]
                 assert values([await two.predict(X)]) == [10.0]
             assert [part async for part in first] == [part async for part in second] == []
 
     asyncio.run(scenario())
-
-
-def test_two_blocking_streams_alternate(server: Server) -> None:
-    with Model("parts", url=server.grpc_url) as model:
+    with Model("parts", url=client_server.grpc_url) as model:
         streams = [model.stream(base, parameters={"count": 40}) for base in (X, 100 * X)]
-        pairs = list(zip(*streams, strict=True))
-        assert values([part for pair in pairs for part in pair]) == [
-            value for number in range(40) for value in (5.0 + number, 500.0 + number)
-        ]
+        pairs = [values([*pair]) for pair in zip(*streams, strict=True)]
+        assert pairs == [[5.0 + number, 500.0 + number] for number in range(40)]
 
 
-def test_a_slow_caller_holds_no_more_than_the_window(server: Server) -> None:
-    """64 MB are on their way to a caller that has taken one answer."""
+def test_a_slow_caller_holds_no_more_than_the_window(client_server: Server) -> None:
+    """64 MB are on their way to a caller that has taken one answer; all that arrives while it waits is counted."""
 
     async def scenario() -> int:
-        async with AsyncModel("parts", url=server.grpc_url) as model:
+        async with AsyncModel("parts", url=client_server.grpc_url) as model:
             stream = model.stream(X, parameters={"count": 1000, "width": 16 << 10})
             await anext(stream)
             tracemalloc.start()
-            await asyncio.sleep(1.0)
+            for _ in range(100):
+                await asyncio.sleep(0.005)
             held, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             firsts = [float(part[0, 0]) async for part in stream]
@@ -167,24 +154,100 @@ def test_a_slow_caller_holds_no_more_than_the_window(server: Server) -> None:
 
 
 @BOTH
-def test_streams_over_several_addresses(server: Server, call: Any) -> None:
-    host, _, port = server.grpc_url.rpartition(":")
-    assert host == "127.0.0.1"
-    url = f"127.0.0.1:{port},127.0.0.2:{port}"
-    # The server listens at the first address only, so the second is left out when it is asked.
+def test_streams_over_several_addresses(client_server: Server, call: Any) -> None:
+    """Nobody listens at the second address, so it is left out."""
+    url = f"{client_server.grpc_url},127.0.0.2:{client_server.grpc_port}"
     for _ in range(3):
         parts, error = call(url, count=4)
         assert (values(parts), error) == ([5.0, 6.0, 7.0, 8.0], None)
 
 
-def test_hooks_see_a_stream_as_one_request(server: Server) -> None:
+def test_hooks_see_a_stream_as_one_request(client_server: Server) -> None:
     seen = list[Response]()
     hooks: Hooks = {"response": [seen.append]}
-    with Model("parts", url=server.grpc_url, hooks=hooks) as model:
+    with Model("parts", url=client_server.grpc_url, hooks=hooks) as model:
         assert len(list(model.stream(X, request_id="a", parameters={"count": 3}))) == 3
         with pytest.raises(ServerFailureError):
             list(model.stream(X, request_id="b", parameters={"count": 3, "fails_at": 1}))
+        with contextlib.closing(model.stream(X, request_id="left", parameters={"count": 3})) as stream:
+            next(stream)
     assert [(each.request.request_id, type(each.error)) for each in seen] == [
         ("a", type(None)),
         ("b", ServerFailureError),
+        ("left", type(None)),
     ]
+
+
+def test_leaving_a_loop_leaves_the_model_usable(client_server: Server) -> None:
+    """Before 2.59 the other answers are read and dropped: nothing is cancelled, and the next stream waits for them."""
+
+    async def scenario(url: str) -> None:
+        async with AsyncModel("parts", url=url, max_in_flight=1) as model:
+            async with contextlib.aclosing(model.stream(X, parameters={"count": 200, "width": 4096})) as stream:
+                assert (await anext(stream))[0, 0] == 5.0
+            async for part in model.stream(X, parameters={"count": 20}):
+                assert part[0, 0] == 5.0
+                break
+            assert values([part async for part in model.stream(X, parameters={"count": 3})]) == [5.0, 6.0, 7.0]
+
+    with relay(client_server.grpc_url) as front:
+        asyncio.run(scenario(front.url))
+        with Model("parts", url=front.url) as model:
+            for _ in range(3):
+                for part in model.stream(X, parameters={"count": 100}):
+                    assert part[0, 0] == 5.0
+                    break
+            assert values(list(model.stream(X, parameters={"count": 2}))) == [5.0, 6.0]
+        assert front.frames(RST_STREAM) == 0
+
+
+@pytest.mark.parametrize("way", ["cancelled", "closed"])
+def test_a_stream_that_waits_can_be_left(client_server: Server, way: str, gate: Gate) -> None:
+    async def scenario() -> None:
+        seen = list[float]()
+
+        async def read() -> None:
+            async for part in model.stream(X, parameters={"count": 3, "waits_at": 1, "gate": gate.number}):
+                seen.append(float(part[0, 0]))
+
+        async with AsyncModel("parts", url=client_server.grpc_url) as model:
+            task = asyncio.create_task(read())
+            await until(lambda: bool(seen))
+            if way == "cancelled":
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                assert values([part async for part in model.stream(X, parameters={"count": 1})]) == [5.0]
+            gate.open()
+            if way == "closed":
+                await model.close()
+                with pytest.raises(ClosedError):
+                    await task
+        assert seen[:1] == [5.0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_server_that_ends_in_the_middle(client_server: Server, kind: str, gate: Gate) -> None:
+    """The answers before it have come, and the error says that the model may have run."""
+    wishes, parts = {"count": 5, "waits_at": 3, "gate": gate.number}, list[Any]()
+
+    def took(part: Any) -> None:
+        parts.append(part)
+        if len(parts) == 3:
+            front.crash()
+
+    def block() -> None:
+        with Model("parts", url=front.url) as model:
+            for part in model.stream(X, parameters=wishes):
+                took(part)
+
+    async def wait() -> None:
+        async with AsyncModel("parts", url=front.url) as model:
+            async for part in model.stream(X, parameters=wishes):
+                took(part)
+
+    with relay(client_server.grpc_url) as front, pytest.raises(ServerUnreachableError) as raised:
+        block() if kind == "blocking" else asyncio.run(wait())
+    assert (values(parts), raised.value.retryable) == ([5.0, 6.0, 7.0], False)

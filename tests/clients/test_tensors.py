@@ -8,15 +8,15 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
+from bench import Bench
 from client_calls import TRANSPORTS, address, registered
 from onnx import TensorProto, helper
-from sleepers import PLAIN
 from tiny_models import PYTHON_MODEL
 
 from clients import AsyncModel, InvalidInputError, Model
 from clients.exchange import LIGHT_BYTES
 from clients.transport import Transport
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 pytestmark = pytest.mark.server
 
@@ -26,7 +26,7 @@ LENGTHS = """return [
 
 
 @pytest.fixture(scope="module")
-def tensor_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def tensor_server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """`triple`: y = 3 x in BF16, `lengths`: how many bytes each string has."""
     repository = tmp_path_factory.mktemp("tensors")
     nodes = [
@@ -54,7 +54,7 @@ def tensor_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         'input [ { name: "x" data_type: TYPE_STRING dims: [ -1 ] } ]\n'
         'output [ { name: "y" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
     )
-    with launch(Settings(models=("triple", "lengths"), repository=repository, arguments=PLAIN)) as running:
+    with bench.serving(("triple", "lengths"), repository) as running:
         yield running
 
 

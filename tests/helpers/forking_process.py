@@ -1,6 +1,6 @@
 """A process that opens a client, forks, and prints what its child saw and how it ended:
 
-python forking_process.py URL HTTP_URL TRANSPORT (Model | AsyncModel | "closed AsyncModel") (os | multiprocessing)
+python forking_process.py URL HTTP_URL TRANSPORT (Model | AsyncModel) (os | multiprocessing)
 
 The child calls and closes the client of its parent, opens clients of its own, drops everything, and ends: by
 sys.exit after os.fork, as multiprocessing does it otherwise. It exits with 7.
@@ -45,7 +45,8 @@ def close() -> Any:
 
 def child() -> None:
     attempts: dict[str, Callable[[], Any]] = {
-        **({"inherited": inherited, "close": close} if opened else {}),
+        "inherited": inherited,
+        "close": close,
         "own Model": lambda: own_blocking(OPTIONS),
         "own AsyncModel": lambda: asyncio.run(own(OPTIONS)),
         "own AsyncModel over HTTP": lambda: asyncio.run(own({"url": HTTP_URL, "transport": "http"})),
@@ -102,12 +103,5 @@ def asynchronous() -> None:
     runner.close()
 
 
-def closed() -> None:
-    asyncio.run(own(OPTIONS))
-    gc.collect()
-    code = fork()
-    print(f"parent: {asyncio.run(own(OPTIONS)) - 1}, child: {code}", flush=True)
-
-
 if __name__ == "__main__":
-    {"Model": blocking, "AsyncModel": asynchronous, "closed AsyncModel": closed}[KIND]()
+    {"Model": blocking, "AsyncModel": asynchronous}[KIND]()

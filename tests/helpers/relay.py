@@ -1,4 +1,7 @@
-"""A relay in front of a server: it keeps what clients send, and can delay the bytes, drop them, or end TLS."""
+"""A relay in front of a server: it keeps what clients send, and can hang, crash, or end TLS.
+
+Three relays in front of one server are three replicas for its clients.
+"""
 
 import contextlib
 import queue
@@ -9,69 +12,107 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from client_calls import address
+
+from serve.launcher import Server
+from serve.management import admin
+
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 RST_STREAM = 3
+HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 @dataclass(kw_only=True)
 class Relay:
     """`url` is where it listens, `sent` the bytes of each connection's client, `ended` the connections that closed.
 
-    Every byte is forwarded `delay_s` later; with `is_silent` all bytes are dropped, as if the host had vanished.
+    While it `hangs`, no byte is forwarded.
     """
 
-    url: str
-    target: tuple[str, int]
-    delay_s: float = 0.0
-    is_silent: bool = False
+    host: str
+    target: str
+    tls: ssl.SSLContext | None = None
+    port: int = 0
+    hangs: bool = False
     sent: list[bytearray] = field(default_factory=list)
     ended: list[int] = field(default_factory=list)
+    _is_down: bool = False
+    _clients: list[tuple[socket.socket, threading.Thread]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def frames(self, kind: int) -> int:
         """How many HTTP/2 frames of this type the clients have sent."""
         return sum(_frames(bytes(stream), kind) for stream in self.sent)
 
-    def accept(self, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def start(self) -> None:
+        """Listen, at the same port as before."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        self._listener = socket.create_server((self.host, self.port), family=family)
+        self.port, self._is_down = self._listener.getsockname()[1], False
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def crash(self) -> None:
+        """End all connections to clients; the server is told nothing, since 2.51 does not survive cancellations."""
+        if self._is_down:
+            return
+        self._is_down = True
+        # A thread in accept() keeps the socket alive after close().
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for client, thread in self._clients:
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+            thread.join()
+        self._clients.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = listener.accept()
-                threading.Thread(target=self.serve, args=(client, tls), daemon=True).start()
+                thread = threading.Thread(target=self._serve, args=(client,), daemon=True)
+                self._clients.append((client, thread))
+                thread.start()
 
-    def serve(self, client: socket.socket, tls: ssl.SSLContext | None) -> None:
+    def _serve(self, client: socket.socket) -> None:
         try:
-            client = tls.wrap_socket(client, server_side=True) if tls else client
+            client = self.tls.wrap_socket(client, server_side=True) if self.tls else client
         except OSError:
             client.close()
             return
-        server = socket.create_connection(self.target)
+        host, port = self.target.rsplit(":", 1)
+        server = socket.create_connection((host, int(port)))
         self.sent.append(sent := bytearray())
         number = len(self.sent) - 1
-        threading.Thread(target=self.forward, args=(server, client, bytearray()), daemon=True).start()
-        self.forward(client, server, sent)
+        threading.Thread(target=self._forward, args=(server, client, bytearray()), daemon=True).start()
+        self._forward(client, server, sent)
         self.ended.append(number)
 
-    def forward(self, source: socket.socket, sink: socket.socket, received_bytes: bytearray) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, received_bytes: bytearray) -> None:
         """Read from one socket until its end, while another thread writes to the other one."""
-        waiting: queue.SimpleQueue[tuple[float, bytes]] = queue.SimpleQueue()
-        writer = threading.Thread(target=self.write, args=(sink, waiting), daemon=True)
+        waiting: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        writer = threading.Thread(target=self._write, args=(sink, waiting), daemon=True)
         writer.start()
         with contextlib.suppress(OSError):
             while received := source.recv(1 << 16):
                 received_bytes += received
-                waiting.put((time.monotonic() + self.delay_s, received))
-        waiting.put((time.monotonic() + self.delay_s, b""))
+                waiting.put(received)
+        waiting.put(b"")
         writer.join()
 
-    def write(self, sink: socket.socket, waiting: "queue.SimpleQueue[tuple[float, bytes]]") -> None:
+    def _write(self, sink: socket.socket, waiting: "queue.SimpleQueue[bytes]") -> None:
         with contextlib.suppress(OSError):
             while True:
-                due, content = waiting.get()
-                time.sleep(max(0.0, due - time.monotonic()))
+                content = waiting.get()
+                while self.hangs:
+                    time.sleep(0.01)
                 if not content:
-                    sink.shutdown(socket.SHUT_WR)
+                    if not self._is_down:
+                        sink.shutdown(socket.SHUT_WR)
                     return
-                if not self.is_silent:
-                    sink.sendall(content)
+                sink.sendall(content)
 
 
 def _frames(sent: bytes, kind: int) -> int:
@@ -84,16 +125,31 @@ def _frames(sent: bytes, kind: int) -> int:
 
 
 @contextlib.contextmanager
-def relay(
-    target: str, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", delay_s: float = 0.0
-) -> Iterator[Relay]:
+def relay(target: str, tls: ssl.SSLContext | None = None, host: str = HOSTS[0], *, port: int = 0) -> Iterator[Relay]:
     """Forward connections to `target` (host:port) until the end; with `tls` the clients have to speak it."""
-    is_ipv6 = ":" in host
-    server, port = target.rsplit(":", 1)
-    with socket.create_server((host, 0), family=socket.AF_INET6 if is_ipv6 else socket.AF_INET) as listener:
-        url = f"{f'[{host}]' if is_ipv6 else host}:{listener.getsockname()[1]}"
-        running = Relay(url=url, target=(server, int(port)), delay_s=delay_s)
-        threading.Thread(target=running.accept, args=(listener, tls), daemon=True).start()
-        yield running
-        # A thread in accept() keeps the socket alive after close().
-        listener.shutdown(socket.SHUT_RDWR)
+    running = Relay(host=host, target=target, tls=tls, delay_s=delay_s, port=port)
+    running.start()
+    yield running
+    running.hangs = False
+    running.crash()
+
+
+@contextlib.contextmanager
+def replicas(server: Server, transport: str = "grpc") -> Iterator[list[Relay]]:
+    """Three relays in front of a server, on the same port of three addresses."""
+    with contextlib.ExitStack() as stack:
+        fronts: list[Relay] = []
+        for host in HOSTS:
+            port = fronts[0].port if fronts else 0
+            fronts.append(stack.enter_context(relay(address(server, transport), host=host, port=port)))
+        yield fronts
+
+
+@contextlib.contextmanager
+def with_secret(server: Server, fronts: list[Relay]) -> Iterator[None]:
+    """Let clients find the server's secret for relays on ports of their own, so that they can share memory."""
+    (secret,) = admin.headers(server.grpc_url).values()
+    files = [path for front in fronts for path in admin.publish(secret, front.host, [front.port])]
+    yield
+    for path in files:
+        path.unlink()
