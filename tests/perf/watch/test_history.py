@@ -25,7 +25,7 @@ def test_after_a_restart_all_that_the_server_counted_is_new(before: list[int], a
     assert min(difference.requests, difference.executions, *difference.batches.values(), 0) == 0
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(BATCHES, st.sampled_from(["counts", "restarts", "is away"])), min_size=1, max_size=30))
 def test_totals_are_the_sum_of_what_was_executed(seconds: list[tuple[list[int], str]]) -> None:
     """Every life of the server begins with fewer executions of 9 rows than the one before, so each restart shows."""
@@ -53,16 +53,16 @@ def newest(history: History) -> Sample:
 
 
 def test_a_day_of_readings_has_a_bounded_number_of_steps() -> None:
-    history, count = History(), 30_000
+    history, count = History(), 9_000
     for number in range(count):
-        history.add(reading(3.0 * number, *[3] * min(number, 40), 1))
+        history.add(reading(10.0 * number, *[3] * min(number, 40), 1))
     track = history.tracks["m"]
     lengths = {span: len(track.steps.of(span)) for span in SPANS}
     # A span ago is still inside, and so is the step that began before.
-    assert lengths == {MINUTES_S: 101, 3600.0: 361, 21_600.0: 361, DAY_S: 361}
-    assert [len(history.states.of(span)) for span in SPANS] == [101, 361, 361, 361]
+    assert lengths == {MINUTES_S: 31, 3600.0: 361, 21_600.0: 361, DAY_S: 361}
+    assert [len(history.states.of(span)) for span in SPANS] == [31, 361, 361, 361]
     assert track.total is not None
-    assert track.total.seconds == 3.0 * (count - 1)
+    assert track.total.seconds == 10.0 * (count - 1)
 
 
 def watched(every_s: float, seconds: float, *, start_s: float = 1_700_000_000.0) -> Track:
@@ -73,7 +73,7 @@ def watched(every_s: float, seconds: float, *, start_s: float = 1_700_000_000.0)
     return track
 
 
-@pytest.mark.parametrize("every_s", [0.05, 0.2, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize("every_s", [0.2, 2.5])
 @pytest.mark.parametrize("window_s", [5.0, 60.0])
 def test_a_window_is_a_time_whatever_the_time_between_readings(every_s: float, window_s: float) -> None:
     """With as many samples as seconds, "last 60 s" covered 12 s at --every 0.2."""

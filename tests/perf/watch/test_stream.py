@@ -46,8 +46,7 @@ def key(row: Row) -> tuple[str, ...]:
     return tuple(str(row.get(name)) for name in ("kind", "at", "line", "least", "until"))
 
 
-@pytest.mark.parametrize("span_s", SPANS)
-@pytest.mark.parametrize("every_s", [0.3, 1.0, 7.0])
+@pytest.mark.parametrize(("span_s", "every_s"), zip(SPANS, (0.3, 1.0, 7.0), strict=False))
 def test_a_page_that_follows_has_the_rows_of_one_that_is_opened_later(span_s: float, every_s: float) -> None:
     servers, rows = live("a:1"), dict[str, list[Row]]()
     servers.every_s = every_s

@@ -89,7 +89,7 @@ def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
         assert get(address, Cookie=cookie.partition(";")[0]).status == 200
 
 
-@pytest.mark.parametrize("token", ["a+b", "a&b=c", "a#b", "100%25", "a;b", 'a"b\\c', "a b/c?d", "schlüssel"])
+@pytest.mark.parametrize("token", ["a&b=c#d", 'a"b\\c;d', "a b/c?d%25", "schlüssel"])
 def test_any_token_opens_the_page_by_the_printed_address(servers: Live, token: str) -> None:
     with web.serving(servers, "127.0.0.1", 0, token) as address:
         place = urlsplit(address)
