@@ -1,7 +1,6 @@
 """Which replies are right: a tolerance for each output, and requests that can be told apart."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +10,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from perf.load import pool
 from perf.load.differ import apart, right
 from perf.load.pool import Pool, Request
-from perf.load.run import different
-from perf.records.offered_load import Load
-from perf.records.size_mix import MOST_SENT, SizeMix, drawn
 
 
 def test_a_pool_that_cannot_tell_its_answers_apart_says_so() -> None:
@@ -49,11 +45,3 @@ def test_each_output_has_a_tolerance_of_its_own_and_finite_values_decide_it(size
     assert right((boxes + np.float32(0.02), scores), (boxes, scores), filled.tolerances)
     for wrong in ((boxes + 1, scores), (boxes, scores + np.float32(0.01)), (np.nan_to_num(boxes), scores), (boxes,)):
         assert not right(wrong, (boxes, scores), filled.tolerances)
-
-
-@pytest.mark.parametrize("load", [Load(workers=1), Load(workers=3, pattern="poisson", rate_per_s=5.0)])
-def test_a_load_sends_every_size_on_its_record(load: Load) -> None:
-    sizes = SizeMix(text="1:1000").sent
-    assert len(sizes) == MOST_SENT
-    sent = drawn(sizes, different(replace(load, sizes=sizes)) * load.workers, 0)
-    assert set(sent) == set(sizes)

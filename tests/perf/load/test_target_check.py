@@ -5,19 +5,17 @@ allowed, since the dependence is estimated from the same requests.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from perf.load.run import LOOK_NS, LOOK_SHARE
-from perf.load.table import verdict
 from perf.load.target_check import LEAST_PASSED_S, TargetCheck
-from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, Timings
+from perf.load.timings import REQUEST, RIGHT, Timings
 from perf.load.window import in_window, sample
-from perf.records.load_record import Sample
-from perf.stats.latency_target import Judgement, LatencyTarget, glance, judge, least
+from perf.stats.latency_target import Judgement, LatencyTarget, glance, judge
 from tests.perf.stats.series import latencies, true_percentile
 
 Values = NDArray[np.float64]
@@ -110,20 +108,6 @@ def test_a_trial_far_from_its_target_has_a_verdict() -> None:
     assert sum(each.early for each in failed) >= 18
 
 
-def test_the_verdict_of_a_run_that_ended_at_a_look_is_that_of_the_look() -> None:
-    """Requests that were in flight at the look got their answer since, some of them a wrong one or none."""
-    check = TargetCheck(target=LatencyTarget(latency_ms=10.0))
-    ended = []
-    for run in queue(0.8, 40, REQUESTS, seed=15):
-        timings = finished(run)
-        timings["outcome"][::7] = np.where(run[::7] > 10.0, FAILED, RIGHT)
-        timings["outcome"][::11] = np.where(run[::11] > 10.0, NOT_SENT, timings["outcome"][::11])
-        ended.append(tried(check, timings))
-    early = [each for each in ended if each.early]
-    assert len(early) >= 20
-    assert {each.passed for each in early} == {False}
-
-
 def test_a_pass_takes_longer_than_the_time_between_two_stalls() -> None:
     """Requests that are all fast for 29 s pass at every look, but a stall may come each half minute."""
     check = TargetCheck(target=LatencyTarget(latency_ms=50.0))
@@ -138,37 +122,3 @@ def test_a_pass_takes_longer_than_the_time_between_two_stalls() -> None:
     assert not ends(30.0)
     assert ends(30.1)
     assert check.judgement(sample(in_window(timings, 0, 10 * 10**9), 0), early=False).passed is True
-
-
-def test_a_verdict_says_how_many_independent_requests_it_is_worth() -> None:
-    """Of 2,000 requests that come in groups of four alike, about 500 tell something new."""
-    rng = np.random.default_rng(16)
-    values = np.repeat(rng.exponential(3.0, 500), 4)
-    check = TargetCheck(target=LatencyTarget(latency_ms=30.0), stops=False)
-    judged = check.judgement(Sample(due_s=(0.0,) * 2000, latencies_us=tuple(1e3 * values)), early=False)
-    assert judged.late == 0
-    assert 4 <= judged.design_effect < 7
-    worth = f"{2000 / judged.design_effect:,.0f}"
-    text = verdict(judged, late_sends=0)
-    assert f"0 of 2,000 requests, worth {worth} independent ones, were late or not answered" in text
-    # 459 independent requests with none late are enough, so four times as many of these and more.
-    needed = least(0, 0.01, 0.99, design_effect=judged.design_effect)
-    assert needed == pytest.approx(458.2 * judged.design_effect, abs=1)
-    assert (judged.passed is True) == (needed <= 2000)
-    fewer = replace(judged, requests=1000, passed=None)
-    assert f"With 0 late, a pass takes {needed:,} such requests to be certain at 99.0%." in verdict(fewer, late_sends=0)
-
-
-def test_late_requests_of_one_group_count_as_one() -> None:
-    """Ten late requests in a row among 3,000 that are alike in nothing else: one stall, not ten late requests."""
-    rng = np.random.default_rng(17)
-    values = rng.uniform(1.0, 2.0, 3000)
-    check = TargetCheck(target=LatencyTarget(latency_ms=50.0))
-
-    def effect(places: NDArray[np.int64]) -> float:
-        with_late = values.copy()
-        with_late[places] = 60.0
-        return check.judgement(sample(finished(with_late), 0), early=False).design_effect
-
-    assert effect(np.arange(1000, 1010)) > 8
-    assert effect(np.arange(10) * 300) < 1.5

@@ -3,7 +3,7 @@
 import pytest
 
 from perf.memory.allocators.bfc import NEXT_POWER_OF_TWO, BfcArena, onnxruntime_power, onnxruntime_same, tensorflow
-from perf.memory.allocators.device import Allocator, Device, DeviceCosts, OutOfMemory
+from perf.memory.allocators.device import Allocator, Device, OutOfMemory
 
 MIB = 2**20
 
@@ -77,21 +77,3 @@ def test_an_arena_takes_what_its_limit_leaves_and_what_the_device_has() -> None:
     assert regions(onnxruntime_power(device), 5 * MIB) == [cut]
     with pytest.raises(OutOfMemory):
         tensorflow(Device(limit_bytes=MIB)).allocate(2 * MIB)
-
-
-def test_tensorflow_gives_free_regions_back_before_it_fails() -> None:
-    device = Device(limit_bytes=8 * MIB)
-    arena = tensorflow(device)
-    arena.free(arena.allocate(2 * MIB))
-    arena.allocate(8 * MIB)
-    assert list(device.regions.values()) == [8 * MIB]
-
-
-def test_the_cost_of_a_call_follows_its_points() -> None:
-    costs = DeviceCosts(points=((256, 1.0), (1024, 4.0)), free_share=0.5)
-    assert [costs.malloc_us(size) for size in (1, 256, 1024, 10**9)] == [1, 1, 4, 4]
-    assert costs.malloc_us(512) == pytest.approx(2.0)
-    device = Device(costs=costs)
-    device.free(device.malloc(1024))
-    assert device.us == pytest.approx(6.0)
-    assert device.calls == 2

@@ -1,11 +1,9 @@
 """Graphs whose nodes onnxruntime runs in an order that differs from session to session."""
 
-from itertools import permutations
 from pathlib import Path
 
 from perf.memory import limits
 from perf.memory.estimate.batch_memory import Model
-from perf.memory.estimate.graph import executed, first_output
 from tests.perf.memory.test_limits import Builder, graph_file
 
 
@@ -29,19 +27,6 @@ def saved(folder: Path, units: int) -> Model:
     return Model.of(shuffled_units(folder, units), level="all")
 
 
-def test_all_orders_of_few_nodes_are_found(tmp_path: Path) -> None:
-    model = saved(tmp_path, 2)
-    loaded = model.graph.loaded
-    places = [at for at, node in enumerate(loaded) if node.op_type == "ReorderOutput"]
-    assert len(places) == 4
-    every = set()
-    for chosen in permutations(places):
-        moved = dict(zip(places, chosen, strict=True))
-        every.add(tuple(map(first_output, executed([loaded[moved.get(at, at)] for at in range(len(loaded))]))))
-    assert sorted(tuple(map(first_output, order.graph.nodes)) for order in model.orders) == sorted(every)
-    assert model.all_orders
-
-
 def test_the_bounds_are_those_of_all_orders(tmp_path: Path) -> None:
     """Each unit runs one of its two branches first."""
     model = saved(tmp_path, 3)
@@ -59,9 +44,3 @@ def test_some_of_many_orders_give_no_upper_bound(tmp_path: Path) -> None:
     assert (model.all_orders, model.is_exact) == (False, False)
     assert (model.at(1, {}).most, model.most_after([1], {})) == (None, None)
     assert f"those of {len(model.orders)} orders, and others can take more or less" in limits.note(model, 1, {})
-
-
-def test_the_orders_are_named(tmp_path: Path) -> None:
-    path = shuffled_units(tmp_path, 1)
-    assert "an order that differs from session to session" in limits.note(Model.of(path, level="all"), 1, {})
-    assert len(Model.of(path, level="basic").orders) == 1

@@ -1,15 +1,14 @@
 """The packed.pbtxt, compose and Kubernetes files that are written for a plan, and a real server."""
 
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from google.protobuf import text_format
-from packing_plan import plan_path
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from clients import Model as Client
@@ -24,6 +23,7 @@ from perf.records import file
 from perf.studies.packing import stand_in
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch
+from tests.perf.pack.test_plan_file import PLAN, plan_path
 
 
 def repository(tmp_path: Path) -> Path:
@@ -34,10 +34,12 @@ def repository(tmp_path: Path) -> Path:
     return copy.parent
 
 
-def test_the_program_writes_configurations_and_manifests(tmp_path: Path) -> None:
+def test_the_program_writes_configurations_and_manifests(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
+) -> None:
     models, out = repository(tmp_path), tmp_path / "out"
-    arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]
-    assert main(arguments) == 0
+    assert main([str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]) == 0
+    golden("pack_plan", capsys.readouterr().out)
     # 8 rows in 24 ms are 333 requests/s of a device; 167 are left, which 6 rows in at most 36 ms serve.
     placement = file.read(out / "placement.json", Placement)
     shares = [share for node in placement.nodes for share in node.shares]
@@ -47,7 +49,6 @@ def test_the_program_writes_configurations_and_manifests(tmp_path: Path) -> None
     for name, batch in (("packed", 8), ("packed_1", 6)):
         text = (models / "simulated_accelerator" / "configs" / f"{name}.pbtxt").read_text()
         config = text_format.Parse(text, ModelConfig())
-        assert "# Time of one execution: fixed_ms + row_ms x rows." in text
         assert config.max_batch_size == batch
         (group,) = config.instance_group
         assert group == ModelInstanceGroup(count=1, kind=ModelInstanceGroup.KIND_GPU, gpus=[0])
@@ -55,18 +56,18 @@ def test_the_program_writes_configurations_and_manifests(tmp_path: Path) -> None
         config.ClearField("instance_group")
         before.ClearField("instance_group")
         assert config == before
-    compose = yaml.safe_load((out / manifests.COMPOSE).read_text())["services"]
-    assert [compose[f"device-{n}"]["command"][-1] for n in (0, 1)] == [
-        "--model-config-name=packed",
-        "--model-config-name=packed_1",
-    ]
-    for service in compose.values():
-        assert service["environment"] == {"TRITON_ADMIN_SECRET": "${TRITON_ADMIN_SECRET:-}"}
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
-        assert (service["cap_drop"], service["read_only"]) == (["ALL"], True)
-    device = compose["device-1"]["deploy"]["resources"]["reservations"]["devices"][0]
-    assert device["device_ids"] == ["1"]
+    golden("pack_compose", (out / manifests.COMPOSE).read_text())
     assert (out / "placement.html").read_text().count("data-chart=") == 2
+
+
+def test_a_plan_says_how_many_are_late_and_in_how_many_replays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
+) -> None:
+    """The name of a model may look like markup."""
+    text = PLAN.replace('"uniform"', '"poisson"').replace("rate_per_s = 500", "rate_per_s = 100")
+    plan = plan_path(tmp_path, text.replace("simulated_accelerator", "[bold]"))
+    assert main([str(plan), "--out", str(tmp_path / "out"), "--repository", str(tmp_path)]) == 0
+    golden("pack_plan_poisson", capsys.readouterr().out)
 
 
 def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,29 +100,17 @@ def shared_server() -> Server:
     return server
 
 
-def test_kubernetes_runs_one_server_per_device() -> None:
+def test_kubernetes_runs_one_server_per_device(golden: Callable[..., None]) -> None:
     server = replace(shared_server(), devices=(0, 2))
-    parts = list(yaml.safe_load_all(manifests.kubernetes([server], replace(SHARED.devices, kind="gpu"))))
-    assert [part["kind"] for part in parts] == ["Deployment", "Service", "Service"]
-    spec = parts[0]["spec"]
-    assert spec["replicas"] == 2
-    (container,) = spec["template"]["spec"]["containers"]
-    assert "--rate-limit=execution_count" in container["args"]
-    assert container["resources"]["limits"] == {"nvidia.com/gpu": 1}
-    # docker/serve.sh restricts the admin APIs by it, and makes one where there is none.
-    secret = {"name": "triton-batching-admin", "key": "secret", "optional": True}
-    assert container["env"] == [{"name": "TRITON_ADMIN_SECRET", "valueFrom": {"secretKeyRef": secret}}]
-    assert container["securityContext"]["readOnlyRootFilesystem"] is True
-    pod = spec["template"]["spec"]
-    assert (pod["securityContext"]["runAsNonRoot"], pod["automountServiceAccountToken"]) == (True, False)
-    assert {volume["name"] for volume in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    assert [port["name"] for port in parts[1]["spec"]["ports"]] == ["http", "grpc"]
-    labels = spec["template"]["metadata"]["labels"]
-    assert all(part["spec"]["selector"].items() <= labels.items() for part in parts[1:])
+    golden("pack_kubernetes", manifests.kubernetes([server], replace(SHARED.devices, kind="gpu")))
 
 
 @pytest.mark.server
 def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
+    """A server of its own, since the rate limiter is an option of the server.
+
+    201 and 301 ms of sleep take less only where both sleep at the same time: a slow machine cannot fail this.
+    """
     stand_in.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
     server = shared_server()
     packed_config.write(server, tmp_path, kind="cpu", command="python -m perf.pack plan.toml")
@@ -138,5 +127,4 @@ def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
         start = time.monotonic()
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(request, ("one", "two")))
-        # 201 and 301 ms of sleep: less only where both slept at the same time. It cannot be too fast by chance.
         assert time.monotonic() - start >= 0.502

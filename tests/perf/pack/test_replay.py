@@ -1,7 +1,5 @@
 """The replay of placements, and how much headroom their replays take before a plan is shown to be in time."""
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,15 +7,13 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from perf.pack import headroom
-from perf.pack.algorithms import IMPROVED, pack
-from perf.pack.headroom import CHOOSING, CONFIRMING, TRIES, confirmed, plan, unproven
-from perf.pack.placement import Placement
-from perf.pack.replay import REQUESTS, Stream, replay, serve
+from perf.pack.algorithms import pack
+from perf.pack.headroom import CONFIRMING, TRIES, plan
+from perf.pack.replay import Stream, replay, serve
 from perf.pack.replayed import Replayed, summed
 from perf.pack.validator import violations
 from perf.pack.workload import Curve, Devices, Model, Workload
-from tests.perf.pack.test_pack import PAPER, random_workload
+from tests.perf.pack.test_pack import random_workload
 from triton_batching.terminal import Mistake
 
 
@@ -35,24 +31,6 @@ def test_models_take_turns() -> None:
     second = Stream(arrivals=np.array([5.0]), times=(0.0, 20.0))
     # 0: one of the first alone until 10; the second until 30; two of the first until 42, the last until 52.
     assert [ends.tolist() for ends in serve([first, second])] == [[10.0, 42.0, 42.0, 52.0], [30.0]]
-
-
-def test_a_device_with_nothing_to_do_waits_for_the_next_request() -> None:
-    streams = [Stream(arrivals=np.array([7.0]), times=(0.0, 2.0)), Stream(arrivals=np.array([3.0]), times=(0.0, 1.0))]
-    assert [ends.tolist() for ends in serve(streams)] == [[9.0], [4.0]]
-
-
-def test_it_is_late_above_the_plan() -> None:
-    placement = pack(PAPER)
-    late = replay(PAPER, placement, scale=1.3)
-    assert {each.model for each in late if not each.in_time} == {"A", "B"}
-
-
-def test_arrivals_are_those_of_their_number() -> None:
-    placement = pack(uneven(3))
-    first, again, other = (replay(uneven(3), placement, numbers=numbers) for numbers in (range(2), (0, 1), (0, 2)))
-    assert first == again != other
-    assert replay(uneven(3), placement, seed=1, numbers=range(2)) != first
 
 
 def test_a_rare_model_is_replayed_too() -> None:
@@ -101,38 +79,6 @@ def test_few_replays_may_be_late(placements: int) -> None:
     assert replace(many, requests=CONFIRMING * 100, late=10, late_replays=10).proven(placements)
 
 
-def test_a_placement_is_confirmed_by_replays_that_did_not_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Sequence[int]] = []
-
-    def seeing(workload: Workload, placement: Placement, **options: Any) -> list[Replayed]:
-        seen.append(options["numbers"])
-        return replay(workload, placement, **options)
-
-    monkeypatch.setattr(headroom, "replay", seeing)
-    _, found = plan(PAPER)
-    chose, confirms = set(itertools.chain(*seen[:-1])), set(seen[-1])
-    assert chose == set(range(CHOOSING))
-    assert not chose & confirms
-    assert {each.replays for each in found} == {len(confirms)} == {CONFIRMING}
-
-
-def test_each_headroom_is_confirmed_by_other_replays(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(headroom, "replay", lambda *_, numbers, **__: seen.extend(numbers))
-    for number in range(TRIES):
-        confirmed(PAPER, pack(PAPER), number=number)
-    assert len(set(seen)) == len(seen) == TRIES * CONFIRMING
-
-
-def test_even_arrivals_need_no_headroom() -> None:
-    placement, found = plan(PAPER)
-    assert placement.headroom == 0
-    assert all(each.late == 0 for each in found)
-    # All requests of a replay have one phase: statistics alone could not tell.
-    unsure = next(each for each in found if not each.proven(TRIES))
-    assert unproven(PAPER, [replace(unsure, late=1)], TRIES) == [unsure.model]
-
-
 def test_a_plan_holds_on_other_seeds() -> None:
     """With one replay to decide, no headroom was enough for this workload; 3 of 20 other replays were late."""
     workload = uneven(3)
@@ -157,29 +103,3 @@ def test_without_enough_headroom_it_says_how_many_are_late() -> None:
     )
     with pytest.raises(Mistake, match=message):
         plan(workload)
-
-
-def test_a_heuristic_that_needs_fewer_devices_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    roomy = replace(PAPER, devices=Devices(count=9, memory_bytes=1.0))
-
-    def needs_headroom(workload: Workload, name: str, **options: Any) -> Placement:
-        return pack(workload, name, **options | {"headroom": 2.0 if name == IMPROVED else options["headroom"]})
-
-    monkeypatch.setattr(headroom, "pack", needs_headroom)
-    placement, _ = plan(roomy)
-    assert len(pack(roomy, headroom=2.0).nodes) > 2
-    assert (placement.algorithm, len(placement.nodes)) == ("squishy", 2)
-    # Where no device is left for the headroom, a heuristic that needs none is an answer.
-    assert plan(PAPER)[0].algorithm == "squishy"
-    with pytest.raises(
-        Mistake, match=r"\d devices are needed at 3 x the rates, which uneven arrivals need, by improved"
-    ):
-        plan(replace(PAPER, devices=Devices(count=1, memory_bytes=1.0)))
-
-
-def test_a_replay_is_as_long_as_stated() -> None:
-    found = replay(PAPER, pack(PAPER))
-    # The first tenth is warm-up; A is called twice as often as B.
-    assert {each.model: each.requests for each in found} == pytest.approx(
-        {"A": 2 * 0.9 * REQUESTS, "B": 0.9 * REQUESTS, "C": 0.9 * REQUESTS}, abs=2
-    )

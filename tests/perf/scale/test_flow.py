@@ -1,7 +1,6 @@
 """The flow of `perf.scale` against the simulation request by request, and its count of requests."""
 
 import functools
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,12 +85,6 @@ def test_an_overload_and_its_end_have_the_share_in_time_of_single_requests() -> 
     assert flow(rates).share == pytest.approx(exact, abs=0.04)
 
 
-def test_replicas_share_the_load() -> None:
-    """Four replicas at four times the rate do what one does."""
-    rates = [0.9 * curve().capacity.rate_per_s] * 100
-    assert flow([4 * rate for rate in rates], 4).share == pytest.approx(flow(rates).share, abs=1e-9)
-
-
 def test_the_capacity_is_the_last_rate_in_time_and_its_pending_count_littles_law() -> None:
     point = curve().capacity
     assert point.in_time >= 0.99
@@ -152,16 +145,3 @@ def test_without_a_replica_the_door_refuses() -> None:
     (outcome,) = fleet.run()
     assert outcome.failures == 1
     assert outcome.refused == pytest.approx(500.0)
-
-
-def test_no_limit_of_the_queue_refuses_nothing(tmp_path: Path) -> None:
-    rates = [3 * curve().saturated_per_s] * 30
-    assert flow(rates).refused > 0
-    unlimited = ModelConfig()
-    unlimited.CopyFrom(config())
-    del unlimited.parameters["queue_limit_ms"]
-    without = measure(unlimited, profile(), TARGET, requests=2000)
-    run = Run(scaling=Scaling(least=1, most=1, target=1.0), day=0, seed=0)
-    (outcome,) = Fleet(without, [np.array(rates)], [run], CALM).run()
-    assert outcome.refused == 0
-    assert outcome.in_flight == pytest.approx(2 * 30 * without.saturated_per_s, rel=0.05)

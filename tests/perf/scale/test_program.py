@@ -2,10 +2,10 @@
 
 import contextlib
 import io
-import math
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,14 +15,12 @@ import yaml
 
 from perf.measure import service_profile
 from perf.records import file
-from perf.scale import command, day
+from perf.scale import day
 from perf.scale.__main__ import main
 from perf.scale.comparison import PENDING, ScaleRecord, matched
-from perf.scale.table import findings
 from perf.studies.archive import RESULTS
 from serve.cluster import plan_file
 from serve.cluster.autoscaler import rules
-from triton_batching.terminal import Mistake
 
 PLAN = """\
 # ours
@@ -51,15 +49,6 @@ tolerance = 0.2
 drain_s = 30
 """
 RAMP = RESULTS / "grid" / "simulated_accelerator.default.b32.k1.json"
-
-
-def test_a_file_is_told_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    with command._progress() as begin:
-        tick = begin("days", 10)
-        for _ in range(10):
-            tick()
-    lines = ["days: begins", "days: 30%", "days: 50%", "days: 80%", "days: 100%"]
-    assert capsys.readouterr().err.splitlines() == lines
 
 
 def call(folder: Path, *more: str) -> int:
@@ -108,8 +97,11 @@ def test_the_target_is_that_of_the_cheapest_day_in_time(record: ScaleRecord) -> 
     assert ours.replica_hours <= min(outcome.replica_hours for outcome in enough)
 
 
-def test_the_printed_lines_are_a_table_of_the_plan(simulated: Path, record: ScaleRecord) -> None:
+def test_the_printed_lines_are_a_table_of_the_plan(
+    simulated: Path, record: ScaleRecord, golden: Callable[..., None]
+) -> None:
     printed = (simulated / "printed.txt").read_text()
+    golden("scale_day", printed)
     lines = re.search(r"^\[deployment.scaling\]\n(?:\w+ = \S+\n){4}", printed, flags=re.MULTILINE)
     assert lines
     plan = simulated / "new.toml"
@@ -123,27 +115,6 @@ def test_the_printed_lines_are_a_table_of_the_plan(simulated: Path, record: Scal
 def _found(record: ScaleRecord) -> tuple[float, float]:
     assert record.target_pending is not None
     return round(record.target_pending, 2), round(record.curve.steepness, 2)
-
-
-def test_the_limit_and_a_target_that_is_not_the_capacitys_are_explained(record: ScaleRecord) -> None:
-    peak = max(day.diurnal(2000.0, seed=1, length_s=3600.0).rates_per_s)
-    assert record.peak_per_s == pytest.approx(peak, abs=0.01)
-    capacity, target = record.curve.capacity, record.target_pending
-    assert target is not None
-    first, found, *others = findings(record)
-    assert f"{peak:,.1f} requests/s" in first
-    assert f": {math.ceil(peak / capacity.rate_per_s)} replicas" in first
-    below = [each for each in record.tried if each.rule == PENDING and each.target <= target]
-    tried = max(below, key=lambda each: each.target)
-    assert f"with at most {tried.outcome.most_replicas} replicas at once" in found
-    (known,) = (each for each in record.tried if each.at_capacity)
-    side = "above" if known.outcome.share > 0.99 else "below"
-    assert others == [
-        f"It is {side} the {capacity.pending:.2f} in flight at a replica's capacity, since that has "
-        f"{known.outcome.share:.2%} in time on these days and the goal is 99.00%."
-    ]
-    # With fewer replicas allowed than were used, the limit is named.
-    assert "all that it may use" in [*findings(replace(record, most=tried.outcome.most_replicas))][-1]
 
 
 def test_service_times_of_a_mix_are_taken_only_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -202,57 +173,37 @@ def test_prometheus_computes_the_replicas_that_are_needed(simulated: Path, recor
     assert ran.returncode == 0, ran.stdout + ran.stderr
 
 
-def test_a_seed_makes_the_same_day() -> None:
-    assert day.diurnal(100.0, seed=3) == day.diurnal(100.0, seed=3)
-    assert day.diurnal(100.0, seed=3) != day.diurnal(100.0, seed=4)
+def test_mistakes_are_one_line(folder: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]) -> None:
+    """Of options, and of traces whose first line is as it should be."""
+    said = []
 
+    def refused(words: str) -> None:
+        assert call(folder, *words.format(folder=folder).split()) == 2, words
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        said.append(f"$ scale {words.format(folder='.')}\n{error}")
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ((), "give --trace DAY.csv, or --day diurnal"),
-        (("--day", "diurnal"), "--peak belongs to --day diurnal"),
-        (("--day", "diurnal", "--peak", "100"), "--deployment is missing: the plan has other, pictures"),
-        (("--trace", "{day}", "--min", "9", "--max", "3"), "--min 9 is above --max 3"),
-        (("--trace", "{day}", "--keda", "{plan}"), "is there already, and is not overwritten"),
-        (("--trace", "{day}", "--step-s", "0.1", "--hpa", "{plan}"), "is there already, and is not overwritten"),
-        (("--trace", "{long}"), "steps of 1 s, and 604,800 are the most"),
-        (("--trace", "{twice}"), "pictures is there twice, by its name and by its model"),
-        (("--trace", "{none}"), "cannot be read (No such file or directory)"),
-        (("--trace", "{plan}"), "its first line must be time_s,deployment,rate_per_s"),
-        (("--trace", "{day}", "--deployment", "other"), "the trace has pictures"),
-    ],
-)
-def test_mistakes_are_one_line(
-    folder: Path, options: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (folder / "long.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n1000000,pictures,2\n")
-    (folder / "twice.csv").write_text("time_s,deployment,rate_per_s\n0,pictures,1\n0,simulated_accelerator,1\n")
-    names = {
-        "long": folder / "long.csv",
-        "twice": folder / "twice.csv",
-        "day": folder / "day.csv",
-        "plan": folder / "plan.toml",
-        "none": folder / "none.csv",
-    }
-    assert call(folder, *(option.format(**names) for option in options)) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("lines", "said"),
-    [
-        ("0,a,5\n0,a,6", "line 3: 0 s is not after 0 s"),
-        ("5,a,5", "a begins at 5 s"),
-        ("0,a,x", "line 2: '0,a,x' is not a time, a name and a rate"),
-        ("0,a,-1", "line 2: a time is 0 to a year"),
-        ("", "has no rates"),
-    ],
-)
-def test_a_wrong_trace_names_its_line(tmp_path: Path, lines: str, said: str) -> None:
-    path = tmp_path / "day.csv"
-    path.write_text(f"time_s,deployment,rate_per_s\n{lines}\n")
-    with pytest.raises(Mistake, match=re.escape(said)):
-        day.read(path)
+    for words in (
+        "",
+        "--day diurnal",
+        "--day diurnal --peak 100",
+        "--trace {folder}/day.csv --min 9 --max 3",
+        "--trace {folder}/day.csv --keda {folder}/plan.toml",
+        "--trace {folder}/none.csv",
+        "--trace {folder}/plan.toml",
+        "--trace {folder}/day.csv --deployment other",
+    ):
+        refused(words)
+    for lines in (
+        "0,pictures,1\n1000000,pictures,2",
+        "0,pictures,1\n0,simulated_accelerator,1",
+        "0,a,5\n0,a,6",
+        "5,a,5",
+        "0,a,x",
+        "0,a,-1",
+        "",
+    ):
+        (folder / "wrong.csv").write_text(f"time_s,deployment,rate_per_s\n{lines}\n")
+        said.append(f"{lines!r}: ")
+        refused("--trace {folder}/wrong.csv")
+    golden("scale_mistakes", "".join(said))

@@ -9,11 +9,9 @@ from perf.records.candidate import Candidate
 from perf.records.study import FINAL, Trial
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
-from perf.tune.answer import figure, other_work, pareto, shown
+from perf.tune.answer import other_work, pareto
 from perf.tune.bottleneck import bottleneck
-from perf.tune.pooled_trials import PooledTrials
 from perf.tune.reasons import reasons, simplified
-from perf.tune.remedy import remedies
 from perf.tune.simulator import Corrections
 from tests.perf.report.sweep.test_summary import NOTHING
 
@@ -65,19 +63,6 @@ def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Pa
     assert front[0].throughput_rows_per_s == max(candidate.throughput_rows_per_s for candidate in screened)
 
 
-def test_the_chosen_candidate_is_shown(tmp_path: Path) -> None:
-    result = searching(tmp_path / "s.json", "poisson:200", 100, sizes=(4, 8)).run()
-    assert result.comparison is not None
-    for screened in result.screened:
-        final = [replace(trial, candidate=screened.candidate) for trial in result.comparison.final]
-        chosen = replace(result, comparison=replace(result.comparison, final=tuple(final)))
-        assert [each.candidate for each in shown(chosen)].count(screened.candidate) == 1
-
-
-def test_a_large_figure_is_written_in_full() -> None:
-    assert [figure(value) for value in (42.4181, 129_600.4, math.inf)] == ["42.4", "129,600", "none"]
-
-
 def test_the_own_clients_are_no_other_work() -> None:
     """Server and clients of a model that is bound by the cores leave a load average far above their number."""
     own = replace(trial(), load_average=9.0, cores_busy=0.99, cores_ours=0.97)
@@ -85,22 +70,6 @@ def test_the_own_clients_are_no_other_work() -> None:
     disturbed = replace(own, load_average=0.1, cores_ours=0.6)
     assert other_work([own, disturbed]) == pytest.approx(0.39)
     assert other_work([replace(own, cores_ours=None)]) == 0.0
-
-
-def test_no_target_is_proposed_that_nothing_reached(tmp_path: Path) -> None:
-    search = searching(tmp_path / "s.json", "closed:16", 100, sizes=(8,))
-    lost = replace(trial(), throughput_rows_per_s=0.0, latencies_us=(math.inf,) * 10)
-    pooled = PooledTrials.of([lost], LatencyTarget(latency_ms=100))
-    lines = remedies(pooled, search.screen, Corrections(), search.candidates[:2])
-    assert not [line for line in lines if "inf" in line]
-
-
-def test_every_value_that_differs_has_a_reason(tmp_path: Path) -> None:
-    search = searching(tmp_path / "s.json", "closed:16", 100)
-    sentences = reasons(search.screen, Corrections(), replace(CHOSEN, delay_us=2_000), DEFAULT)
-    assert set(sentences) == {"max_batch_size", "max_queue_delay_microseconds", "instances"}
-    assert all("rows/s" in text and "without" in text for text in sentences.values())
-    assert reasons(search.screen, Corrections(), DEFAULT, DEFAULT) == {}
 
 
 def test_a_value_that_does_not_help_keeps_its_current_setting(tmp_path: Path) -> None:

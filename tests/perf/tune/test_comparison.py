@@ -1,7 +1,5 @@
 """The last comparison: which trials its figures are from, and what it says of them."""
 
-import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,9 +10,8 @@ from simulated_bench import CONFIG, SimulatedBench, accelerator, searching
 
 from perf.records.candidate import Candidate
 from perf.records.last_comparison import LOOKS, last_comparison
-from perf.records.study import AGAINST, FINAL, HALVING, LatencyTarget, Study, Trial
+from perf.records.study import AGAINST, FINAL, HALVING, LatencyTarget, Trial
 from perf.records.traffic import Traffic
-from perf.stats.rounds import paired
 from perf.stats.verdict import CANNOT_TELL, FASTER, SAME
 from perf.tune import __main__ as program
 from perf.tune.comparison import Comparison
@@ -100,24 +97,6 @@ def test_a_choice_that_fails_after_it_was_chosen_is_replaced_by_the_next(tmp_pat
     assert last_comparison(replace(search.log.study, chosen=comparison.chosen.candidate)) == comparison.compared
 
 
-@dataclass(kw_only=True)
-class TiringBench(SimulatedBench):
-    """In the last comparison every choice answers only half of the load."""
-
-    def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
-        trial = super().measure(candidate, traffic, stage=stage, round=round, seconds=seconds)
-        return replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s * (0.5 if stage == FINAL else 1.0))
-
-
-def test_a_choice_that_does_not_carry_the_load_did_not_miss_the_target(tmp_path: Path) -> None:
-    search = searching(tmp_path / "study.json", "poisson:500", 100, sizes=(8, 16))
-    search.log.bench = TiringBench(service=accelerator, target=search.goal.target)
-    assert search.run().comparison is None
-    steps = " ".join(step.text for step in search.log.study.steps)
-    assert "not chosen, it did not carry the load in the last comparison" in steps
-    assert "missed the target in the last comparison" not in steps
-
-
 def test_a_gain_is_faster_the_same_or_needs_more_rounds() -> None:
     faster = compared([300, 303, 298], [100, 101, 99])
     assert (faster.gains[0].verdict.word, faster.better, faster.certain) == (FASTER, True, True)
@@ -131,15 +110,6 @@ def test_a_gain_is_faster_the_same_or_needs_more_rounds() -> None:
     assert compared([112], [100]).gains[0].wanted_rounds == LOOKS.at[0]
 
 
-def test_the_interval_has_the_level_of_its_look() -> None:
-    rates, others = [112, 120, 118], [100, 104, 99]
-    expected = paired(rates, others, level=LOOKS.level_at(LOOKS.at[0]))
-    assert compared(rates, others).gains[0].interval == expected
-    # Fewer rounds than the first look have its level too.
-    fewer = paired(rates[:2], others[:2], level=LOOKS.level_at(LOOKS.at[0]))
-    assert compared(rates[:2], others[:2]).gains[0].interval == fewer
-
-
 def test_a_choice_within_the_target_replaces_one_that_surely_misses_it() -> None:
     slower = compared([80, 81, 79], [100, 101, 99])
     assert not slower.better
@@ -149,22 +119,6 @@ def test_a_choice_within_the_target_replaces_one_that_surely_misses_it() -> None
     assert missed.decision.reason == "the current configuration does not answer 99 % of requests within 100 ms"
     # A choice that misses the target itself replaces nothing.
     assert not replace(missed, final=tuple(replace(trial, candidate=CHOSEN) for trial in late)).better
-
-
-def test_an_overloaded_current_configuration_is_described_in_words() -> None:
-    lost = [
-        replace(trial, latencies_us=(math.inf,) * len(trial.latencies_us))
-        for trial in trials(DEFAULT, [0.0, 0.0, 0.0], AGAINST)
-    ]
-    overloaded = replace(compared([300, 303, 297], [1, 1, 1]), current=tuple(lost))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        throughput, p99 = map(str, overloaded.gains)
-    assert throughput == "throughput: no ratio, the current configuration answered no request in 3 of 3 rounds"
-    assert p99.startswith(
-        "p99: no ratio, the current configuration left more than 1 % of the requests without an answer"
-    )
-    assert overloaded.better
 
 
 def noisy(path: Path, rounds: int | None) -> StudyLog:
@@ -187,12 +141,3 @@ def test_rounds_are_measured_until_they_are_certain(tmp_path: Path) -> None:
     assert more.study.trials[: len(few.study.trials)] == few.study.trials
     assert isinstance(more.bench, FormulaBench)
     assert LOOKS.at == program.ROUNDS
-
-
-def test_a_clear_gain_ends_at_the_first_look(tmp_path: Path) -> None:
-    search = InventedWorld.drawn(3, noise=0.01).search(tmp_path / "study.json")
-    search.budget = replace(search.budget, rounds=12)
-    result = search.run()
-    assert result.comparison is not None
-    assert len(result.comparison.final) == LOOKS.at[0]
-    assert Study.read(tmp_path / "study.json").trials

@@ -70,9 +70,3 @@ def test_an_open_load_that_is_carried_shows_no_error_of_throughput() -> None:
     assert corrections.throughput_error is None
     assert corrections.p99_error == pytest.approx(math.log(1.5))
     assert str(corrections) == f"{math.log(1.5):.1%} in p99"
-
-
-def test_one_configuration_tells_no_error() -> None:
-    corrections = fitted({1: (33, 50)})
-    assert (corrections.throughput_error, corrections.p99_error) == (None, None)
-    assert str(corrections) == "an unknown share yet"

@@ -8,25 +8,21 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 from simulated_bench import CONFIG, SimulatedBench, bench_of, searching
-from tiny_models import onnx_model, python_model
+from tiny_models import onnx_model
 
 from export.repository import read_config
 from perf.records.candidate import Candidate
 from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import FINAL, Trial
 from perf.records.traffic import Traffic
-from perf.tune.__main__ import main
 from perf.tune.comparison import Comparison
-from perf.tune.entrants import untried
-from perf.tune.limits import narrowed, tried
+from perf.tune.limits import tried
 from perf.tune.memory_estimate import estimated, unknown
-from perf.tune.pooled_trials import PooledTrials
 from perf.tune.reasons import not_tried
 from perf.tune.remedy import remedies
 from perf.tune.search import Search
-from perf.tune.space import Parallelism, space
+from perf.tune.space import space
 from perf.tune.study_log import StudyLog
-from serve.management import gpu_use
 
 LIMITS = Limits(server_cores=1.5, server_memory_mib=600)
 SEARCHED = space(CONFIG, largest=16, cores=2, gpu=False)
@@ -59,18 +55,6 @@ def limited(path: Path, limits: Limits, use: Callable[[Candidate], ResourceUse],
     return search
 
 
-def test_a_limit_is_named_with_what_exceeds_it() -> None:
-    assert LIMITS.excess(ResourceUse(server_cores=1.5, server_memory_mib=600)) == ""
-    assert LIMITS.excess(ResourceUse(server_memory_mib=812.3)) == "812.3 MiB of memory (--memory-mib 600)"
-    assert LIMITS.excess(ResourceUse(server_cores=1.62, server_memory_mib=812)) == "1.62 cores (--cpu 1.5)"
-    assert Limits(gpu_memory_mib=1234567).excess(ResourceUse(gpu_memory_mib=1234567.9)) == (
-        "1,234,567.9 MiB of GPU memory (--gpu-memory-mib 1234567)"
-    )
-    assert Limits().excess(ResourceUse(server_cores=1e6, server_memory_mib=1e6, gpu_memory_mib=1e6)) == ""
-    unread = [LIMITS.unread(ResourceUse(server_cores=1.0, server_memory_mib=mib)) for mib in (1.0, None)]
-    assert unread == ["", "--memory-mib 600"]
-
-
 def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
     # One instance needs 100 + 20 x 16 = 420 MiB; two need 2 x (100 + 20 x 11) = 640, and 600 with 10 rows.
     (sentence,) = not_tried(SEARCHED, LIMITS, of_rows)
@@ -88,17 +72,6 @@ def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
     assert tried(candidates, LIMITS, unknown) == list(candidates)
     # The current configuration is measured, whatever it needs.
     assert tried(candidates, Limits(server_memory_mib=1), of_rows) == [SEARCHED.default]
-
-
-def test_what_is_over_a_limit_with_everything_is_not_profiled() -> None:
-    def at(mib: float) -> tuple[tuple[int, ...], tuple[Parallelism, ...]]:
-        left = narrowed(SEARCHED, Limits(server_memory_mib=mib), of_rows)
-        return left.sizes, left.profiled
-
-    one, two = Parallelism(instances=1), Parallelism(instances=2)
-    assert at(600) == ((1, 2, 4, 8, 16), (one, two))
-    assert at(300) == ((1, 2, 4, 8), (one, two))
-    assert at(200) == ((1, 2, 4, 8), (one,))  # the default's 8 rows stay
 
 
 def test_a_search_chooses_the_best_within_the_limits(tmp_path: Path) -> None:
@@ -143,18 +116,6 @@ def test_a_choice_that_is_not_surely_within_a_limit_in_the_last_comparison_is_dr
     assert len(final) == 1
 
 
-def test_where_nothing_is_within_the_limits_they_are_what_has_to_change(tmp_path: Path) -> None:
-    search = limited(tmp_path / "study.json", Limits(server_memory_mib=50), of_rows)
-    result = search.run()
-    assert result.chosen is None
-    assert result.closest is not None
-    (remedy,) = remedies(result.closest, search.screen, search.corrections, search.candidates)
-    assert remedy == (
-        f"the limits: {result.closest.candidate} used {result.closest.used.server_memory_mib:,.1f} MiB of memory "
-        "(--memory-mib 50), and no measured configuration is within them"
-    )
-
-
 def test_without_a_reading_of_what_is_limited_nothing_is_chosen(tmp_path: Path) -> None:
     """As with a nvidia-smi that hangs: a configuration of 9 GB would else be within 4 GB."""
     search = limited(tmp_path / "study.json", Limits(gpu_memory_mib=4000), of_rows)
@@ -165,22 +126,6 @@ def test_without_a_reading_of_what_is_limited_nothing_is_chosen(tmp_path: Path) 
     assert remedy.startswith(f"the limits: {result.closest.candidate} has no reading for --gpu-memory-mib 4000, and")
     steps = [step.text for step in search.log.study.steps]
     assert any(text.endswith("meets the target, has no reading for --gpu-memory-mib 4000") for text in steps)
-
-
-def test_one_trial_without_a_reading_is_enough_for_an_objection(tmp_path: Path) -> None:
-    goal = limited(tmp_path / "study.json", Limits(gpu_memory_mib=4000), of_rows).goal
-    bench = SimulatedBench(service=lambda parallelism, rows: 1000.0, target=goal.target)
-    one = bench.measure(SEARCHED.default, Traffic.parse("closed:4"), stage=FINAL, round=1, seconds=2.0)
-
-    def objection(*mib: float | None) -> str:
-        trials = [replace(one, used=ResourceUse(gpu_memory_mib=each)) for each in mib]
-        pooled = PooledTrials.of(trials, goal.target)
-        assert goal.within(pooled) is not bool(goal.objection(pooled))
-        return goal.objection(pooled)
-
-    assert objection(3000, 3500) == ""
-    assert objection(3000, None) == "has no reading for --gpu-memory-mib 4000"
-    assert objection(None, 9000) == "used 9,000.0 MiB of GPU memory (--gpu-memory-mib 4000)"
 
 
 def test_a_current_configuration_over_a_limit_is_replaced_by_a_slower_one(tmp_path: Path) -> None:
@@ -198,30 +143,6 @@ def test_a_current_configuration_over_a_limit_is_replaced_by_a_slower_one(tmp_pa
     assert not replace(both, goal=replace(search.goal, limits=Limits())).better
     # The other way round it may not be chosen.
     assert not replace(both, final=both.current, current=both.final).better
-
-
-def test_likely_offenders_are_tried_last(tmp_path: Path) -> None:
-    search = limited(tmp_path / "study.json", Limits(server_memory_mib=500), of_rows)
-    screened = search.screen.run(search.candidates, search.corrections)
-    over = Candidate(max_batch_size=16, instances=2)
-    trial = search.log.measure(over, search.screen.traffic, stage="halving", round=1, seconds=1.0)
-    measured = [PooledTrials.of([trial], search.goal.target)]
-    order = [each.candidate.instances for each in untried(screened, measured, search.goal)]
-    assert order == sorted(order)
-    assert len(order) == len([each for each in screened if each.candidate != over])
-    free = replace(search.goal, limits=Limits())
-    assert [each for each in screened if each.candidate != over] == untried(screened, measured, free)
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "covers"),
-    [((2, 1), (1, 1), True), ((1, 1), (2, 1), False), ((2, 1), (1, 2), False), ((1, None), (1, 2), True)],
-)
-def test_a_parallelism_covers_fewer_instances_and_threads(
-    one: tuple[int, int | None], other: tuple[int, int | None], covers: bool
-) -> None:
-    pair = [Parallelism(instances=instances, threads=threads) for instances, threads in (one, other)]
-    assert pair[0].covers(pair[1]) is covers
 
 
 def test_a_recorded_trial_without_what_is_limited_is_measured_again(tmp_path: Path) -> None:
@@ -258,30 +179,3 @@ def test_the_estimate_has_the_weights_and_the_output_of_each_instance(tmp_path: 
         expected = instances * (256 * 512 + 512 * rows) * 4 / 2**20
         assert getattr(used, field) == pytest.approx(expected, rel=0.01)
         assert replace(used, **{field: None}) == ResourceUse()
-
-
-def test_what_cannot_be_estimated_is_said(tmp_path: Path) -> None:
-    accelerated = 'optimization { execution_accelerators { gpu_execution_accelerator [ { name: "tensorrt" } ] } }'
-    config, file = linear(tmp_path, accelerated)
-    reasons = {
-        "execution accelerators are not estimated": (config, file),
-        "model.py is no ONNX file": (config, python_model(tmp_path, "double", "return []") / "1" / "model.py"),
-    }
-    for reason, (at, served) in reasons.items():
-        estimate, why = estimated(read_config(at), served, LIMITS, gpu=True)
-        assert why.startswith("the memory is only measured, not estimated before: ")
-        assert why.endswith(reason)
-        assert estimate(Candidate(max_batch_size=1024)) == ResourceUse()
-
-
-@pytest.mark.skipif(gpu_use.driver() is not None, reason="this machine has a GPU")
-def test_a_limit_of_gpu_memory_needs_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["ranker", "--p99-ms", "50", "--results", str(tmp_path)]
-    assert main([*arguments, "--gpu-memory-mib", "4000"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "--gpu-memory-mib 4000: nvidia-smi reports no GPU of this machine" in line
-    assert "Leave it out" in line
-    for option, value in (("--cpu", "0"), ("--memory-mib", "0.5"), ("--cpu", "nan")):
-        assert main([*arguments, option, value]) == 2
-        assert f"{option} {value}: must be from" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []

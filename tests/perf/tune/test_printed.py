@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from invented_worlds import InventedWorld
 from rich.console import Console
 
@@ -33,7 +34,7 @@ def searched() -> tuple[InventedWorld, Search, SearchResult]:
         return world, search, search.run()
 
 
-def printed(path: Path, change_final: Change | None = None, change_current: Change | None = None) -> str:
+def printed(path: Path, change_final: Change | None, change_current: Change | None) -> str:
     """The text after the search, whose last comparison is changed trial by trial."""
     world, search, result = searched()
     comparison = result.comparison
@@ -82,73 +83,33 @@ def _changed(trials: Sequence[Trial], change: Change | None) -> tuple[Trial, ...
     return tuple(change(trial, number) if change else trial for number, trial in enumerate(trials))
 
 
-def test_a_better_configuration_is_printed_with_its_figures_after_the_choice(tmp_path: Path) -> None:
-    text = printed(tmp_path)
-    latency = r"p99 [\d.]+ ms, 95 % interval [\d.]+ to [\d.]+ ms"
-    assert re.search(rf"^p99 <= [\d.]+ ms: (met|not proved) \({latency}\): use max \d+, .*, with throughput x \d", text)
-    place = "  in place of max 8, 0 ms, 1 instance, because it is faster, by throughput; load: closed:"
-    assert text.splitlines()[1].startswith(place)
-    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented --config-name tuned"
-    assert re.search(r"throughput x [\d.]+ \([\d.]+ to [\d.]+\), 98\.21 % interval of 6 rounds: faster", text)
-    assert "(chosen)" in text
-    assert "written: " in text
-    assert re.search(r"the predictions are off by [\d.]+% in throughput and [\d.]+% in p99", text)
-    assert re.search(r"^cost: \d+ trials with \d+ s of load, 0 of them measured now, ", text, re.MULTILINE)
-
-
-def test_what_the_server_used_is_printed(tmp_path: Path) -> None:
-    assert "the server used" not in printed(tmp_path)
-    text = printed(
-        tmp_path,
+CASES: dict[str, tuple[Change | None, Change | None]] = {
+    "better": (
         lambda trial, number: replace(trial, used=ResourceUse(server_cores=1 + number / 10, server_memory_mib=420)),
         lambda trial, number: replace(trial, used=ResourceUse(server_cores=0.5, server_memory_mib=300)),
-    )
-    assert "  the server used 1.50 cores, 420.0 MiB of memory (current: 0.50 cores, 300.0 MiB of memory)" in text
-
-
-def test_what_is_not_certain_changes_nothing_and_offers_more_rounds(tmp_path: Path) -> None:
-    """A gain of about 1.15 with a spread between rounds."""
-    final = 105.0, 140.0, 104.0, 105.0, 140.0, 104.0
-    text = printed(
-        tmp_path,
-        lambda trial, number: replace(trial, throughput_rows_per_s=final[number]),
+    ),
+    # A gain of about 1.15 with a spread between rounds.
+    "uncertain": (
+        lambda trial, number: replace(trial, throughput_rows_per_s=(105.0, 140.0, 104.0)[number % 3]),
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
-    )
-    assert re.search(r"^p99 <= .*\): keep max 8, .* for now\n  the current .* not certain that max .* is better", text)
-    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented"
-    assert "(chosen)" not in text
-    interval = r"throughput x 1\.152 \(0\.\d+ to 1\.\d+\), 98\.21 % interval of 6 rounds"
-    assert re.search(rf"{interval}: cannot tell, measure \d more rounds", text)
-    assert "the same command with --rounds 12" in text
-    assert "written: nothing, since the current configuration stays" in text
-    assert "(best found)" in text
-    assert "significant" not in text
-
-
-def test_six_rounds_alike_keep_the_current_configuration_and_offer_more_rounds(tmp_path: Path) -> None:
-    """They do not show what happens in one round of five."""
-    text = printed(
-        tmp_path,
+    ),
+    # Six rounds alike do not show what happens in one round of five.
+    "alike": (
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0 + 0.01 * number),
         lambda trial, number: replace(trial, throughput_rows_per_s=100.0),
-    )
-    assert re.search(r"^p99 <= .*\): keep max 8, .* for now\n  the current .* not certain that max .* is better", text)
-    assert text.splitlines()[-1] == "serve it: triton-batching serve --model invented"
-    assert "(chosen)" not in text
-    assert "cannot tell, measure 13 more rounds" in text
-    assert "the same command with --rounds 24" in text
+    ),
+    # The current configuration answered nothing: no nan, no inf, no ratio to nothing, and no warning of numpy.
+    "overloaded": (
+        None,
+        lambda trial, number: replace(
+            trial, throughput_rows_per_s=0.0, late=trial.requests, latencies_us=(math.inf,) * trial.requests
+        ),
+    ),
+}
 
 
-def test_an_overloaded_current_configuration_is_printed_in_words(tmp_path: Path) -> None:
-    """It answered nothing: no nan, no inf, no ratio to nothing, and no warning of numpy."""
-
-    def lost(trial: Trial, _: int) -> Trial:
-        latencies = (math.inf,) * trial.requests
-        return replace(trial, throughput_rows_per_s=0.0, late=trial.requests, latencies_us=latencies)
-
-    text = printed(tmp_path, change_current=lost)
-    assert re.search(r"^p99 <= [^\n]*: use max", text)
-    assert "current: no request was answered" in text
-    assert "throughput: no ratio, the current configuration answered no request in 6 of 6 rounds" in text
-    assert "p99: no ratio, the current configuration left more than 1 %" in text
+@pytest.mark.parametrize("name", CASES)
+def test_a_finished_tuning_is_printed(tmp_path: Path, name: str, golden: Callable[..., None]) -> None:
+    text = printed(tmp_path, *CASES[name])
     assert not re.search(r"\bnan\b|\binf\b", text)
+    golden(f"tune_{name}", text)

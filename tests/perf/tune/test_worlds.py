@@ -11,7 +11,7 @@ from perf.records.study import FINAL, Study
 from perf.tune.comparison import Comparison
 from perf.tune.search import Search
 
-WORLDS = 200
+WORLDS = 100
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,6 @@ def test_the_choice_is_near_the_best(found: Found) -> None:
         assert comparison is not None
         best = max(map(world.true.rate, feasible(world)))
         shares.append(world.true.rate(comparison.chosen.candidate) / best)
-    # With this noise 199 of 200 are.
     assert np.mean(np.array(shares) >= 0.97) >= 0.95
 
 
@@ -60,8 +59,8 @@ def test_the_printed_gain_holds(found: Found) -> None:
             true = world.true.rate(comparison.chosen.candidate) / world.true.rate(search.default)
             held.append(gain.interval.low <= true <= gain.interval.high)
     assert len(held) >= WORLDS / 2
-    # Of 200 intervals of 98 % fewer than 94 % hold less often than once in a thousand times; 90 % are asked for.
-    assert np.mean(held) >= 0.94
+    # Of 100 intervals of 98 % fewer than 93 % hold about once in a thousand times.
+    assert np.mean(held) >= 0.93
 
 
 def test_no_search_costs_more_than_its_budget(found: Found) -> None:

@@ -1,6 +1,5 @@
 """The history of a server from its counters: differences that survive restarts, in bounded memory."""
 
-import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -8,34 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from watching import counted, kept, reading
 
-from perf.watch.facts import notes
 from perf.watch.history import History, Track
-from perf.watch.reading import Reading
 from perf.watch.sample import Sample
 from perf.watch.server_process import SERVER, Process
-from perf.watch.state import Part, State
+from perf.watch.state import Part
 from perf.watch.steps import DAY_S, MINUTES_S, SPANS
-from serve.management.metrics import Device, Metrics
 from serve.management.statistics import Counters
 
 BATCHES = st.lists(st.integers(1, 8), max_size=12)
-
-
-@given(BATCHES, BATCHES)
-def test_the_difference_of_two_readings_counts_the_executions_between_them(before: list[int], after: list[int]) -> None:
-    assert counted(before + after).since(counted(before)) == counted(after)
-
-
-def test_counters_that_fall_again_and_again_are_of_several_servers() -> None:
-    history = History()
-    for at_s, batches in enumerate([[4], [4, 4], [1], [1, 1]]):  # one restart
-        history.add(reading(at_s, *batches))
-    assert not any("several servers" in note for note in notes(history))
-    for at_s, batches in enumerate([[4, 4, 4], [1, 1, 1]], 4):
-        history.add(reading(at_s, *batches))
-    assert "The counters fell in 3 readings of the last minute: several servers" in notes(history)[0]
-    history.add(reading(90, 4, 4, 4))
-    assert not any("several servers" in note for note in notes(history))
 
 
 @given(BATCHES, BATCHES)
@@ -46,7 +25,7 @@ def test_after_a_restart_all_that_the_server_counted_is_new(before: list[int], a
     assert min(difference.requests, difference.executions, *difference.batches.values(), 0) == 0
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(BATCHES, st.sampled_from(["counts", "restarts", "is away"])), min_size=1, max_size=30))
 def test_totals_are_the_sum_of_what_was_executed(seconds: list[tuple[list[int], str]]) -> None:
     """Every life of the server begins with fewer executions of 9 rows than the one before, so each restart shows."""
@@ -73,94 +52,17 @@ def newest(history: History) -> Sample:
     return sample
 
 
-def test_another_version_that_goes_is_no_restart() -> None:
-    history = History()
-    history.add(reading(0, *[4] * 50, v2=counted([2] * 10)))
-    history.add(reading(1, *[4] * 51))
-    assert newest(history).counted == kept([4])
-
-
-def test_a_version_that_comes_counts_from_its_load() -> None:
-    history = History()
-    history.add(reading(0, 4))
-    history.add(reading(1, 4, v2=counted([2, 2])))
-    assert newest(history).counted == kept([2, 2])
-
-
 def test_a_day_of_readings_has_a_bounded_number_of_steps() -> None:
-    history, count = History(), 30_000
+    history, count = History(), 9_000
     for number in range(count):
-        history.add(reading(3.0 * number, *[3] * min(number, 40), 1))
+        history.add(reading(10.0 * number, *[3] * min(number, 40), 1))
     track = history.tracks["m"]
     lengths = {span: len(track.steps.of(span)) for span in SPANS}
     # A span ago is still inside, and so is the step that began before.
-    assert lengths == {MINUTES_S: 101, 3600.0: 361, 21_600.0: 361, DAY_S: 361}
-    assert [len(history.states.of(span)) for span in SPANS] == [101, 361, 361, 361]
+    assert lengths == {MINUTES_S: 31, 3600.0: 361, 21_600.0: 361, DAY_S: 361}
+    assert [len(history.states.of(span)) for span in SPANS] == [31, 361, 361, 361]
     assert track.total is not None
-    assert track.total.seconds == 3.0 * (count - 1)
-
-
-def busy_reading(at_s: float, number: int) -> Reading:
-    """Three models that ran 32 batch sizes, each with five percentiles, failures and eight processes."""
-    size = {rows: 1000 + number + rows for rows in range(1, 33)}
-    each = replace(counted([]), batches=size, requests=32_000 + number, rows=number, executions=32_000 + number)
-    models = [f"model {at}" for at in range(3)]
-    quantiles = {
-        0.5: 100.0 + number,
-        0.9: 200.0 + number,
-        0.95: 300.0 + number,
-        0.99: 4e3 + number,
-        0.999: 5e3 + number,
-    }
-    page = replace(
-        Metrics.parse(""),
-        failures={model: {"REJECTED": 1.0 * number, "OTHER": 2.0 * number} for model in models},
-        quantiles_us={model: {q: value + len(model) for q, value in quantiles.items()} for model in models},
-        totals={model: {"queue_limit_refused": 3.0 * number} for model in models},
-    )
-    processes = [Process(pid=at, owner=models[at % 3], cpu_s=at_s / 7, memory_bytes=number << 20) for at in range(8)]
-    counters = {(model, "1"): each for model in models}
-    return Reading(at_s=at_s, counters=counters, metrics=page, processes=tuple(processes))
-
-
-def test_a_day_of_three_models_takes_less_than_50_mb() -> None:
-    """Every step of every span holds values of its own, as after a day of readings each half second."""
-    history = History()
-    times = [10.0 * number for number in range(int(DAY_S / 10))]
-    times += [times[-1] + 0.5 * number for number in range(1, int(MINUTES_S / 0.5) + 2)]
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for number, at_s in enumerate(times):
-            history.add(busy_reading(at_s, number))
-        after, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    lengths = [len(history.tracks["model 0"].steps.of(span)) for span in SPANS]
-    assert lengths[0] == 601
-    assert all(330 <= length <= 361 for length in lengths[1:])
-    assert 1e6 < after - before < 50e6
-
-
-def test_a_model_is_forgotten_a_day_after_it_was_unloaded() -> None:
-    history = History()
-    history.add(reading(0, 1))
-    history.add(reading(1, 1, 1))
-    for at_s in (2.0, 80_000.0):
-        history.add(Reading(at_s=at_s, counters={}, metrics=None))
-    assert not history.tracks["m"].loaded
-    history.add(Reading(at_s=86_402.0, counters={}, metrics=None))
-    assert not history.tracks
-
-
-def test_rates_are_over_the_time_between_the_readings() -> None:
-    history = History()
-    history.add(reading(0))
-    history.add(reading(4, 2, 2, 4))
-    recent = history.tracks["m"].recent(5, 4)
-    assert recent is not None
-    assert recent.per_s(recent.counted.rows) == 2
-    assert (recent.queue_ms, recent.compute_ms) == (1, 2)
+    assert track.total.seconds == 10.0 * (count - 1)
 
 
 def watched(every_s: float, seconds: float, *, start_s: float = 1_700_000_000.0) -> Track:
@@ -171,7 +73,7 @@ def watched(every_s: float, seconds: float, *, start_s: float = 1_700_000_000.0)
     return track
 
 
-@pytest.mark.parametrize("every_s", [0.05, 0.2, 0.3, 1.0, 2.5])
+@pytest.mark.parametrize("every_s", [0.2, 2.5])
 @pytest.mark.parametrize("window_s", [5.0, 60.0])
 def test_a_window_is_a_time_whatever_the_time_between_readings(every_s: float, window_s: float) -> None:
     """With as many samples as seconds, "last 60 s" covered 12 s at --every 0.2."""
@@ -190,22 +92,6 @@ def test_steps_hold_every_execution_whatever_the_time_between_readings(every_s: 
         assert len(samples) <= span / step + 1
         assert sum(sample.counted.executions for sample in samples) == round(300 / every_s)
         assert sum(sample.seconds for sample in samples) == pytest.approx(300)
-
-
-def test_the_newest_sample_counts_even_if_it_is_longer_than_the_window() -> None:
-    track = watched(30.0, 300.0)
-    now_s = 1_700_000_000.0 + 300
-    recent = track.recent(5.0, now_s)
-    assert recent is not None
-    assert (recent.seconds, recent.per_s(recent.counted.rows)) == (30.0, 2 / 30)
-    # Half a minute later there was no reading for longer than the window.
-    assert track.recent(5.0, now_s + 30) is None
-
-
-def test_a_slice_of_a_gpu_has_memory_and_no_utilisation() -> None:
-    slices = Device(busy=None, memory_bytes=2.0**30, memory_total_bytes=0.0)
-    state = State.of(replace(reading(0.0), gpus=(slices, slices)))
-    assert (state.gpu, state.gpu_memory_bytes) == (None, 2.0**31)
 
 
 def process(pid: int, cpu_s: float, memory_bytes: int, owner: str = "m") -> Process:

@@ -1,7 +1,5 @@
 """Loads, reloads and deaths that two readings of a server show."""
 
-from dataclasses import replace
-
 import pytest
 from watching import counted, metrics, reading, running
 
@@ -44,11 +42,6 @@ LOADED_ONCE, LOADED_AGAIN = (metrics(nv_model_load_duration_secs=seconds) for se
 )
 def test_two_readings_show_what_happened(before: Reading, after: Reading, found: list[tuple[str, str]]) -> None:
     assert texts(before, after) == found
-
-
-def test_a_process_that_ends_with_its_model_did_not_die() -> None:
-    unloaded = replace(running(1), counters={})
-    assert texts(running(0, 7), unloaded) == [("load", "m was unloaded")]
 
 
 def test_a_server_that_goes_away_and_comes_back_is_marked_once_each() -> None:

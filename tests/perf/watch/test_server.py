@@ -1,7 +1,6 @@
 """Watching a real server: every request that was sent is counted, over a reload, an end and a new start."""
 
 import socket
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,39 +14,20 @@ from perf.watch.history import History
 from perf.watch.reading import Source
 from serve.launcher import Server, Settings, launch
 from serve.management import admin
-from serve.management.metrics import Metrics
 from serve.server_flags import LATENCIES
 
 pytestmark = pytest.mark.server
 MODEL = "simulated_accelerator"
 
 
-@pytest.fixture
-def ports() -> tuple[int, int, int]:
-    """Three that are free, for two servers in turn."""
+def settings() -> Settings:
+    """On ports that are free, for two servers in turn."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    numbers = [int(listener.getsockname()[1]) for listener in sockets]
+    http, grpc, metrics = (int(listener.getsockname()[1]) for listener in sockets)
     for listener in sockets:
         listener.close()
-    return numbers[0], numbers[1], numbers[2]
-
-
-def settings(ports: tuple[int, int, int]) -> Settings:
-    http, grpc, metrics = ports
-    return Settings(
-        models=(MODEL,),
-        http_port=http,
-        grpc_port=grpc,
-        metrics_port=metrics,
-        arguments=LATENCIES,
-    )
-
-
-@pytest.fixture
-def source(ports: tuple[int, int, int]) -> Iterator[Source]:
-    source = Source(f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[2]}")
-    yield source
-    source.close()
+    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
+    return Settings(models=(MODEL,), arguments=LATENCIES, **ports)  # type: ignore[arg-type]
 
 
 def send(server: Server, *rows: int) -> None:
@@ -75,11 +55,12 @@ def total(history: History) -> list[int]:
     return [sample.counted.requests, sample.counted.rows, sample.counted.executions]
 
 
-def test_every_request_is_counted(
-    ports: tuple[int, int, int], source: Source, capsys: pytest.CaptureFixture[str]
-) -> None:
-    history = History()
-    with launch(settings(ports)) as server:
+def test_every_request_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two servers of its own, since the first one ends and the next one begins at its address."""
+    asked, history = settings(), History()
+    grpc, metrics = f"127.0.0.1:{asked.grpc_port}", f"127.0.0.1:{asked.metrics_port}"
+    source = Source(grpc, metrics)
+    with launch(asked) as server:
         send(server, 5)  # before the watch, so not in it
         source.check()
         assert wait_until(lambda: source.read().counters[(MODEL, "1")].requests == 1, seconds=60)
@@ -93,13 +74,7 @@ def test_every_request_is_counted(
         # 20 ms + 0.5 ms a row, by the statistics and by the summary of the metrics endpoint.
         assert sample.compute_ms >= 20.5
         assert sample.quantiles_us[0.5] >= 20_500
-        reading = source.read()
-        assert {process.owner for process in reading.processes} == {"tritonserver", MODEL}
-        assert all(process.memory_bytes > 2**20 for process in reading.processes)
-        state = history.state
-        assert state is not None
-        assert state.cpu is not None
-        assert 0 <= state.cpu <= 1
+        assert {process.owner for process in source.read().processes} == {"tritonserver", MODEL}
         with triton.InferenceServerClient(server.grpc_url) as client:
             client.unload_model(MODEL, headers=admin.headers(server.grpc_url))
             assert wait_until(lambda: not source.read().counters, seconds=60)
@@ -109,7 +84,7 @@ def test_every_request_is_counted(
         send(server, 2)
         look(source, history, 4)
         assert total(history) == [4, 7, 4]
-        arguments = ["--url", server.grpc_url, "--metrics", f"127.0.0.1:{ports[2]}", "--seconds", "1"]
+        arguments = ["--url", server.grpc_url, "--metrics", metrics, "--seconds", "1"]
         assert main(arguments) == 0
         assert MODEL in capsys.readouterr().out
         assert main([*arguments, "--model", "nobody"]) == 2
@@ -118,7 +93,7 @@ def test_every_request_is_counted(
         source.read()
     history.miss(source.now_s)
     assert history.down_since_s == history.now_s
-    with launch(settings(ports)) as server:
+    with launch(asked) as server:
         send(server, 4, 4)
         look(source, history, 6)
         assert total(history) == [6, 15, 6]
@@ -128,7 +103,4 @@ def test_every_request_is_counted(
             *(f"{MODEL} was unloaded", f"{MODEL} was loaded", "the server does not answer"),
             f"the server was started again (process {source.read().server_pid})",
         ]
-        parsed = Metrics.read(f"127.0.0.1:{ports[2]}")
-        assert parsed.failures[MODEL] == {"OTHER": 0, "BACKEND": 0, "CANCELED": 0, "REJECTED": 0}
-        assert set(parsed.quantiles_us[MODEL]) == {0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999}
-        assert parsed.totals[MODEL] == {"queue_limit_refused": 0}
+    source.close()

@@ -1,25 +1,19 @@
 """The live page's server: who may read, and what it sends."""
 
-import contextlib
-import gzip
 import http.client
 import json
 import math
-import socket
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from processes import wait_until
 from watching import metrics, reading
 
 from perf.watch import web
 from perf.watch.live import Live
-from perf.watch.reading import Reading, Source
-from serve.bounded_http import MOST_AT_A_TIME, PIECE
+from perf.watch.reading import Reading
 from tests.perf.watch.test_stream import add, live
 
 SECRET = "a-token-of-this-test"
@@ -78,18 +72,6 @@ def test_pages_of_other_sites_take_no_place(servers: Live) -> None:
         own.close()
 
 
-def test_another_address_has_a_token() -> None:
-    assert web.token("localhost") == web.token("::1") == ""
-    made = web.token("0.0.0.0")
-    assert len(made) >= 32
-    assert made != web.token("0.0.0.0")
-
-
-def test_a_token_of_the_environment_is_asked_for_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(web.TOKEN, SECRET)
-    assert web.token("0.0.0.0") == web.token("127.0.0.1") == SECRET
-
-
 def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
     with web.serving(servers, "127.0.0.1", 0, SECRET) as address:
         assert address.endswith(f"/?token={SECRET}")
@@ -107,7 +89,7 @@ def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
         assert get(address, Cookie=cookie.partition(";")[0]).status == 200
 
 
-@pytest.mark.parametrize("token", ["a+b", "a&b=c", "a#b", "100%25", "a;b", 'a"b\\c', "a b/c?d", "schlüssel"])
+@pytest.mark.parametrize("token", ["a&b=c#d", 'a"b\\c;d', "a b/c?d%25", "schlüssel"])
 def test_any_token_opens_the_page_by_the_printed_address(servers: Live, token: str) -> None:
     with web.serving(servers, "127.0.0.1", 0, token) as address:
         place = urlsplit(address)
@@ -117,91 +99,10 @@ def test_any_token_opens_the_page_by_the_printed_address(servers: Live, token: s
         assert get(address, Cookie="no").status == 403
 
 
-def test_only_readers_who_may_read_have_no_time_limit(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixteen connections that sent a byte of a header every four seconds kept everybody out."""
-    monkeypatch.setattr("serve.bounded_http.LONGEST_S", 2.0)
-    with web.serving(servers, "127.0.0.1", 0, SECRET) as address:
-        reader = get(address, "/events", Authorization=f"Bearer {SECRET}")
-        events(reader, 1)
-        slow = [socket.create_connection(("127.0.0.1", urlsplit(address).port or 0)) for _ in range(MOST_AT_A_TIME - 1)]
-        for connection in slow:
-            connection.settimeout(60)
-            connection.send(b"GET / HTTP/1.1\r\nX-Slow: ")
-        stop = threading.Event()
-        drip = threading.Thread(target=lambda: _drip(slow, stop))
-        drip.start()
-        try:
-            assert wait_until(lambda: all(_ended(connection) for connection in slow), seconds=60)
-        finally:
-            stop.set()
-            drip.join()
-            for connection in slow:
-                connection.close()
-        tell(servers, reading(101.0, 2))
-        assert events(reader, 1)[0]["end"] == 101_000
-        reader.close()
-
-
-def _drip(connections: Sequence[socket.socket], stop: threading.Event) -> None:
-    while not stop.wait(0.2):
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.send(b"x")
-
-
-def _ended(connection: socket.socket) -> bool:
-    """Whether the server has ended it; what it sends is an end or nothing."""
-    connection.setblocking(False)
-    try:
-        return connection.recv(1, socket.MSG_PEEK) == b""
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-
-
 def tell(servers: Live, *readings: Reading) -> None:
     """Add a reading of each server, and wake the pages."""
     with servers._changed:
         add(servers, *readings)
-
-
-def test_a_slow_link_gets_the_page_and_its_stream_in_pieces(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time limit of a write counts for all of it, and 5 s were too short for 0.9 MB."""
-    written: list[int] = []
-
-    def write(self: Any, content: bytes) -> int:
-        written.append(len(content))
-        self._sock.sendall(content)
-        return len(content)
-
-    monkeypatch.setattr("socketserver._SocketWriter.write", write)
-    for at_s in range(101, 400):
-        add(servers, reading(at_s, *range(1, at_s - 90)))
-    with web.serving(servers, "127.0.0.1", 0, "") as address:
-        plain = get(address).read()
-        short = get(address, Accept_Encoding="br, gzip")
-        compressed = short.read()
-        stream = get(address, "/events")
-        events(stream, 1)
-        stream.close()
-    assert max(written) == PIECE
-    assert short.getheader("Content-Encoding") == "gzip"
-    assert gzip.decompress(compressed) == plain
-    assert 3 * len(compressed) < len(plain)
-
-
-def test_tokens_are_compared_in_constant_time(servers: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    compared: list[tuple[bytes, bytes]] = []
-
-    def compare(shown: bytes, expected: bytes) -> bool:
-        compared.append((shown, expected))
-        return shown == expected
-
-    monkeypatch.setattr("hmac.compare_digest", compare)
-    with web.serving(servers, "127.0.0.1", 0, SECRET) as address:
-        get(address, "/?token=wrong")
-    assert (b"wrong", SECRET.encode()) in compared
 
 
 def test_a_stream_has_the_state_and_then_each_reading(servers: Live) -> None:
@@ -236,34 +137,3 @@ def test_metrics_that_are_no_numbers_end_no_stream(servers: Live, value: float) 
             tell(servers, told)
             assert events(answer, 1)[0]["end"] == 1000 * at_s
         answer.close()
-
-
-@pytest.mark.parametrize("query", ["span=1", "span=nan", "span=x", "model=nobody", "server=nobody", "", "span=300&x=1"])
-def test_a_choice_that_is_not_there_is_replaced(servers: Live, query: str) -> None:
-    with web.serving(servers, "127.0.0.1", 0, "") as address:
-        answer = get(address, f"/events?{query}")
-        (event,) = events(answer, 1)
-        assert event["choice"] == {"model": "m", "models": ["m"], "server": "a:1", "servers": ["a:1"]}
-        assert event["end"] - event["begin"] == 300_000
-        answer.close()
-
-
-def test_readers_who_leave_make_room_for_others(servers: Live) -> None:
-    """At most 16 read at a time."""
-    with web.serving(servers, "127.0.0.1", 0, "") as address:
-        for _ in range(40):
-            answer = get(address, "/events")
-            events(answer, 1)
-            cast(Any, answer.fp).raw._sock.shutdown(socket.SHUT_RDWR)
-            answer.close()
-            servers.told()
-
-
-def test_all_servers_are_read_at_once_and_a_silent_one_is_noted() -> None:
-    watched = Live([Source("127.0.0.1:1", "127.0.0.1:1"), Source("127.0.0.1:2", "127.0.0.1:2")])
-    watched.read()
-    assert [history.down_since_s is not None for history in watched.histories] == [True, True]
-    assert watched.readings == 1
-    # Otherwise the steps of a sum have the one or the other server.
-    assert watched.histories[0].now_s == watched.histories[1].now_s
-    watched.close()

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 from padded_models import encoder
 
-from perf.simulate.batcher.request import MS, Request
+from perf.simulate.batcher.request import Request
 from perf.why.__main__ import main
-from perf.why.lengths import Lengths, _at
-from perf.why.service import read_service
+from perf.why.lengths import Lengths
 
 TOKENS = 'input [ { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] } ]\n'
 
@@ -30,22 +29,6 @@ def test_what_an_execution_computes() -> None:
     assert (read.bucketed(batch), read.maximum(batch)) == (48, 60)
     assert read.buckets == [4, 16, 32]
     assert read.mean == pytest.approx(36 / 4)
-
-
-def test_only_axes_that_differ_are_padded() -> None:
-    batch = [request(1, 3, 32, 20), request(2, 3, 32, 50)]
-    read = lengths(*batch)
-    assert read.buckets == [32, 64]
-    assert read.longest(batch) == 2 * 3 * 32 * 50
-    assert read.bucketed(batch) == 2 * 3 * 32 * 64
-
-
-def test_elements_count_as_rows_of_mean_length() -> None:
-    read = lengths(request(1, 10), request(2, 30))
-    service = read_service("10+2")
-    assert read.timed(service, read.own)([request(1, 10)]) == 11 * MS  # half a row
-    assert read.timed(service, read.maximum)([request(1, 10), request(2, 30)]) == 16 * MS  # three rows
-    assert _at(read_service("1=20,3=30"), 2.5) == 27.5 * MS
 
 
 def changes(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, dict[str, float]]:
@@ -83,16 +66,3 @@ def test_a_rare_long_request_costs_the_clients_more_than_the_server(
 ) -> None:
     found = changes(tmp_path, capsys, "--mix", "10*79,200", "--concurrency", "16", "--service-ms", "2+1")
     assert found[PADDED]["mean_latency_ms"] < 0.6 * found["the clients pad to tokens [200]"]["mean_latency_ms"]
-
-
-def test_what_is_assumed_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes(tmp_path, capsys, "--mix", "10,30", "--service-ms", "2+1")
-    words = ["m", "--repository", str(tmp_path), "--concurrency", "16", "--mix", "10,30"]
-    assert main(words) == 0
-    printed = " ".join(capsys.readouterr().out.split())
-    assert "Padding costs nothing in these predictions, as the time is assumed." in printed
-    assert "the clients pad to tokens [30]" in printed
-    assert main([*words, "--service-ms", "2+1"]) == 0
-    assert "the given time is for rows of 20 elements" in " ".join(capsys.readouterr().out.split())
-    assert main([*words[:-1], "30", "--service-ms", "2+1"]) == 0
-    assert "the given time is for rows" not in " ".join(capsys.readouterr().out.split())

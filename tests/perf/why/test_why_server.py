@@ -21,6 +21,7 @@ from perf.simulate.batcher.rules import Rules
 from perf.why.__main__ import main
 from perf.why.changes import Diagnosis, diagnose
 from serve.launcher import Server, Settings, launch
+from serve.management import traces
 from serve.management.statistics import Counters
 from tests.perf.simulate.batcher.test_server import CASES, VARIABLE, requests
 
@@ -66,7 +67,10 @@ def studied(name: str) -> Diagnosis:
 
 @pytest.fixture(scope="module")
 def changed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server with each configuration as asked about, with its best change, and one model more for --live."""
+    """A server of its own, as its batchers are held for more requests than others' are, and as it traces.
+
+    It has each configuration as asked about, with its best change, and one model more for --live.
+    """
     folder = tmp_path_factory.mktemp("changed")
     for name, question in ASKED.items():
         best = studied(name).best
@@ -117,7 +121,7 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
         async with connect(changed.grpc_url) as connection:
             await asyncio.gather(*(client(connection, number) for number in range(12)))
 
-    before = Counters.read(changed.grpc_url, model)
+    before = traces.settings(changed.http_url, model)
     thread = threading.Thread(target=lambda: asyncio.run(load()))
     thread.start()
     try:
@@ -127,17 +131,14 @@ def test_a_running_server_is_explained_from_its_traces(changed: Server, capsys: 
         over.set()
         thread.join()
     output = json.loads(capsys.readouterr().out)
-    after = Counters.read(changed.grpc_url, model)
-    assert 0 < output["counted"]["requests"] <= after.requests - before.requests
     counted = output["counted"]
-    assert sum(counted["batches"].values()) == counted["executions"]
+    assert sum(counted["batches"].values()) == counted["executions"] > 0
     assert sum(int(rows) * count for rows, count in counted["batches"].items()) == counted["rows"]
-    # Over HTTP the server says the same as over gRPC, field by field.
-    assert vars(Counters.read(f"http://{changed.http_url}", model)) == vars(Counters.read(changed.grpc_url, model))
+    # Tracing is off again.
+    assert traces.settings(changed.http_url, model) == before
     assert "not_known" not in output, output["not_known"]
     assert output["closed"][0]["rule"] == "shape", output
     assert output["closed"][0]["inputs"] == ["X"]
-    assert output["now"]["rows_per_execution"] == pytest.approx(output["counted"]["rows_per_execution"], rel=0.25)
     assert output["best"] == "allow_ragged_batch: true on X"
     assert main([model, "--live", changed.http_url, "--seconds", "0.2"]) == 2
     assert "no request to 'live' was executed" in capsys.readouterr().err
@@ -163,17 +164,11 @@ def test_without_traces_the_statistics_are_reported(
     finally:
         over.set()
         thread.join()
-    printed = capsys.readouterr()
-    assert printed.err == f"watching {model} for 0.5 s\n"
-    output = " ".join(printed.out.split())
-    assert "written: " in output
+    output = " ".join(capsys.readouterr().out.split())
     written = (tmp_path / "why.html").read_text()
-    assert "More requests at a time would batch" in written
-    assert "the server does not trace (it was started without traces)" in written
-    assert "rows per execution (" in output
-    assert "the server does not trace" in output
-    assert "--trace-config triton,file=/tmp/trace.json" in output
-    assert "More requests at a time would batch" in output  # a single client
+    for text in ("More requests at a time would batch", "the server does not trace"):
+        assert text in output
+        assert text in written
     assert main(["nothing", "--live", server.http_url]) == 2
     assert "unknown model" in " ".join(capsys.readouterr().err.split())
     assert main([model, "--live", server.grpc_url]) == 2
