@@ -10,8 +10,6 @@ from perf.measure.sweep_run import Sweep, run
 from perf.records.measurement import AnalyzerLoad, Measurement, Store, read
 from triton_batching.machine import cores
 
-ROOT = Path(__file__).parents[3]
-
 
 @pytest.mark.server
 def test_a_stopped_sweep_goes_on(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from studies import study
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
@@ -18,7 +17,7 @@ from perf.measure.interleaved import in_order
 from perf.measure.trial import Meter, serving
 from perf.records import round_record
 from perf.records.candidate import Candidate
-from perf.records.study import AGAINST, NOISE, Trial
+from perf.records.study import AGAINST, NOISE
 from perf.records.traffic import Traffic
 from perf.simulate.clients import NS
 from perf.simulate.clients import arrivals as simulated_arrivals
@@ -128,11 +127,6 @@ def test_a_trial_has_what_the_processes_of_the_server_used() -> None:
     assert trial.used.server_cores is not None
     assert trial.cores_ours is not None
     assert 0 < trial.used.server_cores < trial.cores_ours * cores()
-
-
-def synthetic(candidate: Candidate, stage: str, number: int, speed: float) -> Trial:
-    """A trial at another speed."""
-    return replace(study().trials[0], candidate=candidate, stage=stage, round=number, throughput_rows_per_s=speed)
 
 
 def test_no_candidate_always_comes_first() -> None:

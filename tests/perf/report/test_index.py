@@ -9,53 +9,28 @@ from pathlib import Path
 import pytest
 from studies import study
 
-from perf.records import file, round_record
+from perf.records import file
+from perf.records.load_record import LoadRecord
 from perf.records.measurement import Measurement, write
-from perf.records.offered_load import Load
-from perf.records.round_record import TrialKey
 from perf.report import index
 from perf.report.__main__ import main
 from perf.report.section import Link, Section
-from perf.stats.latency_target import LatencyTarget
-from tests.perf.load.test_stages import recorded, result, timings
+from tests.perf.compare.test_compare import fleet
 from tests.perf.report.sweep.test_summary import MACHINE, record
 from triton_batching.machine import Machine
 
-CONFIG = 'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 8\n'
 
-
-def filled(folder: Path) -> list[Path]:
-    """A run of the load generator on this machine: ten requests of 53 ms."""
-    run = replace(recorded(result(timings(every_ms=53), Load(workers=1), 530)), machine=Machine.this())
-    return [run.write(folder)]
+def filled(folder: Path) -> LoadRecord:
+    """A run of the load generator on this machine."""
+    run = replace(file.read(fleet(folder.parents[1] / "old", 1, 20.0), LoadRecord), machine=Machine.this())
+    run.write(folder)
+    return run
 
 
 def measured() -> Measurement:
     """A measurement on this machine."""
     made = record()
     return replace(made, point=replace(made.point, machine=Machine.this()))
-
-
-def compared(model: str, folder: Path, rounds: int = 2) -> None:
-    """Rounds of one configuration of a model, as perf.compare.versus writes them."""
-    for number in range(1, rounds + 1):
-        key = TrialKey(
-            model=model,
-            name="dynamic",
-            config=CONFIG,
-            model_sha256="",
-            load="closed:16",
-            rows=1,
-            sla=LatencyTarget(latency_ms=40),
-            seconds=8.0,
-            stage="against the default",
-            round=number,
-            machine=Machine.this(),
-            versions={},
-            load_sha256="",
-            compared="a1b2c3",
-        )
-        round_record.write(key, study().trials[0], folder)
 
 
 def shown(places: list[Path]) -> dict[str, Section]:
@@ -66,7 +41,7 @@ def shown(places: list[Path]) -> dict[str, Section]:
 
 def test_kinds_are_apart_and_other_machines_are_named(tmp_path: Path) -> None:
     folder = tmp_path / "records"
-    filled(folder / "load")
+    run = filled(folder / "load")
     write(measured(), folder / "sweep")
     write(record("dynamic"), folder / "elsewhere")
     found = shown([folder])
@@ -80,8 +55,7 @@ def test_kinds_are_apart_and_other_machines_are_named(tmp_path: Path) -> None:
     assert row[1] == "dynamic"
     assert row[3] == str(MACHINE)
     ((row,),) = (grid.rows for grid in found["Runs of the load generator"].grids)
-    # Ten requests of one row in 0.53 s.
-    assert row[2].startswith("18.9 rows/s in 1 s, p99 53.0 ms (95 %:")
+    assert row[2].startswith(f"{run.outcome.rows_per_s:,.1f} rows/s in 10 s, p99 ")
 
 
 def test_damaged_files_are_named_and_hide_nothing(tmp_path: Path) -> None:
@@ -161,12 +135,3 @@ def test_without_a_folder_all_places_are_read_and_a_browser_opens(tmp_path: Path
     page = tmp_path / "build" / "report" / "index.html"
     assert (tmp_path / "opened").read_text().strip() == page.as_uri()
     assert page.read_text().count('<a href="study') == 1
-
-
-def test_a_page_beside_its_record_is_linked(tmp_path: Path) -> None:
-    folder = tmp_path / "50 % of #2?"
-    file.write_content({"format": 1, "kind": "placement", "algorithm": "exact"}, folder / "a.json")
-    (folder / "a.html").write_text("a page")
-    text = index.write(index.find([folder]), tmp_path / "out").read_text()
-    assert 'href="../50%20%25%20of%20%232%3F/a.html"' in text
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["index.html"]

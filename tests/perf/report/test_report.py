@@ -2,7 +2,6 @@ import csv
 import io
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,8 @@ from rich.console import Console
 from studies import study
 
 from perf.records.measurement import write
-from perf.records.resource_use import ResourceUse
 from perf.report.__main__ import main
 from perf.report.command import print_tables, summarise, write_csv, write_html
-from perf.report.sweep.table import markdown
 from tests.perf.report.sweep.test_summary import MACHINE, ceiling, record
 
 
@@ -77,29 +74,6 @@ def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> Non
     assert float(lines[2]["to_baseline_value"]) == pytest.approx(317.75 / 91.5, rel=1e-6)
     assert (lines[4]["to_baseline_value"], lines[0]["ceiling_batch_rows"]) == ("", "8")
     assert [(line["verdict"], line["more_repeats"]) for line in lines[2:]] == [("faster", "0")] * 2 + [("", "2")]
-
-
-def test_what_the_server_used_has_columns_where_it_was_measured(folder: Path, tmp_path: Path) -> None:
-    """Medians over the repeats; records without it have no such columns."""
-    names = {"gpu_busy", "gpu_memory_mib", "server_cores", "server_memory_mib"}
-    titles = ("server cores", "server MiB", "GPU busy", "GPU MiB")
-    summary = summarise(folder)
-    (heads,) = csv.reader([write_csv(summary, tmp_path / "old").read_text().splitlines()[0]])
-    assert not names & set(heads)
-    assert not any(title in markdown(summary.comparisons[0]) for title in titles)
-    for repeat, cores, mib in ((1, 1.25, 300.0), (2, 1.75, 310.0), (3, 1.5, 1400.0)):
-        used = ResourceUse(server_cores=cores, server_memory_mib=mib, gpu_busy=0.75 if repeat == 1 else None)
-        write(replace(record("used", repeat=repeat, concurrency=2), used=used), folder)
-    summary = summarise(folder)
-    lines = list(csv.DictReader(write_csv(summary, tmp_path / "new").read_text().splitlines()))
-    assert names & set(lines[0]) == names - {"gpu_memory_mib"}
-    (line,) = [line for line in lines if line["config_name"] == "used"]
-    assert [line[name] for name in ("server_cores", "server_memory_mib", "gpu_busy")] == ["1.5", "310.0", "0.75"]
-    assert [line["server_cores"] for line in lines].count("") == len(lines) - 1
-    text = markdown(summary.comparisons[0])
-    assert [title in text for title in titles] == [True, True, True, False]
-    (cells,) = [line for line in text.splitlines() if line.startswith("| used")]
-    assert cells.replace(" !", "").endswith("| 1.50 | 310 | 75% |")
 
 
 def test_page_has_every_point_figure_and_record_and_needs_nothing_else(page: str, folder: Path) -> None:

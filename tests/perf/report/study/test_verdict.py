@@ -212,7 +212,7 @@ def test_with_a_rate_for_each_configuration_there_is_no_ratio() -> None:
         return replace(trial, load="poisson:608", offered_per_s=608.0) if trial.stage in (AGAINST, FINAL) else trial
 
     records = evidence(replace(each(study(), changed, CHOSEN), load="poisson:100", objective="goodput"))
-    assert records.loads == {CHOSEN: "poisson:608", DEFAULT: "poisson:380"}
+    assert (records.loads[CHOSEN], records.loads[DEFAULT]) == ("poisson:608", "poisson:380")
     assert records.pairs == ()
 
 
