@@ -21,27 +21,6 @@ CONFIG = ModelConfig(name="hand_made", max_batch_size=8)
 SLA = LatencyTarget(latency_ms=50.0)
 
 
-def counters(
-    batches: dict[int, int], us: dict[int, float], *, queue_us: float = 0.0, output_us: float = 0.0
-) -> Counters:
-    """Executions that compute for `us` of their rows, and whose answers then leave, `output_us` each."""
-    requests = sum(rows * count for rows, count in batches.items())
-    spent = {rows: round(us[rows] * 1e3) * count for rows, count in batches.items()}
-    leaving = {rows: round(rows * output_us * 1e3) * count for rows, count in batches.items()}
-    return replace(
-        Counters.none(),
-        requests=requests,
-        rows=requests,
-        executions=sum(batches.values()),
-        queue_ns=round(queue_us * 1e3) * requests,
-        compute_infer_ns=sum(rows * ns for rows, ns in spent.items()),
-        compute_output_ns=sum(rows * ns for rows, ns in leaving.items()),
-        batches=batches,
-        batches_ns=spent,
-        batches_output_ns=leaving,
-    )
-
-
 def level(
     concurrency: int,
     batches: dict[int, int],
@@ -52,14 +31,27 @@ def level(
     outside_us: float,
     output_us: float = 0.0,
 ) -> Level:
-    counted = counters(batches, us, output_us=output_us)
+    """Executions that compute for `us` of their rows, and whose answers then leave, `output_us` each."""
+    requests = sum(rows * count for rows, count in batches.items())
+    spent = {rows: round(us[rows] * 1e3) * count for rows, count in batches.items()}
+    leaving = {rows: round(rows * output_us * 1e3) * count for rows, count in batches.items()}
+    counted = replace(
+        Counters.none(),
+        requests=requests,
+        rows=requests,
+        executions=sum(batches.values()),
+        compute_infer_ns=sum(rows * ns for rows, ns in spent.items()),
+        compute_output_ns=sum(rows * ns for rows, ns in leaving.items()),
+        batches=batches,
+        batches_ns=spent,
+        batches_output_ns=leaving,
+    )
     seconds = (counted.busy_ns / 1e3 + gap_us * counted.executions) / instances / 1e6
-    rate = counted.requests / seconds
     measured = AnalyzerResult(
         window_ms=1000,
         windows=(),
-        throughput_rows_per_s=rate,
-        requests=counted.requests,
+        throughput_rows_per_s=requests / seconds,
+        requests=requests,
         mean_us=counted.per_request_us(counted.compute_infer_ns) + outside_us,
         client_send_us=0.0,
         network_us=outside_us,

@@ -100,23 +100,6 @@ def test_requests_without_an_answer_are_not_left_out() -> None:
     assert verdicts(old, never)["p50 latency"] == verdicts(old, new)["p50 latency"]
 
 
-def test_the_noise_of_each_configuration_is_its_own() -> None:
-    """The second one differs from itself by half."""
-    old, new = (
-        [*measured(noisy(seed, 0.002), config="a"), *measured(noisy(seed + 1, 0.002), config="b")] for seed in (1, 5)
-    )
-    again = [*measured(noisy(1, 0.002), config="a"), *measured(noisy(9, 0.002, 1.5), config="b")]
-    lines = lines_of(Runs(title="a", runs=tuple(old)), Runs(title="b", runs=tuple(new)), again)
-    noises = {line.configs[0]: line.noise for line in lines if line.quantity == "throughput"}
-    assert [noise and noise.value for noise in noises.values()] == pytest.approx([1.0, 1.5], abs=0.01)
-    assert [str(line.verdict) for line in lines if line.quantity == "throughput"] == [
-        "cannot tell, measure 14 more rounds",
-        "cannot tell",
-    ]
-    with pytest.raises(RecordError, match="--noise has no run of the same as A"):
-        verdicts(old, new, measured([1000.0], config="c"))
-
-
 def fleet(folder: Path, seed: int, mean_ms: float, repeat: int = 0) -> Path:
     """A record of 2,000 requests at 200 a second with exponential latencies."""
     rng = np.random.default_rng(seed)
@@ -202,16 +185,6 @@ def test_a_run_that_left_requests_out_is_shown(tmp_path: Path) -> None:
     assert (lines["p99 latency"]["verdict"], lines["p99 latency"]["b"]) == (CANNOT_TELL, None)
 
 
-def test_load_records_of_a_folder_are_paired_by_their_times(tmp_path: Path) -> None:
-    for number in range(5):
-        fleet(tmp_path / "a", number, 20.0, 2 * number)
-        fleet(tmp_path / "b", number + 9, 26.0, 2 * number + 1)
-    (throughput, p50, p99) = lines_of(runs.read(str(tmp_path / "a")), runs.read(str(tmp_path / "b")))
-    assert (p50.ratio.count, p50.ratio.method, p50.verdict.word) == (5, "Student's t, rounds in pairs", SLOWER)
-    assert p99.verdict.word == SLOWER
-    assert throughput.ratio.value == pytest.approx(1.0, abs=0.01)
-
-
 def analyzer(folder: Path, config: str, speeds: Sequence[float]) -> None:
     point = MeasurementKey(
         model="ranker",
@@ -268,12 +241,6 @@ def test_a_mistake_is_one_line(
     (tmp_path / "broken.txt").write_text("?")
     assert compare.main([argument.format(tmp_path) for argument in arguments]) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
-
-
-def test_an_empty_file_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        compare.main(["a", "b", "--out", ""])
-    assert capsys.readouterr().err.startswith("--out: the path is empty.")
 
 
 def test_loads_that_differ_are_not_compared(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Throughput is of the answers in the window."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +8,6 @@ import pytest
 from perf.compare.comparison import compare as lines_of
 from perf.load.timings import REQUEST
 from perf.records import runs
-from perf.records.measurement import RecordError
 from tests.perf.compare.test_compare import of_timings
 
 OFFERED = 800
@@ -31,12 +29,3 @@ def test_runs_under_an_overload_differ_as_their_answers_do(tmp_path: Path) -> No
     throughput = lines_of(a, b)[0]
     assert throughput.ratio.value == pytest.approx(1.25, rel=0.05)
     assert throughput.ratio.value == pytest.approx(throughput.b / throughput.a, rel=1e-9)
-
-
-@pytest.mark.parametrize("version", [1, 3])
-def test_another_format_is_refused(version: int, tmp_path: Path) -> None:
-    path = overloaded(tmp_path, 500.0)
-    content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | {"format": version}))
-    with pytest.raises(RecordError, match=f"its format is {version}, and this version reads format 2"):
-        runs.read(str(path))

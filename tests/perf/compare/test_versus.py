@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from studies import study
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY
@@ -17,7 +18,7 @@ from perf.records import round_record
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.stats.looks import Looks
-from tests.perf.measure.test_trial import MODEL, ONE, TWO, fast, synthetic
+from tests.perf.measure.test_trial import MODEL, ONE, TWO, fast
 from triton_batching.machine import Machine
 from triton_batching.terminal import terminal
 
@@ -30,10 +31,18 @@ def of_versus(monkeypatch: pytest.MonkeyPatch, folder: Path, spread: float) -> V
             for slot in plan.slots(number):
                 chance = np.random.default_rng([number, ["one", "two", "noise", "three"].index(slot.side)])
                 speed = (110 if slot.side == "two" else 100) * math.exp(chance.normal(0, spread))
-                trial = synthetic(ONE, slot.stage, number, speed)
                 at = f"2030-01-01T{number // 60:02d}:{number % 60:02d}:00+00:00"
                 us = tuple(1e6 / speed * share for share in np.linspace(0.9, 1.1, 100))
-                trial = replace(trial, started_at=at, command=plan.meter.command, latencies_us=us)
+                trial = replace(
+                    study().trials[0],
+                    candidate=ONE,
+                    stage=slot.stage,
+                    round=number,
+                    throughput_rows_per_s=speed,
+                    started_at=at,
+                    command=plan.meter.command,
+                    latencies_us=us,
+                )
                 round_record.write(slot, trial, plan.folder)
 
     monkeypatch.setattr("perf.compare.versus_run.measure_missing", write)

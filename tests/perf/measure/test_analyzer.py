@@ -5,8 +5,8 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
+from bench import Bench
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -14,7 +14,7 @@ from export.repository import REPOSITORY
 from perf.measure import analyzer
 from perf.measure.analyzer import AnalyzerError, Endpoint, measure, parse, write_samples
 from perf.records.measurement import AnalyzerLoad, AnalyzerResult, AnalyzerWindow
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.management.statistics import Counters
 
 # As perf_analyzer 2.45 printed them.
@@ -68,16 +68,6 @@ def test_without_a_summary_the_windows_are_kept() -> None:
     assert measured.requests is None
 
 
-def test_average_latency_windows() -> None:
-    measured = parse("  Pass [1] throughput: 10.5 infer/sec. Avg latency: 95238 usec (std 11 usec).\n", "", 700)
-    assert measured is not None
-    assert measured.windows == (AnalyzerWindow(throughput_rows_per_s=10.5, latency_us=95238),)
-
-
-def test_an_output_without_windows_is_no_measurement() -> None:
-    assert parse("error: Failed to init manager inputs", "", 700) is None
-
-
 CONFIG = text_format.Parse(
     """
     max_batch_size: 4
@@ -126,8 +116,6 @@ def test_a_real_measurement_agrees_with_the_server(server: Server, load: Analyze
     assert measured.mean_us is not None
     # Every measured request was the server's; it also served those before the first and after the last window.
     assert measured.requests <= counted.requests
-    if measured.window_ms == 400:  # else a busy machine made it run again with longer windows
-        assert counted.requests <= measured.requests + 4 * load.concurrency + 4
     assert counted.rows == counted.requests * load.request_rows
     # An execution cannot be shorter than 20 ms, nor a request than its execution.
     assert measured.mean_us > 20_000
@@ -139,30 +127,15 @@ def test_a_real_measurement_agrees_with_the_server(server: Server, load: Analyze
 
 
 @pytest.mark.server
-def test_poisson_arrivals_come_at_their_rate_whatever_is_in_flight(server: Server) -> None:
-    """60 a second for 3 windows; 4 standard deviations more or fewer are hardly ever seen."""
-    model = "simulated_accelerator"
-    before = Counters.read(server.grpc_url, model)
-    measured, command = measure(target(server, model), AnalyzerLoad(concurrency=1), window_ms=500, poisson_per_s=60)
-    counted = Counters.read(server.grpc_url, model) - before
-    assert "poisson" in command
-    assert measured.requests is not None
-    assert measured.requests <= counted.requests
-    # On a busy machine the windows are longer than asked for.
-    expected = 60 * 3 * measured.window_ms / 1e3
-    assert measured.requests == pytest.approx(expected, abs=4 * expected**0.5)
-    # With one client every execution would have one row.
-    assert max(counted.batches) > 1
-
-
-@pytest.mark.server
-def test_windows_shorter_than_a_request_are_made_longer(tmp_path: Path) -> None:
+def test_windows_shorter_than_a_request_are_made_longer(bench: Bench, tmp_path: Path) -> None:
     """With windows in which nothing ends perf_analyzer gives up after one and reports several times the truth."""
-    folder = tmp_path / "simulated_accelerator"
-    shutil.copytree(REPOSITORY / folder.name, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = tmp_path / "slow_accelerator"
+    shutil.copytree(
+        REPOSITORY / "simulated_accelerator", folder, ignore=shutil.ignore_patterns("__pycache__", "configs")
+    )
     path = folder / "config.pbtxt"
-    path.write_text(path.read_text().replace('"20"', '"150"'))
-    with launch(Settings(models=(folder.name,), repository=tmp_path)) as slow:
+    path.write_text(path.read_text().replace('"20"', '"150"').replace("simulated_accelerator", folder.name))
+    with bench.serving((folder.name,), tmp_path) as slow:
         measured, _ = measure(target(slow, folder.name), AnalyzerLoad(concurrency=1), window_ms=100)
     assert measured.window_ms > 100
     assert len(measured.windows) == 3
@@ -174,29 +147,3 @@ def test_an_error_quotes_perf_analyzer(server: Server) -> None:
     wrong = dataclasses.replace(target(server, "ranker"), model="nowhere")
     with pytest.raises(AnalyzerError, match=r"measured nothing for 'nowhere'.*\n.*"):
         measure(wrong, AnalyzerLoad(concurrency=1), window_ms=200)
-
-
-def test_a_missing_perf_analyzer_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("sys.prefix", str(tmp_path))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(AnalyzerError, match="Run make setup"):
-        analyzer._binary()
-
-
-def test_a_model_without_batching_has_samples_too(tmp_path: Path) -> None:
-    config = ModelConfig()
-    config.CopyFrom(CONFIG)
-    config.max_batch_size = 0
-    entries = json.loads(write_samples(config, tmp_path / "samples.json").read_text())["data"]
-    assert [entry["a"]["shape"] for entry in entries] == [[2, 3]] * analyzer.SAMPLES
-
-
-def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("http_proxy", "http://proxy:1")
-    monkeypatch.setenv("GRPC_PROXY", "http://proxy:1")
-    assert not [name for name in analyzer._environment(tmp_path) if "proxy" in name.lower()]
-
-
-def test_numbers_stay_floats() -> None:
-    assert analyzer._content(np.array([1, 2], dtype=np.float32)) == [1.0, 2.0]
-    assert str(analyzer._content(np.array([1.0]))) == "[1.0]"

@@ -45,25 +45,6 @@ def test_the_cost_of_an_arrival_is_found_on_a_stepped_curve() -> None:
     )
 
 
-def test_without_a_cost_of_arrivals_the_times_stay() -> None:
-    arrivals = burden(levels(lambda n, rows: stepped(rows)), 1, 8)
-    assert arrivals.each_us == 0.0
-    assert {size.rows: size.mean_us for size in arrivals.sizes} == pytest.approx(
-        {rows: stepped(rows) for rows in range(1, 9)}
-    )
-
-
-def test_a_slope_within_its_error_is_zero() -> None:
-    """Every second level is slower, however many requests are in flight."""
-    slower = {1: 0, 3: 300, 5: 0, 8: 300, 13: 0, 17: 300}
-    assert burden(levels(lambda n, rows: stepped(rows) + slower[n]), 1, 8).each_us == 0.0
-
-
-def test_levels_that_do_not_keep_all_instances_busy_are_left_out() -> None:
-    arrivals = burden([level(1, {1: 9_999.0}), level(3, {1: 1_200.0}), level(5, {1: 1_200.0, 2: 1_400.0})], 2, 8)
-    assert {size.rows: size.mean_us for size in arrivals.sizes} == {1: 1_200.0, 2: 1_400.0}
-
-
 def test_levels_that_differ_by_more_than_their_errors_show_the_drift_of_the_machine() -> None:
     """4 rows take 2.0 and 2.4 ms at two levels of 10 executions: 0.2 ms about the mean, a deviation of 0.283 / 2.2.
 

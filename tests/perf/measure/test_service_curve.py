@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perf.measure.ramp_plan import MOST_PROBES, StepSearch
+from perf.measure.ramp_plan import StepSearch
 from perf.measure.service_curve import curve
-from perf.measure.service_line import Size, fit, with_errors
+from perf.measure.service_line import Size, fit
 
 Truth = NDArray[np.float64]
 
@@ -28,29 +28,6 @@ def test_a_line_is_found_again() -> None:
     assert line.fixed_error_us == pytest.approx(0.0, abs=1e-3)
 
 
-def test_a_size_weighs_by_its_variance_over_its_count() -> None:
-    """numpy's own weighted fit says the same; executions of the same relative spread count by their number."""
-    counted = sizes({1: 10.0}, executions=900) + sizes({2: 30.0}, executions=10) + sizes({8: 17.0}, executions=90)
-    errors = [0.05 * us / n**0.5 for us, n in ((10, 900), (30, 10), (17, 90))]
-    row, fixed = np.polyfit([1, 2, 8], [10.0, 30.0, 17.0], 1, w=1 / np.array(errors))
-    line = fit(counted)
-    assert (line.fixed_us, line.row_us) == pytest.approx((fixed, row))
-    assert line.row_error_us > 0
-    assert 0 < line.r2 < 1
-
-
-def test_one_size_makes_a_flat_line() -> None:
-    line = fit(sizes({4: 7000.0}))
-    assert (line.at(1), line.at(100)) == (7000.0, 7000.0)
-
-
-def test_executions_that_happen_to_be_alike_have_the_error_of_the_others() -> None:
-    """Three executions with a spread of 0.1 % beside hundreds with 20 %: 20 / 23 of the variance are theirs."""
-    counted = [*sizes({1: 1000.0, 2: 1000.0}, executions=1000, spread=0.2), *sizes({3: 1000.0}, 3, 0.001)]
-    expected = 1000 * ((20 * 0.2**2 + 3 * 0.001**2) / 23 / 3) ** 0.5
-    assert with_errors(counted)[2].error_us == pytest.approx(expected)
-
-
 def test_the_edge_of_a_step_is_inferred_and_its_interval_says_what_was_not_seen() -> None:
     """Tiles of 8 rows, counted at 1 to 8, 16 and 24: 9 rows take as long as 16, a line through the counts says 0.6."""
     table = curve(sizes({**dict.fromkeys(range(1, 9), 10_000.0), 16: 20_000.0, 24: 30_000.0}), 24)
@@ -68,18 +45,6 @@ def test_a_noisy_size_is_drawn_to_the_straight_line_of_the_others() -> None:
     assert str(table.shape) == "a straight line"
     assert table.times_us[11] == pytest.approx(15_700, rel=0.02)
     assert table.times_us[12] == pytest.approx(16_400, rel=0.02)
-
-
-def test_steps_of_no_pattern_stay_if_they_were_counted_exactly() -> None:
-    times = {1: 5e3, 2: 5e3, 3: 9e3, 4: 9.5e3, 5: 9.6e3, 6: 20e3, 7: 20e3, 8: 21e3, 9: 40e3}
-    table = curve(sizes(times, executions=2_000), 9)
-    assert [table.times_us[rows] for rows in times] == pytest.approx(list(times.values()), rel=0.01)
-
-
-def test_a_larger_batch_never_takes_less_time() -> None:
-    table = curve(sizes({1: 1000.0, 2: 1300.0, 3: 1100.0, 4: 1600.0}, executions=1000), 8)
-    assert list(table.times_us.values()) == sorted(table.times_us.values())
-    assert list(table.times_us) == list(range(1, 9))
 
 
 def straight(rng: np.random.Generator, fixed: float, rows: Truth) -> Truth:
@@ -131,18 +96,6 @@ def test_in_200_random_cases_the_intervals_hold_the_truth_and_the_curve_is_not_b
         assert abs(np.mean(errors[seen])) < 0.02
 
 
-def test_random_curves_are_about_the_curve_and_never_fall() -> None:
-    counts = sizes({**{rows: 1000.0 + 10 * rows for rows in range(1, 9)}, 16: 2000.0}, executions=30, spread=0.2)
-    table = curve(counts, 20)
-    rng = np.random.default_rng(1)
-    drawn = np.array([list(table.drawn(rng).values()) for _ in range(500)])
-    assert np.all(np.diff(drawn, axis=1) >= 0)
-    assert drawn[:, 3].mean() == pytest.approx(table.times_us[4], rel=0.02)
-    # A step between 8 and 16 rows may be anywhere: about half of the draws have one, and one in 16 right after 8.
-    assert np.mean(drawn[:, 11] < 1.1 * drawn[:, 7]) == pytest.approx(0.25, abs=0.1)
-    assert drawn.shape == (500, 20)
-
-
 def searched(truth: Callable[[int], float], seen: tuple[int, ...]) -> list[int]:
     """The sizes that a search measures, with exact times."""
     times = {rows: truth(rows) for rows in seen}
@@ -162,7 +115,3 @@ def test_the_edge_of_a_step_is_measured_by_halving_its_gap() -> None:
 def test_a_gap_on_a_straight_line_takes_one_measurement_and_a_flat_one_none() -> None:
     assert searched(lambda rows: 1_000.0 * rows, (1, 2, 3, 4, 16)) == [10]
     assert searched(lambda rows: 10_000.0 + 10 * rows, (1, 8, 16)) == []
-
-
-def test_no_more_sizes_are_measured_than_there_is_time_for() -> None:
-    assert len(searched(lambda rows: 1.3 ** (rows // 3), (1, 128))) == MOST_PROBES

@@ -6,8 +6,7 @@ import pytest
 from hand_made import ramp
 
 from perf.measure.analyzer import Endpoint
-from perf.measure.ramp import climb, levels, wide
-from perf.measure.service_time import main, recorded
+from perf.measure.ramp import climb, levels
 from perf.measure.service_time_run import concluded, with_steps
 from serve.launcher import Server
 from triton_batching.terminal import Failure
@@ -21,26 +20,6 @@ def test_the_levels_rise_from_one_to_more_than_all_instances_can_run() -> None:
         assert (concurrencies[0], concurrencies[-1]) == (1, 2 * most * instances + instances)
         assert concurrencies == sorted(concurrencies)
         assert len(concurrencies) <= 14
-
-
-def test_a_record_names_no_folder_of_its_run() -> None:
-    assert recorded("perf.measure.service_time", ["m", "--results", "somewhere", "--threads", "1"])[3:] == (
-        "m",
-        "--threads",
-        "1",
-    )
-    assert recorded("perf.measure.service_time", ["m", "--results=somewhere"])[3:] == ("m",)
-
-
-def test_zero_instances_are_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([MODEL, "--instances", "0"]) == 2
-    assert "--instances 0: not a list of numbers" in capsys.readouterr().err
-
-
-def test_the_time_of_a_lone_row_is_that_of_the_lowest_level() -> None:
-    """20.5 ms with one client, and a time of its own for 8 rows."""
-    planned = replace(ramp(), sizes=(), alone_us=0.0)
-    assert concluded(planned, []).alone_us == 20_500.0
 
 
 def test_levels_that_were_repeated_count_and_show_the_drift() -> None:
@@ -81,19 +60,6 @@ def test_a_ramp_counts_every_execution_by_its_size(server: Server) -> None:
         for rows, count in level.counted.batches.items():
             assert level.counted.execution_ns(rows) >= count * (20e6 + 0.5e6 * rows)
     assert {glimpse.rows for glimpse in climbed.glimpses} >= {1, 8}
-    # A sleeping thread wakes up at least as late as the timer, and not by a whole reading.
-    assert 0 < climbed.late_us < 50_000
-
-
-@pytest.mark.server
-def test_a_level_with_several_rows_in_a_request_runs_them_together(server: Server) -> None:
-    target = Endpoint(model=MODEL, config=server.configs[MODEL], http_url=server.http_url, grpc_url=server.grpc_url)
-    level = wide(target, 6, 1, latency_us=25_000)
-    assert set(level.counted.batches) == {6}
-    assert level.counted.rows == 6 * level.counted.requests
-    assert level.behind == 0.0
-    # The rate counts rows; the execution sleeps 20 ms and 0.5 ms a row.
-    assert 0 < level.measured.throughput_rows_per_s <= 6 / 23e-3
 
 
 @pytest.mark.server

@@ -31,11 +31,6 @@ def test_instances_are_counted_over_all_gpus() -> None:
     assert Candidate.of(applied).instances == 4
 
 
-def test_a_passive_group_does_not_stay_alone() -> None:
-    applied = Candidate(max_batch_size=8, instances=2).apply(config("instance_group { passive: true }"))
-    assert Candidate.of(applied).instances == 2
-
-
 def test_a_candidate_reads_back_equal_from_json() -> None:
     made = Candidate(max_batch_size=8, delay_us=2000, instances=2, threads=1, preferred=(4, 8))
     assert Candidate.read(json.loads(json.dumps(dataclasses.asdict(made)))) == made

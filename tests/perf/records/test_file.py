@@ -1,6 +1,5 @@
 """The one reader and writer of records: values come back equal, and a wrong one is named in one line."""
 
-import json
 import math
 import re
 from collections.abc import Callable
@@ -16,8 +15,6 @@ from perf.compare import __main__ as compare
 from perf.measure import service_profile
 from perf.records import file, measurement, round_record, runs
 from perf.records.file import RecordError
-from perf.records.load_record import CpuTime, LoadRecord, Stages, Summary
-from perf.records.offered_load import Load
 from perf.records.round_record import TrialKey
 from perf.records.study import Study
 from perf.report import __main__ as report
@@ -25,7 +22,8 @@ from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.latency_target import LatencyTarget
 from perf.studies.archive import RESULTS, unpack
-from tests.perf.records.test_measurement import MACHINE, RECORD
+from tests.perf.compare.test_compare import fleet
+from tests.perf.report.sweep.test_summary import MACHINE, record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,12 +72,6 @@ def test_a_value_reads_back_equal(tmp_path: Path) -> None:
     assert (file.kind_of(path), file.kind_of(tmp_path / "none.json")) == ("probe", "")
 
 
-def test_nan_is_not_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        file.write(Probe(rows=1, latencies_us=(math.nan,)), tmp_path / "probe.json")
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
@@ -114,55 +106,13 @@ def test_a_file_that_cannot_be_decoded_is_one_line(content: bytes, tmp_path: Pat
         assert "\n" not in str(caught.value)
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RecordError, match="file: cannot be written to"):
-        file.write(PROBE, tmp_path / "file" / "probe.json")
-
-
 def load_record(path: Path) -> Path:
     """The record of one run of the load generator."""
-    record = LoadRecord(
-        model="ranker",
-        config_name=None,
-        config_sha256="",
-        config='name: "ranker" max_batch_size: 4',
-        transport="grpc",
-        time_scale=1.0,
-        started_at="2030-01-01T00:00:00+00:00",
-        command=(),
-        machine=RECORD.point.machine,
-        versions={},
-        load=Load(),
-        outcome=Summary(
-            window_s=10.0,
-            right=3005,
-            wrong=0,
-            failed=0,
-            not_sent=0,
-            late_sends=2,
-            mean_us=1.0,
-            percentiles_us={50: 1.0, 99: 2.0},
-            requests_per_s=300.5,
-            rows_per_s=300.5,
-            offered_per_s=None,
-            longest_gap_s=1.0,
-        ),
-        stages=Stages(parts=(), latency_us=1.0),
-        counted=RECORD.counters,
-        busy=CpuTime(clients_s=1.0, server_s=None, machine_s=2.0, wall_s=10.0, cores=2),
-        errors={},
-        memory_bytes=0,
-        checked=True,
-        partial=False,
-        lost=0,
-        reloads_s=(),
-    )
-    return file.write(record, path)
+    return fleet(path.parent, 1, 20.0)
 
 
 def write_measurement(path: Path) -> Path:
-    return measurement.write(RECORD, path.parent)
+    return measurement.write(record("dynamic"), path.parent)
 
 
 @pytest.mark.parametrize(
@@ -203,35 +153,6 @@ def test_a_trial_is_found_again_only_for_the_same_content_of_its_load(tmp_path: 
     assert not replace(before, compared="d4e5f6").path(tmp_path).exists()
 
 
-def test_runs_under_traces_of_other_content_are_under_other_loads(tmp_path: Path) -> None:
-    trial = replace(study().trials[0], load="trace:gaps.txt")
-    loads = [
-        runs.of_trial(replace(trial, load_sha256=content), "ranker", "dynamic", path=tmp_path).load
-        for content in ("", "1" * 64, "2" * 64)
-    ]
-    assert loads == ["trace:gaps.txt", "trace:gaps.txt (11111111)", "trace:gaps.txt (22222222)"]
-
-
-@pytest.mark.parametrize("started_at", ["", "yesterday"])
-@pytest.mark.parametrize(
-    "write",
-    [
-        write_measurement,
-        lambda path: study().write(path),
-        lambda path: round_record.write(KEY, study().trials[0], path.parent),
-        load_record,
-    ],
-)
-def test_a_start_that_is_no_date_ends_a_program_with_one_line(
-    write: Callable[[Path], Path], started_at: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write(tmp_path / "bad.json")
-    path.write_text(re.sub(r'("started_at": )"[^"]*"', rf'\1"{started_at}"', path.read_text()))
-    assert compare.main([str(path), str(path), "--out", str(tmp_path / "out")]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert line.startswith(f"{path}: started_at '{started_at}': not an ISO date and time. ")
-
-
 @pytest.fixture(scope="module")
 def committed(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """All records in git, those in archives too."""
@@ -254,21 +175,6 @@ def test_every_committed_record_is_read(committed: list[Path]) -> None:
     for path, kind in kinds.items():
         if kind in readers:
             readers[kind](path)
-
-
-def test_late_sends_keep_their_name_in_the_file(tmp_path: Path) -> None:
-    path = load_record(tmp_path / "run.json")
-    assert json.loads(path.read_text())["outcome"]["late"] == 2
-    assert file.read(path, LoadRecord).outcome.late_sends == 2
-
-
-def test_a_file_of_another_kind_is_said_to_be_one(tmp_path: Path) -> None:
-    path = tmp_path / "other.json"
-    path.write_text(json.dumps({"format": 1, "kind": "placement"}))
-    with pytest.raises(
-        RecordError, match=r"not a record of kind 'study' but one of kind 'placement'. Name another file."
-    ):
-        Study.read(path)
 
 
 def test_records_keep_the_names_that_they_are_looked_up_by(committed: list[Path]) -> None:

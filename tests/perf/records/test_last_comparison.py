@@ -65,26 +65,6 @@ def test_rounds_of_a_rejected_choice_are_not_of_the_last_one() -> None:
     assert [places(pair) for pair in read.twins] == [[7, 4]]
 
 
-def test_older_studies_numbered_each_stage_for_itself() -> None:
-    read = last_comparison(
-        studied(
-            *((DEFAULT, AGAINST, 1), (REJECTED, FINAL, 1)),
-            *((DEFAULT, NOISE, 1), (CHOSEN, FINAL, 1)),
-            *((DEFAULT, NOISE, 2), (CHOSEN, FINAL, 2)),
-        )
-    )
-    assert [places(pair) for pair in read.pairs] == [[3, 2], [5, 4]]
-    read = last_comparison(
-        studied(
-            *((DEFAULT, AGAINST, 1), (CHOSEN, FINAL, 1)),
-            *((DEFAULT, NOISE, 1), (CHOSEN, FINAL, 2)),
-            *((DEFAULT, NOISE, 2), (CHOSEN, FINAL, 3)),
-        )
-    )
-    assert [places(pair) for pair in read.pairs] == [[1, 0], [3, 2], [5, 4]]
-    assert [places(pair) for pair in read.twins] == [[2, 0]]
-
-
 def test_a_round_may_have_a_second_trial_of_the_current_configuration() -> None:
     read = last_comparison(
         studied(
@@ -110,13 +90,6 @@ def test_a_candidate_that_was_not_better_is_compared_and_not_chosen() -> None:
     read = last_comparison(studied(*kinds, chosen=DEFAULT))
     assert read.candidate == CHOSEN
     assert [places(pair) for pair in read.pairs] == [[1, 0], [2, 3]]
-
-
-def test_the_current_configuration_alone_shows_its_noise() -> None:
-    read = last_comparison(studied((DEFAULT, FINAL, 1), (DEFAULT, FINAL, 2), chosen=DEFAULT))
-    assert (read.pairs, read.gains) == ((), ())
-    assert [places(pair) for pair in read.twins] == [[1, 0]]
-    assert last_comparison(studied(chosen=None)) == LastComparison(choice=())
 
 
 def compared(new: Sequence[float], old: Sequence[float], again: Sequence[float] = ()) -> LastComparison:

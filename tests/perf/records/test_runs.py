@@ -54,14 +54,6 @@ def test_a_study_of_pairs_keeps_its_noise_apart(tmp_path: Path) -> None:
     assert {run.load for run in (*old.runs, *new.runs)} == {tuned_study.load}
 
 
-def test_a_study_that_keeps_its_default_has_the_trials_of_that(tmp_path: Path) -> None:
-    path = replace(study(), chosen=study().default).write(tmp_path / "ranker.json")
-    kept = runs.read(str(path))
-    assert {run.config for run in (*kept.runs, *kept.noise)} == {str(study().default)}
-    assert [run.throughput_rows_per_s for run in kept.noise] == stages(study(), NOISE)
-    assert len(kept.runs) == 4
-
-
 def test_noise_beside_one_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(study().write(tmp_path / "ranker.json"))
     assert compare.main([path, "--noise", path, "--out", str(tmp_path / "compared.json")]) == 2

@@ -20,15 +20,11 @@ from perf.measure.analyzer import write_samples
 from perf.measure.ramp_plan import find_record, plan
 from perf.measure.service_profile import write
 from perf.measure.sweep import main as sweep
-from perf.records import file, measurement
+from perf.records import file
 from perf.records.load_record import LoadRecord
 from perf.records.offered_load import Load
-from perf.records.round_record import TrialKey
 from perf.records.size_mix import MOST_SENT, MixError, SizeMix, asked, drawn
 from perf.records.traffic import Traffic
-from perf.stats.latency_target import LatencyTarget
-from triton_batching.machine import Machine
-from triton_batching.terminal import Mistake
 
 TOKENS = text_format.Parse(
     'name: "m" max_batch_size: 8 input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]',
@@ -46,45 +42,16 @@ def test_sizes_are_a_list_a_range_or_those_of_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("wrong", "message"),
     [
-        "",
-        "a",
-        "20*x",
-        "-1",
-        "20*0",
-        "20,30*0",
-        "20,30*-1",
-        "20*999999999999",
-        "8:",
-        "9:8",
-        "-1:3",
-        "1:2:3",
-        "0:9999999",
+        *((text, "Write sizes") for text in ("", "a", "20*x", "-1", "20,30*-1", "8:", "9:8", "1:2:3")),
+        *((text, "A size is at most 1,000,000") for text in ("1000000000", "8,1000001*2", "1000000:1000001")),
+        ("file:nowhere", "No such file"),
     ],
 )
-def test_a_text_that_is_no_mix_is_refused(wrong: str) -> None:
-    with pytest.raises(MixError, match=rf"--mix {wrong.replace('*', '.')}: .*Write sizes"):
+def test_a_text_that_is_no_mix_is_refused(wrong: str, message: str) -> None:
+    with pytest.raises(MixError, match=rf"--mix {wrong.replace('*', '.')}: .*{message}"):
         _ = SizeMix(text=wrong).sizes
-
-
-def test_a_size_that_no_memory_holds_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "sizes"
-    path.write_text("8\n1000001\n")
-    for text in ("1000000000", "8,1000001*2", "1000000:1000001", f"file:{path}"):
-        with pytest.raises(MixError, match=r"is too large\. A size is at most 1,000,000\."):
-            _ = SizeMix(text=text).sizes
-    assert SizeMix(text="1000000").sizes == (1_000_000,)
-
-
-def test_a_file_without_sizes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "sizes"
-    with pytest.raises(MixError, match="No such file"):
-        _ = SizeMix(text=f"file:{path}").sizes
-    for content in ("", "x\n", "-3\n"):
-        path.write_text(content)
-        with pytest.raises(MixError, match=r"--mix file:.*sizes"):
-            _ = SizeMix(text=f"file:{path}").sizes
 
 
 def test_a_model_whose_requests_have_one_size_takes_no_mix() -> None:
@@ -119,17 +86,6 @@ def test_a_load_has_its_mix_in_words_and_on_record(tmp_path: Path) -> None:
     assert Load().title == "8 processes x 1 rows, closed loop"
 
 
-def test_only_a_record_holds_load_and_mix_in_one_text() -> None:
-    with pytest.raises(Mistake, match="not a load"):
-        Traffic.parse("closed:16 mix 8:64", mix=SizeMix(text="20"))
-    path = "trace:/data/my mix 3.txt"
-    for traffic in (Traffic.parse(path), Traffic.of_record(path)):
-        assert (str(traffic), traffic.mix) == (path, None)
-    for mix in ("8:64", "20, 30*2", "file:/data/a mix 3"):
-        traffic = Traffic.parse(path, mix=SizeMix(text=mix))
-        assert Traffic.of_record(str(traffic)) == traffic
-
-
 def test_a_file_with_other_sizes_is_another_load(tmp_path: Path) -> None:
     path = tmp_path / "sizes"
     path.write_text("3\n4\n")
@@ -142,29 +98,6 @@ def test_a_file_with_other_sizes_is_another_load(tmp_path: Path) -> None:
     # A record of it is read without the file.
     path.unlink()
     assert Traffic.of_record(str(before)).clients == 2
-
-
-def test_a_trial_with_another_mix_is_not_taken_from_a_record(tmp_path: Path) -> None:
-    def key(load: str) -> Path:
-        traffic = Traffic.of_record(load)
-        return TrialKey(
-            model="m",
-            name="a",
-            config="",
-            model_sha256="",
-            load=str(traffic),
-            load_sha256=traffic.sha256,
-            rows=1,
-            sla=LatencyTarget(latency_ms=5.0),
-            seconds=1.0,
-            stage="noise",
-            round=1,
-            machine=Machine.this(),
-            versions={},
-            compared="",
-        ).path(tmp_path)
-
-    assert len({key("closed:4"), key("closed:4 mix 8:64"), key("closed:4 mix 8:65")}) == 3
 
 
 def test_a_ramp_with_another_mix_is_measured_again(tmp_path: Path) -> None:
@@ -213,13 +146,3 @@ def test_a_server_gets_requests_of_the_mix_and_answers_them_together(tmp_path: P
     assert (record.load.mix, record.load.sizes) == ("20,30,40", (20, 30, 40))
     assert (record.outcome.right, record.outcome.wrong, record.outcome.failed) == (64, 0, 0)
     assert record.counted.executions < record.counted.rows
-
-
-@pytest.mark.server
-def test_a_sweep_with_another_mix_has_another_record(tmp_path: Path) -> None:
-    call = ["python_batched_service", "--config-name", "separate", "--concurrency-range", "2", "--repeats", "1"]
-    for mix in ("20,30", "20", "20,30"):
-        assert sweep([*call, "--window-ms", "100", "--mix", mix, "--results", str(tmp_path)]) == 0
-    records = [measurement.load(path) for path in tmp_path.glob("*.json")]
-    loads = sorted(record.point.load.data for record in records if isinstance(record, measurement.Measurement))
-    assert [data.rpartition(" ")[0] for data in loads] == ["samples of mix 20", "samples of mix 20,30"]

@@ -49,14 +49,6 @@ def test_costs_per_request_and_per_row_are_told_apart() -> None:
     assert predicted("closed:1", several).percentiles_ms[50] == pytest.approx(20.5 + 0.476, rel=0.01)
 
 
-def test_each_further_answer_of_a_batch_is_later_the_more_rows_it_has() -> None:
-    """2 rows: 1.5 answers before a request's own delay it by 424 us in the mean, of which two thirds lie apart."""
-    wide = (wide_level(8, 1, 24_000.0, 1_176.0), wide_level(2, 9, 24_000.0, 576.0 + 1.5 * 282.0))
-    several = replace(ramp(outside_us=476.0, each_us=150.0), wide=wide).way
-    assert several.row_lone_us == pytest.approx(100.0)
-    assert several.of(2).each_us == pytest.approx(282.0 * 2 / 3)
-
-
 def test_a_longer_way_in_an_open_loop_is_the_clients_and_not_the_loops() -> None:
     """perf_analyzer takes longer there, as measured with rare requests; another client has its own way."""
     profiled = replace(ramp(outside_us=400.0), rare_way_us=900.0)

@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from google.protobuf import text_format
-from hand_made import CONFIG, SLA, counters, level, predicted, ramp
+from hand_made import CONFIG, SLA, predicted, ramp
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from perf.measure.service_line import rise
 from perf.measure.service_profile import Profile, load, write
 from perf.records.candidate import Candidate
 from perf.records.size_mix import SizeMix
@@ -76,48 +75,11 @@ def test_an_instance_is_free_when_its_last_answer_has_left() -> None:
     assert full.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
 
 
-def test_times_that_were_not_profiled_are_extended_and_said_to_be() -> None:
-    """One of two profiled instances runs as if alone, and larger batches go on along the line."""
-    costs = Costs.of(Candidate(max_batch_size=8), Profile(ramps=(ramp(instances=2, factor=1.6),)))
-    assert costs.alone_us[8] == pytest.approx(24_000, rel=0.01)
-    assert "1 instances were not profiled" in costs.notes[0]
-    costs = Costs.of(Candidate(max_batch_size=12), Profile(ramps=(ramp(),)))
-    assert costs.alone_us[12] == pytest.approx(26_000)
-    assert "over 8 rows were not profiled" in costs.notes[0]
-
-
-def test_a_model_that_does_not_batch_has_flat_lines() -> None:
-    """All executions of one row: no slope can be told, and none is made up."""
-    times = {1: 20_500.0}
-    levels = tuple(level(n, {1: 100}, times, instances=2, gap_us=50.0, outside_us=0.0) for n in (1, 2, 5, 6))
-    flat = replace(ramp(instances=2), max_batch_size=1, levels=levels)
-    assert (flat.gap.at(1), flat.gap.at(9), flat.burden.each_us) == pytest.approx((50.0, 50.0, 0.0))
-
-
-def test_a_long_gap_after_full_batches_is_none_after_small_ones() -> None:
-    """0.1 ms after 2 and 4 rows and 2 ms after 8, where twice as many clients send again: a line has 0.6 ms after 4."""
-    levels = tuple(
-        level(n, {rows: 100}, {rows: 20_000.0}, instances=1, gap_us=gap_us, outside_us=0.0)
-        for n, rows, gap_us in ((1, 1, 900.0), (4, 2, 100.0), (8, 4, 100.0), (17, 8, 2_000.0))
-    )
-    gap = replace(ramp(), levels=levels).gap
-    assert [gap.at(rows) for rows in (1, 2, 4, 6, 8, 12)] == pytest.approx([100, 100, 100, 1_050, 2_000, 2_000])
-    # A level that happens to be shorter than a smaller one is drawn together with it.
-    assert rise(np.array([2.0, 4.0]), np.array([300.0, 100.0]), np.array([1.0, 3.0])).at(3) == pytest.approx(150.0)
-
-
 def test_instances_without_contention_double_and_with_full_contention_do_not() -> None:
     free = predicted("closed:32", ramp(), ramp(instances=2), instances=2)
     shared = predicted("closed:32", ramp(), ramp(instances=2, factor=2.0), instances=2)
     assert free.throughput_rows_per_s == pytest.approx(2 * 8 / 24e-3, rel=0.002)
     assert shared.throughput_rows_per_s == pytest.approx(8 / 24e-3, rel=0.02)
-
-
-def test_late_requests_are_counted_against_the_target() -> None:
-    prediction = predicted("poisson:300", requests=5000)
-    assert 0 < prediction.late < 1
-    assert (prediction.percentiles_ms[50] > SLA.latency_ms) == (prediction.late > 0.5)
-    assert prediction.throughput_rows_per_s == pytest.approx(300, rel=0.05)
 
 
 def test_the_same_seed_gives_the_same_prediction_and_another_does_not() -> None:
@@ -144,16 +106,6 @@ def test_threads_without_a_ramp_are_refused() -> None:
         Costs.of(Candidate(max_batch_size=8, threads=4), profile)
 
 
-def test_an_execution_that_runs_alone_takes_the_time_of_its_own_ramp() -> None:
-    """Two instances may have half the cores each, so the times of one instance are not those of one of two."""
-    slower, alone_us = ramp(factor=1.5, instances=2), 1.5 * 20_500
-    lone = level(1, {1: 100}, {1: alone_us}, instances=1, gap_us=0.0, outside_us=0.0)
-    slower = replace(slower, alone_us=alone_us, levels=(lone, *slower.levels[1:]))
-    costs = Costs.of(Candidate(max_batch_size=8, instances=2), Profile(ramps=(ramp(), slower)))
-    assert costs.alone_us[8] == pytest.approx(1.5 * 24_000)
-    assert costs.slowdown(8, 2) == 1.0
-
-
 def test_rare_requests_find_the_caches_cold() -> None:
     """6 ms more after a long pause: with 200 ms between requests nearly all, with two always in flight nothing."""
     cold = replace(ramp(), rare_us=26_500.0)
@@ -162,26 +114,6 @@ def test_rare_requests_find_the_caches_cold() -> None:
     assert predicted("closed:2", cold).percentiles_ms[50] == 21.0
     # A pause that changes little is none.
     assert replace(ramp(), rare_us=20_900.0).cold_us == ramp().cold_us == 0.0
-
-
-def test_given_arrival_times_are_repeated_as_a_whole() -> None:
-    """One, the two that come while it runs, and one much later: as often as 12 requests allow.
-
-    Executions count from the first answer on.
-    """
-    traffic = replace(Traffic.parse("poisson:40"), times_s=(0.0, 0.001, 0.002, 0.1))
-    prediction = predict(Candidate(max_batch_size=8), CONFIG, traffic, Profile(ramps=(ramp(),)), SLA, requests=12)
-    assert (prediction.sizes, prediction.requests) == ({1: 3, 2: 3}, 12)
-
-
-def test_executions_that_took_longer_than_predicted_are_seen_size_by_size() -> None:
-    prediction = predicted("closed:16", ramp())
-    assert prediction.computing_ms[8] == pytest.approx(24.0, rel=1e-3)
-    times = {8: 30_000.0, 4: 1.0}
-    assert prediction.longer(counters({8: 5}, times)) == pytest.approx(30 / 24, rel=1e-3)
-    # A size that was not predicted says nothing.
-    assert 4 not in prediction.computing_ms
-    assert prediction.longer(counters({4: 5}, times)) == 1.0
 
 
 def test_a_record_is_read_back_as_it_was_written(tmp_path: Path) -> None:

@@ -1,10 +1,7 @@
 """The verdict on several trials whose requests depend on each other is as certain as it says."""
 
-import math
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from perf.stats.latency_target import LatencyTarget, TrialCount, judge_trials
 from tests.perf.stats.series import latencies, true_percentile
@@ -50,20 +47,6 @@ def test_more_trials_find_that_a_target_is_met() -> None:
         assert not [run for run in runs if judge_trials(run, SLA, looked=True).passed is False]
 
 
-def test_design_effects_are_pooled_by_requests() -> None:
-    """Numbers of late requests of trials that are apart in time add up, and so do their variances n d p (1 - p)."""
-    pooled = judge_trials(
-        [
-            TrialCount(requests=1000, late=10, design_effect=2.0),
-            TrialCount(requests=3000, late=30, design_effect=6.0),
-            TrialCount(requests=0, late=0, design_effect=1.0),
-        ],
-        SLA,
-        looked=True,
-    )
-    assert (pooled.requests, pooled.late, pooled.design_effect, pooled.worth) == (4000, 40, 5.0, 800.0)
-
-
 def test_trials_that_differ_from_each_other_tell_less() -> None:
     """4 to 16 late of 1,000 each, where 1 % are late: chi-squared is 2 x 6^2 / (1000 x 0.01 x 0.99) with 4 of freedom.
 
@@ -101,17 +84,6 @@ def test_how_much_trials_differ_is_not_known_from_a_few(trials: int) -> None:
     for passed in (True, False):
         assert words.count(passed) <= 0.03 * len(words)
         assert looked.count(passed) <= 0.02 * len(words)
-
-
-def test_trials_are_not_neighbours() -> None:
-    """Two stalls at the end of one trial and at the start of the next are two."""
-    stall: NDArray[np.float64] = np.full(600, 1e3 * SLA.latency_ms / 2)
-    stall[-20:] = math.inf
-    first, second = TrialCount.of(stall, SLA), TrialCount.of(stall[::-1], SLA)
-    joined = TrialCount.of(np.concatenate([stall, stall[::-1]]), SLA)
-    pooled = judge_trials([first, second], SLA, looked=True)
-    assert pooled.design_effect == pytest.approx((first.design_effect + second.design_effect) / 2)
-    assert pooled.design_effect < 0.7 * joined.design_effect
 
 
 def test_a_trial_of_counts_alone_is_as_good_as_one_request() -> None:

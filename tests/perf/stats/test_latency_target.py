@@ -11,12 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from perf.load.table import verdict
 from perf.load.target_check import TargetCheck
 from perf.load.timings import FAILED, NOT_SENT, REQUEST, RIGHT, WRONG, Timings
 from perf.load.window import sample
 from perf.records.load_record import Sample
-from perf.records.offered_load import Load
 from perf.stats.latency_target import LatencyTarget, glance, judge, least
 from triton_batching.terminal import Mistake
 
@@ -118,16 +116,6 @@ def test_a_request_counts_once_its_time_is_up() -> None:
     assert not replace(check, stops=False).is_sure(Going(timings=fast, until_ns=end), 0, end)
 
 
-def test_a_run_does_not_end_before_a_second_and_a_hundred_requests() -> None:
-    """99 late requests give a certain verdict, but the run goes on."""
-    late = requests([float(number) for number in range(99)], 400.0)
-    check = TargetCheck(target=SLA)
-    assert glance(99, 99, SLA.share) is False
-    assert not check.is_sure(Going(timings=late, until_ns=600 * MS), 0, 9_000 * MS)
-    assert not check.is_sure(Going(timings=late, until_ns=2_000 * MS), 0, 9_000 * MS)
-    assert check.is_sure(Going(timings=late, until_ns=2_000 * MS, going_ns=(1,)), 0, 9_000 * MS)
-
-
 def test_a_request_without_a_right_answer_is_late() -> None:
     parts = [requests([1.0], 5.0, outcome) for outcome in (FAILED, NOT_SENT, WRONG)]
     window = sample(np.concatenate([requests([0.0, 2.0, 3.0], 49.9), requests([4.0], 50.1), *parts]), 0)
@@ -139,37 +127,9 @@ def test_a_request_without_a_right_answer_is_late() -> None:
     assert TargetCheck(target=SLA).judgement(Sample(due_s=(), latencies_us=()), early=False).passed is None
 
 
-def test_the_verdict_names_how_many_requests_are_certain_with_looks_and_without() -> None:
-    window = Sample(due_s=(0.0,) * 470, latencies_us=(1.0,) * 470)
-    whole = TargetCheck(target=SLA, stops=False).judgement(window, early=False)
-    assert (whole.passed, whole.confidence, whole.word) == (True, 0.99, "pass")
-    # 0.99^470 is 0.89 %: enough where nobody looked, not where the run would have ended at any look.
-    looked = TargetCheck(target=SLA).judgement(window, early=False)
-    assert (looked.passed, looked.confidence, looked.word) == (None, 0.99, "cannot tell")
-    assert "With 0 late, a pass takes 644 requests to be certain at 99.0%." in verdict(looked, late_sends=9)
-    assert verdict(whole, late_sends=9) == (
-        "target p99 <= 50 ms: pass. 0 of 470 requests were late or not answered: certain at 99.0%."
-    )
-
-
-def test_a_miss_that_slow_clients_may_have_caused_says_so() -> None:
-    judged = TargetCheck(target=SLA).judgement(Sample(due_s=(0.0,) * 200, latencies_us=(60_000.0,) * 200), early=True)
-    assert "(3 were sent more than 1 ms late: perhaps the clients were slow, not the server)" in verdict(
-        judged, late_sends=3
-    )
-    assert "perhaps the clients" not in verdict(judged, late_sends=2)
-    assert verdict(judged, late_sends=0).endswith("99.0% after any number of looks, so the run ended early.")
-
-
 @pytest.mark.parametrize(
     ("latency_ms", "percent"), [(0.0, 99.0), (math.nan, 99.0), (math.inf, 99.0), (10.0, 100.0), (10.0, math.nan)]
 )
 def test_a_wrong_target_is_a_mistake(latency_ms: float, percent: float) -> None:
     with pytest.raises(Mistake, match="the latency must be a finite number above 0, the percentile between 0 and 100"):
         LatencyTarget(latency_ms=latency_ms, percent=percent)
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_load_is_finite(value: float) -> None:
-    with pytest.raises(Mistake, match=f"--rate {value}: must be a finite number"):
-        Load(pattern="poisson", rate_per_s=value)

@@ -16,15 +16,6 @@ def test_independent_requests_have_the_exact_binomial_interval(requests: int, la
     assert (found.count, found.level) == (requests, 0.9)
 
 
-def test_dependent_requests_count_as_fewer() -> None:
-    found, fewer = share(1000, 20, design_effect=10.0), share(100, 2)
-    assert (found.value, found.low, found.high) == pytest.approx((fewer.value, fewer.low, fewer.high))
-
-
-def test_without_requests_nothing_is_known() -> None:
-    assert (share(0, 0).low, share(0, 0).high) == (0.0, 1.0)
-
-
 @pytest.mark.parametrize("effect", [1.0, 3.5])
 def test_it_agrees_with_the_verdict_on_a_target(effect: float) -> None:
     for late in range(30):

@@ -1,31 +1,32 @@
+"""The page of a study, its figures and files."""
+
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from charts import rows
 from PIL import Image
-from studies import study
+from studies import CHOSEN, study
 
-from perf.records.study import PROFILE, Study
+from perf.records.study import Study
 from perf.report.__main__ import main
 from perf.report.section import Section
 from perf.report.study.evidence import Evidence
-from perf.report.study.noise import noise
+from perf.report.study.latency_by_load import rates, throughput
 from perf.report.study.report import PARTS, sections, write_html, write_json
-from perf.report.study.search import provenance, search
 from perf.report.study.tail import tail
-from perf.report.study.verdict import verdict
+from perf.stats.percentile import percentile_ms
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 LOADS = ("poisson:380", "closed:16")
 
 
 class Checker(HTMLParser):
-    """Every tag closed in order, what is referred to, and the texts of headings and of what is missing."""
+    """Every tag closed in order, and what is referred to."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -57,11 +58,6 @@ def empty() -> Study:
     return replace(study(), chosen=None, trials=(), predictions=(), steps=(), space={}, limit="", after_pbtxt="")
 
 
-def section_text(part: Callable[[Evidence], Section], shown: Study) -> str:
-    """What a part says is missing."""
-    return " ".join(part(Evidence(study=shown, name="study")).missing)
-
-
 @dataclass(frozen=True)
 class Page:
     """The parts of a study and its page."""
@@ -72,8 +68,8 @@ class Page:
 
 def drawn(shown: Study, folder: Path) -> Page:
     evidence = Evidence(study=shown, name="study")
-    parts_of_page = sections(evidence)
-    return Page(sections=parts_of_page, text=write_html(evidence, parts_of_page, folder).read_text())
+    parts = sections(evidence)
+    return Page(sections=parts, text=write_html(evidence, parts, folder).read_text())
 
 
 @pytest.fixture(scope="module")
@@ -83,19 +79,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     return {"empty": drawn(empty(), folder)} | {load: drawn(study(load), folder) for load in LOADS}
 
 
-@pytest.mark.parametrize("load", LOADS)
-def test_a_full_study_has_all_parts_and_misses_nothing(pages: dict[str, Page], load: str) -> None:
-    page = pages[load]
-    assert [section.name for section in page.sections] == [
-        *("verdict", "difference", "load", "tail", "search", "noise", "provenance")
-    ]
-    assert [section.missing for section in page.sections] == [()] * len(PARTS)
-    assert all(section.sentences for section in page.sections)
-    figures = [figure for section in page.sections for figure in section.figures]
-    assert all(figure.caption for figure in figures)
-    assert page.text.count("data-chart=") == len(figures) >= 5
-    for number, section in enumerate(page.sections[1:], 2):
-        assert f"<h2>{number}. {section.title}</h2>" in page.text
+def test_a_full_study_misses_nothing_and_an_empty_one_says_what_it_misses(pages: dict[str, Page]) -> None:
+    for load in LOADS:
+        assert [section.missing for section in pages[load].sections] == [()] * len(PARTS)
+        figures = [figure for section in pages[load].sections for figure in section.figures]
+        assert pages[load].text.count("data-chart=") == len(figures) >= 5
+        assert all(figure.caption for figure in figures)
+    # The machine and the versions are known even for an empty study.
+    assert [section.name for section in pages["empty"].sections if not section.missing] == ["provenance"]
+    assert pages["empty"].text.count('<p class="missing">') >= 6
 
 
 @pytest.mark.parametrize("name", [*LOADS, "empty"])
@@ -110,9 +102,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else(pages: dict[str, Page], 
     assert len(text.encode()) < 2_000_000
     assert all(reference.startswith("#") and reference[1:] in checker.ids for reference in checker.references)
     assert len(checker.ids) == len(set(checker.ids)) >= len(PARTS)
-    assert not re.findall(
-        r"""(?:src|href)=["']?https?:|@import|url\((?!#)""", re.sub(r"(?s)<script>.*?</script>", "", text)
-    )
+    without_scripts = re.sub(r"(?s)<script>.*?</script>", "", text)
+    assert not re.findall(r"""(?:src|href)=["']?https?:|@import|url\((?!#)""", without_scripts)
 
 
 def test_equal_records_give_equal_pages_and_values(pages: dict[str, Page], tmp_path: Path) -> None:
@@ -125,42 +116,34 @@ def test_equal_records_give_equal_pages_and_values(pages: dict[str, Page], tmp_p
 
 def test_names_and_texts_are_escaped(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>&'
-    steps = (replace(study().steps[0], text=evil),)
-    evil_study = replace(
-        study(), model=evil, config_name=evil, limit=evil, before_pbtxt=evil, command=(evil,), steps=steps
-    )
+    texts = {"model": evil, "config_name": evil, "limit": evil, "before_pbtxt": evil, "command": (evil,)}
     # Fewer figures are drawn of one prediction and three trials.
-    small = {"predictions": study().predictions[:1], "trials": study().trials[:3]}
-    text = drawn(replace(evil_study, versions={evil: evil}, **small), tmp_path).text  # type: ignore[arg-type]
-    checker = Checker(text)
-    assert checker.open == []
+    small = {"predictions": study().predictions[:1], "trials": study().trials[:3], "versions": {evil: evil}}
+    steps = (replace(study().steps[0], text=evil),)
+    text = drawn(replace(study(), steps=steps, **texts, **small), tmp_path).text  # type: ignore[arg-type]
+    assert Checker(text).open == []
     assert "<script>alert" not in text
     assert text.count("&lt;script&gt;") >= 7
 
 
-def test_an_empty_study_says_what_is_missing_in_every_part(pages: dict[str, Page]) -> None:
-    page = pages["empty"]
-    # the machine and the versions are known even for an empty study
-    assert [section.name for section in page.sections if not section.missing] == ["provenance"]
-    assert page.sections[0].title.startswith("No verdict: the study is unfinished")
-    assert page.sections[1].missing[0].startswith("The study is unfinished")
-    assert page.text.count('<p class="missing">') >= 6
-    for number in range(2, len(PARTS) + 1):
-        assert f"<h2>{number}. " in page.text
-
-
-def test_each_missing_piece_is_named() -> None:
-    whole = study()
-    profiled = tuple(replace(trial, stage=PROFILE) for trial in whole.trials)
-    cases = (
-        (replace(whole, steps=()), search, "no log of the search"),
-        (replace(whole, model_sha256=""), provenance, "no digest of the model file"),
-        (replace(whole, trials=whole.trials[:3]), noise, "A/A noise is unknown"),
-        (replace(whole, trials=whole.trials[:3]), verdict, "no gain is claimed"),
-        (replace(whole, trials=profiled), tail, "was measured"),
+def test_every_measurement_is_a_point_at_its_percentile() -> None:
+    records = Evidence(study=study(), name="study")
+    points = rows(rates(records), "point")
+    for percent in (50, 95, 99):
+        values = sorted(row["y"] for row in points if row["of"] == f"p{percent}")
+        assert values == pytest.approx(sorted(percentile_ms(trial.latencies_us, percent) for trial in records.trials))
+    found = rows(throughput(Evidence(study=study("closed:16"), name="study")), "point")
+    assert (len([row for row in found if "verdict" in row]), len([row for row in found if "simulated" in row])) == (
+        20,
+        12,
     )
-    for incomplete, part, message in cases:
-        assert message in section_text(part, incomplete)
+
+
+def test_the_tail_counts_unanswered_requests() -> None:
+    *others, last = (trial for trial in study().trials if trial.candidate == CHOSEN)
+    lost = replace(last, latencies_us=(float("inf"), *last.latencies_us[1:]))
+    section = tail(Evidence(study=replace(study(), trials=(*others, lost)), name="study"))
+    assert "1 of 2,800 never answered" in section.figures[0].caption
 
 
 def test_the_program_writes_page_figures_and_values_and_can_be_run_again(
@@ -179,36 +162,4 @@ def test_the_program_writes_page_figures_and_values_and_can_be_run_again(
     }
     values = json.loads((tmp_path / "study.figures.json").read_text())
     assert list(values["parts"]) == [section.name for section in whole.sections]
-    assert len(values["parts"]["load"]["trials"]) == len(study().trials)
     assert Image.open(tmp_path / "study-tail.png").width == 900
-
-
-@pytest.mark.parametrize(("form", "kind"), [("csv", "study"), ("json", "sweep")])
-def test_a_form_that_the_folder_has_not_ends_with_2(
-    tmp_path: Path, form: str, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if kind == "study":
-        study().write(tmp_path / "study.json")
-    assert main([str(tmp_path), "--format", form]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "--format" in line
-
-
-def test_a_study_of_another_version_ends_with_2_and_names_the_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = study().write(tmp_path / "study.json")
-    path.write_text(path.read_text().replace('"format": 1', '"format": 9', 1))
-    assert main([str(tmp_path)]) == 2
-    assert str(path) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("form", ["html", "json"])
-def test_a_folder_that_cannot_be_made_ends_with_2(
-    tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    empty().write(tmp_path / "study.json")
-    (tmp_path / "file").touch()
-    assert main([str(tmp_path), "--out", str(tmp_path / "file" / "new"), "--format", form]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "cannot be written to" in line

@@ -5,7 +5,7 @@ import pytest
 from charts import rows
 
 from perf.measure.timeline_run import record
-from perf.records import batch_timeline, file
+from perf.records import batch_timeline
 from perf.records.batch_timeline import BatchTimeline, TimedRequest
 from perf.report.figure import Palette
 from perf.report.sweep.timeline import timeline
@@ -54,13 +54,6 @@ def test_requests_that_run_together_are_one_box() -> None:
         "8.0 ms",
     ]
     assert "Executions needed: baseline: 3; dynamic: 2" in figure.caption
-
-
-def test_timelines_are_read_by_rising_delay(tmp_path: Path) -> None:
-    delayed = replace(TOGETHER, delay_us=20_000)
-    for each in (delayed, TOGETHER, ALONE):
-        file.write(each, tmp_path / each.file_name)
-    assert [each.name for each in batch_timeline.read(tmp_path)] == ["baseline", "dynamic", "dynamic, 20 ms delay"]
 
 
 @pytest.mark.server

@@ -1,14 +1,13 @@
 """What no batcher may do, whatever the configuration and the requests: lose rows, overtake, overfill, idle."""
 
 import itertools
-from collections.abc import Iterator
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perf.simulate.batcher.payload import ClosingRule
 from perf.simulate.batcher.request import MS, Request, Time
-from perf.simulate.batcher.request_source import Answer, Arrivals, ClosedLoop
+from perf.simulate.batcher.request_source import Arrivals, ClosedLoop
 from perf.simulate.batcher.rules import QueuePolicy, Rules
 from perf.simulate.batcher.simulation import SimulationResult, simulate
 
@@ -71,7 +70,7 @@ def each_instance_runs_one_at_a_time(simulation: SimulationResult) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObject) -> None:
     rule = data.draw(rules(policies=data.draw(st.booleans())))
@@ -88,7 +87,7 @@ def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObje
     assert each_instance_runs_one_at_a_time(simulation)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_requests_start_in_order_of_arrival_and_answers_keep_it_with_preserve_ordering(data: st.DataObject) -> None:
     rule = data.draw(rules())
@@ -101,7 +100,7 @@ def test_requests_start_in_order_of_arrival_and_answers_keep_it_with_preserve_or
         assert answered == sorted(answered) or not rule.dynamic
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_without_delay_no_instance_is_idle_while_a_request_waits(data: st.DataObject) -> None:
     rule = data.draw(rules(delays=False))
@@ -118,7 +117,7 @@ def test_without_delay_no_instance_is_idle_while_a_request_waits(data: st.DataOb
                 assert running == rule.instances
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_a_closed_loop_never_has_more_in_flight_than_clients(data: st.DataObject) -> None:
     rule = data.draw(rules())
@@ -142,21 +141,6 @@ def test_eight_clients_take_turns_in_two_halves() -> None:
     assert abs(simulation.rows_per_execution - 4) < 0.1
 
 
-def test_a_load_may_react_to_every_answer() -> None:
-    """Any object with the two methods is a load: here each of three answers sets off the next request."""
-
-    class Chain:
-        def arrivals(self) -> Iterator[Request]:
-            yield Request(number=1, at=0)
-
-        def after(self, answer: Answer) -> list[Request]:
-            number = answer.request.number
-            return [Request(number=number + 1, at=answer.at + MS)] if number < 3 else []
-
-    simulation = simulate(Rules(max_batch_size=8, preferred=frozenset([8])), service, Chain())
-    assert [answer.at for answer in simulation.answers] == [11 * MS, 23 * MS, 35 * MS]
-
-
 def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() -> None:
     """Without prefetch a burst of 100 takes 1.5 s instead of 0.1 s: a poll before each batch but the first."""
     burst = [Request(number=n, at=0) for n in range(100)]
@@ -173,12 +157,3 @@ def test_a_freed_instance_is_missed_until_the_next_poll_with_a_queue_policy() ->
     simulation = simulate(slow, lambda rows: 30 * MS, Arrivals(burst))
     assert [execution.start // MS for execution in simulation.executions] == [0, 500, 1000, 1500]
     assert [execution.closing.rule for execution in simulation.executions][:3] == [ClosingRule.MAX_BATCH_SIZE] * 3
-
-
-def test_a_request_after_years_is_replayed_at_once() -> None:
-    """Times may be those of a clock that began long ago: the polls of an empty queue are not walked through."""
-    late = 10**12 * MS
-    simulation = simulate(
-        Rules(max_batch_size=8, preferred=frozenset([8])), service, Arrivals([Request(number=1, at=late)])
-    )
-    assert [execution.start for execution in simulation.executions] == [late]

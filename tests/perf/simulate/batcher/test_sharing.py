@@ -32,27 +32,12 @@ def test_two_executions_share_a_device_while_both_run() -> None:
     ]
 
 
-def test_contention_of_half_the_work() -> None:
-    """Slower by a half while both run: of the first's second half 2/3 x 1/2 = 1/3 is done when ... it takes 3/4."""
-    simulation = simulate(
-        ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: 1 + Fraction(n - 1, 2)
-    )
-    # The second did 2/3 x 3/4 = 1/2 of its work until 5/4, and the rest alone.
-    assert ends(simulation) == {1: Fraction(5, 4), 2: Fraction(7, 4)}
-
-
 def test_the_device_does_the_same_work_in_the_same_time_however_it_is_shared() -> None:
     times = [Fraction(number, 7) for number in range(12)]
     rules = Rules(dynamic=False, instances=3)
     simulation = simulate(rules, lambda rows: ONE, requests(*times), slowdown=lambda rows, n: Fraction(n))
     assert simulation.makespan == 12
     assert max(ends(simulation).values()) == 12
-
-
-def test_without_a_slowdown_instances_do_not_disturb_each_other() -> None:
-    plain = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2))
-    same = simulate(ALONE, lambda rows: ONE, requests(Fraction(0), ONE / 2), slowdown=lambda rows, n: ONE)
-    assert plain == same or ends(plain) == ends(same) == {1: ONE, 2: 3 * ONE / 2}
 
 
 def test_who_comes_while_an_instance_rests_joins_its_next_batch() -> None:
@@ -67,17 +52,6 @@ def test_who_comes_while_an_instance_rests_joins_its_next_batch() -> None:
     assert [answer.at for answer in simulation.answers] == [10 * MS, 22 * MS, 22 * MS, 34 * MS]
 
 
-def test_an_instance_rests_as_long_as_its_batch_asks() -> None:
-    """1 ms a row: after the second execution, of two rows, until 24 ms."""
-    rules = Rules(max_batch_size=8, preferred=frozenset([8]))
-    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 1, 2, 15 * MS), gap=lambda rows: rows * MS)
-    assert [(execution.rows, execution.start) for execution in simulation.executions] == [
-        (1, 0),
-        (2, 11 * MS),
-        (1, 23 * MS),
-    ]
-
-
 def test_a_batch_grows_until_an_idle_instance_takes_it() -> None:
     """2 ms to wake up: who comes 1 ms later is in the first batch, and the other instance has nothing to take.
 
@@ -90,18 +64,6 @@ def test_a_batch_grows_until_an_idle_instance_takes_it() -> None:
         ([1, 2], 2 * MS),
         ([3, 4], 5 * MS),
         ([5], 12 * MS),
-    ]
-
-
-def test_an_instance_that_wakes_up_without_a_batch_is_idle_again() -> None:
-    """The batch that one was woken for at 19 ms goes to the other, which ends an execution before."""
-    rules = Rules(max_batch_size=8, preferred=frozenset([8]), instances=2)
-    sent = requests(0, 19 * MS, 25 * MS)
-    simulation = simulate(rules, lambda rows: 18 * MS, sent, dispatch=2 * MS)
-    assert [(execution.instance, execution.start) for execution in simulation.executions] == [
-        (0, 2 * MS),
-        (0, 20 * MS),
-        (1, 27 * MS),
     ]
 
 
@@ -129,18 +91,6 @@ def test_arriving_requests_lengthen_running_executions() -> None:
     ]
 
 
-def test_the_burden_depends_on_the_number_of_running_executions() -> None:
-    """With one instance at work nothing; with both, 1/4 of an execution from each."""
-    simulation = simulate(
-        ALONE,
-        lambda rows: ONE,
-        requests(Fraction(0), ONE / 2, 3 * ONE / 4),
-        burden=lambda running: Fraction(running - 1, 4),
-    )
-    # The third waits for the first instance to be idle, at 5/4.
-    assert ends(simulation) == {1: 5 * ONE / 4, 2: 7 * ONE / 4, 3: 9 * ONE / 4}
-
-
 def test_an_execution_takes_longer_after_a_pause() -> None:
     """A tenth of the pause: the first follows one since 0, the second none, the third one of 18 ms."""
     rules = Rules(max_batch_size=8, preferred=frozenset([8]))
@@ -152,13 +102,6 @@ def test_an_execution_takes_longer_after_a_pause() -> None:
         (21 * MS, 31 * MS),
         (49 * MS, 60.8 * MS),
     ]
-
-
-def test_an_answer_knows_whether_anything_else_ran_or_waited() -> None:
-    rules = Rules(max_batch_size=1, instances=2)
-    simulation = simulate(rules, lambda rows: 10 * MS, requests(0, 5 * MS, 6 * MS))
-    # The second runs when the first is answered, the third when the second is.
-    assert [answer.quiet for answer in simulation.answers] == [False, False, True]
 
 
 def test_a_batch_whose_delay_has_ended_does_not_grow() -> None:
