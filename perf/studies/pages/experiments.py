@@ -19,7 +19,6 @@ from perf.studies.ragged import table as ragged_table
 from perf.studies.ragged.__main__ import CONCURRENCY
 from perf.studies.served_share import ShareRecord
 from perf.studies.soak import record as soak_record
-from perf.studies.soak import table as soak_table
 from perf.studies.tables import interval_text, rich_markdown, rows_markdown
 
 
@@ -174,4 +173,4 @@ def soak_run() -> soak_record.SoakRecord:
 
 def soak() -> str:
     """How the calls of a soak ended."""
-    return rich_markdown(soak_table.tried(soak_run()))
+    return rich_markdown(soak_record.ended(soak_run()))

@@ -4,8 +4,7 @@ import statistics
 
 from perf.records import file
 from perf.studies.archive import RESULTS
-from perf.studies.memory_lab.__main__ import LabRecord
-from perf.studies.memory_lab.trial import AllocatorTrial
+from perf.studies.memory_lab.__main__ import AllocatorTrial, LabRecord
 from perf.studies.tables import rows_markdown
 
 
