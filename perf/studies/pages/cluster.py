@@ -5,7 +5,7 @@ from pathlib import Path
 
 from perf.records import file
 from perf.studies.archive import RESULTS
-from perf.studies.cluster import table
+from perf.studies.cluster import record
 from perf.studies.cluster.faults import FAULTS
 from perf.studies.cluster.record import BalanceRecord, FaultRecord
 
@@ -21,7 +21,7 @@ def fault_records() -> list[FaultRecord]:
 
 def faults() -> str:
     """What clients saw of each fault."""
-    return table.faults_markdown(fault_records())
+    return record.faults_markdown(fault_records())
 
 
 def balance_records() -> Sequence[BalanceRecord]:
@@ -31,7 +31,7 @@ def balance_records() -> Sequence[BalanceRecord]:
 
 def balance() -> str:
     """How the load spreads, and what the door costs."""
-    return table.balance_markdown(balance_records())
+    return record.balance_markdown(balance_records())
 
 
 def _paths(kind: str) -> list[Path]:

@@ -13,7 +13,6 @@ from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
 from perf.studies.overload import record as overload_record
-from perf.studies.overload import table as overload_table
 from perf.studies.pictures import table as pictures_table
 from perf.studies.ragged import table as ragged_table
 from perf.studies.ragged.__main__ import CONCURRENCY
@@ -93,7 +92,7 @@ def served_share() -> str:
 
 def overload() -> str:
     """Ten times the capacity, under several limits of the queue."""
-    return overload_table.markdown(overload_table.ordered(list(overload_record.read(RESULTS / "overload"))))
+    return overload_record.markdown(overload_record.ordered(list(overload_record.read(RESULTS / "overload"))))
 
 
 def goodput_searches() -> list[goodput_record.GoodputSearch]:

@@ -21,7 +21,7 @@ from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records import file
-from perf.studies.packing import stand_in
+from perf.studies.packing import prove
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch
 
@@ -122,7 +122,7 @@ def test_kubernetes_runs_one_server_per_device() -> None:
 
 @pytest.mark.server
 def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
-    stand_in.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
+    prove.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
     server = shared_server()
     packed_config.write(server, tmp_path, kind="cpu", command="python -m perf.pack plan.toml")
     settings = Settings(

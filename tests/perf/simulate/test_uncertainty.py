@@ -17,8 +17,7 @@ from perf.simulate import uncertainty
 from perf.simulate.predict import predict, simulated_run
 from perf.simulate.uncertainty import LEVEL, Bounds, bounds, drifts
 from perf.stats.percentile import percentile
-from perf.studies.prediction import service_rounds
-from perf.studies.prediction.service_rounds import one_ramp
+from perf.studies.prediction.points import drift, one_ramp
 
 # Spread of single executions, and of the machine's speed from one moment to another.
 SPREAD, DRIFT = 0.08, 0.03
@@ -144,8 +143,8 @@ def test_the_drift_of_the_rounds_is_in_the_interval() -> None:
         counted = [Size(rows=rows, executions=50, mean_us=speed * us, error_us=1.0) for rows, us in sizes.items()]
         return replace(ramp(), sizes=tuple(counted))
 
-    assert service_rounds.drift([at(0.8), at(1.0), at(1.25)]) == pytest.approx(np.log(1.25))
-    assert service_rounds.drift([at(1.0)]) == 0.0
+    assert drift([at(0.8), at(1.0), at(1.25)]) == pytest.approx(np.log(1.25))
+    assert drift([at(1.0)]) == 0.0
     quiet = replace(ramp(), rounds=3, drift=0.0)
     moving = replace(ramp(), rounds=3, drift=0.22)
     assert max(drifts(quiet, 20)) < 1.10
