@@ -11,7 +11,7 @@ from rich.table import Table
 from perf.records import file
 from perf.studies.cluster.clients import PROTOCOLS, Counts
 from perf.studies.experiment import Origin
-from perf.studies.tables import plain_table, rows_markdown
+from perf.studies.tables import plain_table
 
 BACK_S = 10.0
 SCALE_UP, SHARE_SPREAD, DOOR_COST = 2.7, 1.15, 1.15
@@ -161,16 +161,11 @@ def fault_cells(record: FaultRecord) -> tuple[str, ...]:
 
 
 def faults(records: Sequence[FaultRecord]) -> Table:
-    """The table of faults for a terminal."""
+    """The table of faults."""
     rows = plain_table(TITLES, left=3)
     for record in records:
         rows.add_row(*fault_cells(record))
     return rows
-
-
-def faults_markdown(records: Sequence[FaultRecord]) -> str:
-    """The table of faults for a page."""
-    return rows_markdown(TITLES, map(fault_cells, records), left=3)
 
 
 def balance_cells(record: BalanceRecord) -> tuple[str, ...]:
@@ -203,13 +198,8 @@ BALANCE_TITLES = (
 
 
 def balance(records: Sequence[BalanceRecord]) -> Table:
-    """The table of balances for a terminal."""
+    """The table of balances."""
     rows = plain_table(BALANCE_TITLES, left=2)
     for record in records:
         rows.add_row(*balance_cells(record))
     return rows
-
-
-def balance_markdown(records: Sequence[BalanceRecord]) -> str:
-    """The table of balances for a page."""
-    return rows_markdown(BALANCE_TITLES, map(balance_cells, records), left=2)

@@ -13,7 +13,7 @@ from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
 from perf.records import file
 from perf.stats.percentile import percentile
 from perf.studies.experiment import Origin
-from perf.studies.tables import plain_table, rows_markdown
+from perf.studies.tables import plain_table
 
 # The settings of a trial.
 QUESTION = (
@@ -217,11 +217,6 @@ def table(records: Sequence[OverloadRecord]) -> Table:
     for record in records:
         rows.add_row(*cells(record))
     return rows
-
-
-def markdown(records: Sequence[OverloadRecord]) -> str:
-    """The table for a page."""
-    return rows_markdown(TITLES, map(cells, records), left=len(TITLES))
 
 
 def ordered(records: Sequence[OverloadRecord]) -> list[OverloadRecord]:

@@ -11,7 +11,7 @@ from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
 from perf.studies.grid.record import TUNED
 from perf.studies.overload import record as overload_record
-from perf.studies.pages import calls, cluster, experiments, memory, padded, tools
+from perf.studies.pages import calls, experiments, padded, tools
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
@@ -65,7 +65,7 @@ def _backend_overhead() -> str:
 @experiment("cluster faults", "../../serve/cluster/README.md")
 def _cluster() -> str:
     """What do clients see when replicas die, hang, drain and are updated?"""
-    records = [record for record in cluster.fault_records() if record.fault != KILL_DOOR]
+    records = [record for record in experiments.fault_records() if record.fault != KILL_DOOR]
     requests, failed, wrong = (
         sum(getattr(record.counts, name) for record in records) for name in ("requests", "failed", "wrong")
     )
@@ -121,7 +121,7 @@ def _interference() -> str:
 @experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
 def _memory_lab() -> str:
     """How much memory do allocators hold for recorded inferences?"""
-    trials = memory.allocator_trials()
+    trials = experiments.allocator_trials()
     medians = (
         f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
         for name in ("tensorflow bfc", "onnxruntime same", "pytorch caching")
