@@ -16,7 +16,7 @@ from perf.records.study import HALVING, Trial
 from perf.report.study.evidence import Evidence
 from perf.report.study.verdict import passes
 from perf.stats.latency_target import judge_trials
-from perf.studies.grid import judgement
+from perf.studies.grid import record as grid_record
 from perf.tune.pooled_trials import PooledTrials
 from tests.perf.stats.series import latencies, true_percentile
 
@@ -38,8 +38,8 @@ def in_report(trials: Sequence[Trial]) -> bool | None:
 
 def in_grid(trials: Sequence[Trial]) -> bool:
     """Whether a judgement on these trials says that the choice surely misses the target."""
-    known = file.read(JUDGED, judgement.GridJudgement)
-    points = tuple(replace(judgement.counted(each, TARGET), stage=judgement.TUNED) for each in trials)
+    known = file.read(JUDGED, grid_record.GridJudgement)
+    points = tuple(replace(grid_record.counted(each, TARGET), stage=grid_record.TUNED) for each in trials)
     return replace(known, sla=TARGET, points=points).misses
 
 

@@ -8,7 +8,6 @@ from perf.studies import archive
 from perf.studies.archive import ROOT
 from perf.studies.memory_lab import __main__ as memory_lab
 from perf.studies.memory_lab.allocators import ONLINE
-from perf.studies.memory_lab.trial import trial
 from perf.studies.pages.__main__ import BLOCK, TABLES, main, pages
 from triton_batching.terminal import Mistake
 
@@ -58,7 +57,7 @@ def test_a_tensorflow_log_is_read_to_the_byte(tmp_path: Path) -> None:
 def test_allocators_hold_at_least_the_bound_and_caching_calls_the_device_ten_times_less() -> None:
     path = ROOT / "perf" / "studies" / "results" / "memory" / "traces" / "resnet50-onnxruntime-8.json"
     (trace,) = memory_lab.traces(path).values()
-    trials = {name: trial(trace, name, make) for name, make in ONLINE.items()}
+    trials = {name: memory_lab.trial(trace, name, make) for name, make in ONLINE.items()}
     assert all(each.held_over_load >= 1 for each in trials.values())
     assert trials["naive"].first_calls == 2 * len(trace.allocations)
     assert 10 * trials["pytorch caching"].first_calls <= trials["naive"].first_calls

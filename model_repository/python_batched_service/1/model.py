@@ -53,7 +53,7 @@ def packed(row: Any) -> Any:
 
 
 def message(row: Any) -> Any:
-    """UINT8 [-1]: a serialised message; fixed32 fields hold value + 1 (perf/studies/ragged_requests/messages.py)."""
+    """UINT8 [-1]: a serialised message; fixed32 fields hold value + 1 (perf/studies/ragged_requests)."""
     content, values, at = row.tobytes(), [], 0
     while at < len(content):
         tag, at = _varint(content, at)

@@ -10,25 +10,90 @@ import random
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import REPOSITORY, model_folder
 from perf.load import variant
+from perf.load.crew import Crew
+from perf.load.pool import Pool
 from perf.records import file
-from perf.studies.cluster import balance, clients, faults, table
-from perf.studies.cluster.balance import Bench
-from perf.studies.cluster.clients import PROTOCOLS, Protocol
-from perf.studies.cluster.plans import PlanFile
-from perf.studies.cluster.program import RunningCluster, running
-from perf.studies.cluster.record import BalanceRecord, FaultRecord, fault_file
+from perf.studies.cluster import clients, faults, record
+from perf.studies.cluster.clients import NS, PROTOCOLS, Counts, Door, Protocol
+from perf.studies.cluster.program import PlanFile, RunningCluster, running
+from perf.studies.cluster.record import BalanceRecord, BalanceRound, FaultRecord, fault_file
 from perf.studies.experiment import command_line, now, origin, progress_line
+from serve.management.statistics import Counters
 from triton_batching.options import MOST_ROUNDS, MOST_ROWS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser, terminal
 
+REPLICAS = 3
+CLIENTS = 24
+REQUESTS, LONE_REQUESTS = 2000, 200
+WARM_UP_S, LONGEST_S = 1.0, 60.0
+DEPLOYMENT = "replicas"
 NAME = "cluster"
 ROWS = (1, 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A running cluster, and the requests that are sent to it."""
+
+    cluster: RunningCluster
+    model: str
+    pool: Pool
+    progress: Callable[[str], None]
+
+    def load(self, door: Door, protocol: Protocol, number: int, requests: int) -> Counts:
+        """`number` clients, until `requests` requests have ended after the warm-up."""
+
+        def until(crew: Crew, start_ns: int) -> bool:
+            timings = crew.timings
+            return int((timings["due"] > start_ns + int(WARM_UP_S * NS)).sum()) >= requests
+
+        timings, start, _ = clients.load(door, self.pool, protocol, number, until, most_s=LONGEST_S)
+        return Counts.of(timings[timings["due"] > start + int(WARM_UP_S * NS)])
+
+    def round(self, protocol: Protocol, rng: random.Random) -> BalanceRound:
+        """One round: the loads in random order."""
+        results: dict[str, Counts] = {}
+        shares: tuple[int, ...] = ()
+        direct: dict[str, float] = {}
+        door: dict[str, float] = {}
+        for replicas in rng.sample((1, REPLICAS), 2):
+            self.progress(f"{replicas} replicas, {CLIENTS} clients, {protocol}")
+            self.cluster.scale(DEPLOYMENT, replicas)
+            before = self._counted()
+            results[str(replicas)] = self.load(self.cluster.door(self.model), protocol, CLIENTS, REQUESTS)
+            if replicas == REPLICAS:
+                shares = tuple(count - before.get(name, 0) for name, count in self._counted().items())
+                for is_direct, each in rng.sample([(side, each) for side in (True, False) for each in PROTOCOLS], 4):
+                    self.progress(f"one client, {'without' if is_direct else 'with'} the front door, {each}")
+                    (direct if is_direct else door)[each] = self._lone(each, is_direct).p50_ms
+        return BalanceRound(
+            one=results["1"], three=results[str(REPLICAS)], shares=shares, direct_ms=direct, door_ms=door
+        )
+
+    def _lone(self, protocol: Protocol, is_direct: bool) -> Counts:
+        door = self.cluster.door(self.model)
+        if is_direct:
+            replica = self.cluster.ready()[0]
+            door = Door(
+                model=self.model,
+                http_url=f"{replica.host}:{replica.http_port}",
+                grpc_url=f"{replica.host}:{replica.grpc_port}",
+            )
+        return self.load(door, protocol, 1, LONE_REQUESTS)
+
+    def _counted(self) -> Mapping[str, int]:
+        """The requests that the server of each replica has counted."""
+        return {
+            replica.name: Counters.read(f"{replica.host}:{replica.grpc_port}", self.model).requests
+            for replica in self.cluster.ready()
+        }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,8 +118,8 @@ def run_faults(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
             continue
         records.append(_cell(arguments, command, fault, protocol, rows))
         records[-1].write(arguments.results)
-        terminal().print(" ".join(table.fault_cells(records[-1])), markup=False)
-    terminal().print(table.faults(records))
+        terminal().print(" ".join(record.fault_cells(records[-1])), markup=False)
+    terminal().print(record.faults(records))
     return int(not all(record.passed for record in records))
 
 
@@ -100,12 +165,12 @@ def run_balance(arguments: argparse.Namespace, command: tuple[str, ...]) -> int:
                 max_batch_size=arguments.max_batch_size,
                 time_scale=arguments.time_scale,
                 protocol=protocol,
-                clients=balance.CLIENTS,
+                clients=CLIENTS,
                 rounds=rounds,
             )
         )
         records[-1].write(arguments.results)
-    terminal().print(table.balance(records))
+    terminal().print(record.balance(records))
     return int(not all(record.passed for record in records))
 
 

@@ -1,17 +1,32 @@
 """The records of these experiments."""
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from rich.table import Table
+
 from perf.records import file
 from perf.studies.cluster.clients import PROTOCOLS, Counts
 from perf.studies.experiment import Origin
+from perf.studies.tables import plain_table
 
 BACK_S = 10.0
 SCALE_UP, SHARE_SPREAD, DOOR_COST = 2.7, 1.15, 1.15
+TITLES = (
+    "engine",
+    "fault",
+    "over",
+    "rows",
+    "requests",
+    "failed",
+    "wrong",
+    "p50 before",
+    "longest",
+    "capacity back",
+)
 
 
 def fault_file(engine: str, fault: str, protocol: str, rows: int) -> str:
@@ -127,3 +142,64 @@ class BalanceRecord(Origin):
     def write(self, folder: Path) -> Path:
         """Write the record; raises `RecordError`."""
         return file.write(self, folder / self.file_name)
+
+
+def fault_cells(record: FaultRecord) -> tuple[str, ...]:
+    """The cells of a row."""
+    return (
+        record.engine,
+        record.fault,
+        record.protocol,
+        str(record.rows),
+        f"{record.counts.requests:,}",
+        str(record.counts.failed),
+        str(record.counts.wrong),
+        f"{record.before.p50_ms:.0f} ms",
+        f"{record.counts.longest_ms:,.0f} ms",
+        "not" if record.back_s is None else f"{record.back_s:.1f} s",
+    )
+
+
+def faults(records: Sequence[FaultRecord]) -> Table:
+    """The table of faults."""
+    rows = plain_table(TITLES, left=3)
+    for record in records:
+        rows.add_row(*fault_cells(record))
+    return rows
+
+
+def balance_cells(record: BalanceRecord) -> tuple[str, ...]:
+    """The cells of a row: medians of the rounds, with the smallest and the largest."""
+    gains, spreads = [each.gain for each in record.rounds], [each.spread for each in record.rounds]
+    costs = [
+        f"{protocol} x {record.cost(protocol):.2f}"
+        f" ({statistics.median(each.direct_ms[protocol] for each in record.rounds):.1f} ms)"
+        for protocol in PROTOCOLS
+    ]
+    size = "" if record.max_batch_size is None else f", batches of {record.max_batch_size}"
+    return (
+        f"{record.model} {record.config_name or ''}{size}",
+        record.protocol,
+        str(len(record.rounds)),
+        f"x {record.gain:.2f} ({min(gains):.2f} to {max(gains):.2f})",
+        f"{record.spread:.2f} ({min(spreads):.2f} to {max(spreads):.2f})",
+        ", ".join(costs),
+    )
+
+
+BALANCE_TITLES = (
+    "model",
+    "over",
+    "rounds",
+    "three replicas / one",
+    "largest / smallest share",
+    "one client's p50 through the door / without (without)",
+)
+
+
+def balance(records: Sequence[BalanceRecord]) -> Table:
+    """The table of balances."""
+    rows = plain_table(BALANCE_TITLES, left=2)
+    for record in records:
+        rows.add_row(*balance_cells(record))
+    return rows

@@ -17,8 +17,17 @@ from perf.load.variant import read
 from perf.stats.looks import anew
 from perf.studies.experiment import command_line, progress_bar
 from perf.studies.goodput.comparison import GoodputComparison
-from perf.studies.goodput.contender import AIMD, DEADLINE, GREEDY, HALF, NONE, SimulatedDevice, contenders
-from perf.studies.goodput.stream import KINDS, ArrivalStream
+from perf.studies.goodput.contender import (
+    AIMD,
+    DEADLINE,
+    GREEDY,
+    HALF,
+    KINDS,
+    NONE,
+    ArrivalStream,
+    SimulatedDevice,
+    contenders,
+)
 from perf.studies.goodput.table import lines, more_seeds, table
 from triton_batching.options import MOST_SEED, whole_number
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal

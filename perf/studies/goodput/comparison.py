@@ -25,9 +25,8 @@ from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.stats.percentile import percentile
 from perf.studies.goodput import simulated
-from perf.studies.goodput.contender import GREEDY, Contender, SimulatedDevice
+from perf.studies.goodput.contender import GREEDY, ArrivalStream, Contender, SimulatedDevice
 from perf.studies.goodput.record import GoodputSearch, MeasuredRate, load
-from perf.studies.goodput.stream import ArrivalStream
 from triton_batching.machine import Machine, versions
 
 # The load before the first trial of a policy: a share of the throughput of full batches, and a number of batches.

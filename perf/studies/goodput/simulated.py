@@ -16,9 +16,8 @@ from perf.simulate.batcher.request import Request
 from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules
 from perf.simulate.batcher.simulation import simulate
-from perf.studies.goodput.contender import Contender, SimulatedDevice
-from perf.studies.goodput.search import RateTrial, swept
-from perf.studies.goodput.stream import ArrivalStream
+from perf.studies.goodput.contender import ArrivalStream, Contender, SimulatedDevice
+from perf.studies.goodput.record import RateTrial, swept
 from serve.policies.batch_policy import Policy, Waiting
 
 NS = 1e9

@@ -13,7 +13,7 @@ from perf.memory.estimate import session
 from perf.memory.estimate.batch_memory import Model
 from perf.studies.gpu.extent import Extent
 from perf.studies.gpu.record import CUDA, NO_GPU, Finding
-from perf.studies.memory_lab.drawn import Draws, draws
+from perf.studies.memory_lab.record import Draws, draws
 from serve.management import gpu_use
 from triton_batching.terminal import Failure
 

@@ -12,9 +12,8 @@ from perf.studies.gpu.answers import answers
 from perf.studies.gpu.arena import arena
 from perf.studies.gpu.extent import EXTENTS, Extent
 from perf.studies.gpu.lengths import lengths
-from perf.studies.gpu.pair import pair
 from perf.studies.gpu.record import Finding, StepRecord, finished
-from perf.studies.gpu.throughput import batching, precisions
+from perf.studies.gpu.throughput import batching, pair, precisions
 from perf.studies.gpu.tuner import tuner
 from triton_batching.terminal import guarded, program_parser
 

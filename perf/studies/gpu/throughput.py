@@ -12,11 +12,14 @@ from perf.measure.sweep_run import Sweep
 from perf.records.measurement import AnalyzerLoad, Measurement, Store, read
 from perf.report.sweep.summary import BASELINE, Comparison, compare, ratio_of
 from perf.stats.interval import Interval
+from perf.studies.experiment import now, origin
 from perf.studies.gpu.extent import ENCODER, Extent
 from perf.studies.gpu.models import DYNAMIC, copied, encoder
-from perf.studies.gpu.record import CUDA, NO_GPU, Finding, last_line
+from perf.studies.gpu.record import COMMAND, CUDA, NO_GPU, Finding, last_line
+from perf.studies.interference import Interference, interference
 from serve.launcher import LaunchError
 
+CLIENTS = 16
 CONFIG_NAMES = (BASELINE, DYNAMIC, "dynamic_2_instances")
 # Rows per second over those without batching, with 16 clients and 2 rows a request, on an A100. Source: part 2 of the
 # conceptual guide in triton-inference-server/tutorials.
@@ -28,6 +31,37 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "_tensorrt": TENSORRT,
     "_fp16_tensorrt": (*FP16, *TENSORRT),
 }
+
+
+def pair(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]:
+    """Each model alone, then both together, on one server."""
+    seconds, started = 2 * extent.trial_s, now()
+    names, alone, together = interference(
+        extent.pair,
+        DYNAMIC,
+        clients=CLIENTS,
+        seconds=seconds,
+        warm_up_s=extent.trial_s,
+        progress=lambda text: progress(text, False),
+    )
+    record = Interference(
+        models=names,
+        config_name=DYNAMIC,
+        clients=CLIENTS,
+        seconds=seconds,
+        alone=alone,
+        together=together,
+        **origin(COMMAND, started),
+    )
+    record.write(folder)
+    first, second = names
+    return [
+        Finding(what=f"{first} and {second} together, over taking turns", value=record.gain, unit="x"),
+        *(
+            Finding(what=f"an execution of {name} beside the other, over alone", value=factor, unit="x")
+            for name, factor in zip(names, record.factors, strict=True)
+        ),
+    ]
 
 
 def batching(extent: Extent, folder: Path, progress: StepProgress) -> list[Finding]:

@@ -15,8 +15,7 @@ from perf.studies.gpu.extent import Extent
 from perf.studies.gpu.models import copied
 from perf.studies.gpu.record import COMMAND, Finding
 from perf.studies.grid.__main__ import NO_TARGET, candidates, measure, stored
-from perf.studies.grid.judgement import judge
-from perf.studies.grid.record import Grid
+from perf.studies.grid.record import Grid, judge
 from perf.tune.live import LiveBench
 from perf.tune.study_log import Bench
 from perf.tune.tuning import Question

@@ -24,8 +24,7 @@ from perf.records.study import Study
 from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 from perf.studies.experiment import command_line
-from perf.studies.grid import judgement
-from perf.studies.grid.record import Grid, GridError, GridTrial
+from perf.studies.grid.record import Grid, GridError, GridTrial, judge, lines
 from perf.studies.tables import plain_table
 from perf.tune.live import LiveBench
 from perf.tune.study_log import Bench
@@ -111,12 +110,12 @@ def run(arguments: argparse.Namespace, command: tuple[str, ...], console: Consol
             )
             return INCOMPLETE
         judgements = [
-            judgement.judge(Study.read(study), grid, arguments.results, bench, progress=status.update)
+            judge(Study.read(study), grid, arguments.results, bench, progress=status.update)
             for study in arguments.judge
         ]
     console.print(table(grid))
     for judged in judgements:
-        for line in judgement.lines(judged):
+        for line in lines(judged):
             console.print(line, markup=False)
     return int(not all(judged.passed for judged in judgements))
 

@@ -6,22 +6,28 @@ each tensor by itself.
 
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
+from onnx import helper
 from rich.progress import track
 
 from export.repository import REPOSITORY, served_file
 from perf.memory.command import dims_of
+from perf.memory.estimate.graph import Graph, Shape
+from perf.memory.estimate.shapes import inputs_at
 from perf.studies.memory_lab import onnxruntime_profile, trace
-from perf.studies.memory_lab.drawn import draws
 from perf.studies.memory_lab.trace import Trace
 from perf.studies.tables import plain_table
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
 FOLDER = Path("perf/results/local/memory/traces")
+Array = NDArray[np.generic]
+Draws = Callable[[int], Mapping[str, Array]]
 
 
 def record(model: str, rows: int, *, repository: Path = REPOSITORY, dims: Mapping[str, int] | None = None) -> Trace:
@@ -47,6 +53,33 @@ def record(model: str, rows: int, *, repository: Path = REPOSITORY, dims: Mappin
             ) from error
         traces = onnxruntime_profile.parse(Path(session.end_profiling()).read_bytes(), f"the profile of {path}")
     return msgspec.structs.replace(traces[-1], model=Path(model).stem, rows=rows)
+
+
+def draws(path: Path, dims: Mapping[str, int] | None = None) -> Draws:
+    """Maps a batch size to seeded inputs of the file; integers are 0 or 1, so that they may be indices.
+
+    `dims` has the sizes of dynamic dimensions besides the batch. Raises `Mistake` if the file cannot be loaded, and
+    when called like `inputs_at`.
+    """
+    graph = Graph.of(path, "disabled")
+    kinds = {name: graph.values[name].type for name in graph.inputs}
+
+    def at(batch: int) -> Mapping[str, Array]:
+        shapes = inputs_at(graph, batch, dims or {})
+        return {name: _values(name, kinds[name], shape, batch) for name, shape in shapes.items()}
+
+    return at
+
+
+def _values(name: str, kind: int | None, shape: Shape, seed: int) -> Array:
+    dtype = None if kind is None else helper.tensor_dtype_to_np_dtype(kind)
+    if dtype is None or dtype.kind not in "fiub":
+        raise Mistake(
+            f'input "{name}" is neither of numbers nor of bools, so no values can be drawn. Name another file.'
+        )
+    rng = np.random.default_rng(seed)
+    values: Array = (rng.random(shape) if dtype.kind == "f" else rng.integers(0, 2, shape)).astype(dtype)
+    return values
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,9 +13,7 @@ from rich.console import Console
 
 from perf.records.file import RecordError
 from perf.studies.experiment import command_line, progress_bar
-from perf.studies.overload.bound import OWN
-from perf.studies.overload.record import QUESTION, OverloadRecord, read
-from perf.studies.overload.table import table
+from perf.studies.overload.record import OWN, QUESTION, OverloadRecord, read, table
 from perf.studies.overload.trial import OverloadTrial
 from triton_batching.terminal import INTERRUPTED, Mistake, guarded, program_parser, terminal
 

@@ -7,17 +7,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
+from perf.load.arrivals import drawn
 from perf.load.crew import Crew, crew
 from perf.load.deployment import Running
 from perf.load.pool import Pool
 from perf.load.run import Progress
 from perf.load.timings import Timings
 from perf.load.worker import Job
-from perf.studies.overload.schedule import Schedule
 from triton_batching import processes
 from triton_batching.machine import cores as all_cores
 
+HALF = 0.5
 WORKERS = 2
 # Requests in flight of each process. A request beyond this limit is not sent and counts as not answered.
 IN_FLIGHT = 32_768
@@ -26,6 +28,46 @@ MEMORY_EVERY_S = 1.0
 REPORT_S = 2.0
 TYPE = re.compile(r"^(\w+)")
 NS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Poisson arrivals of one-row requests: `seconds` at `times` x `capacity_per_s`.
+
+    Before and after come `calm_s` seconds at half of the capacity.
+    """
+
+    capacity_per_s: float
+    times: float
+    seconds: float
+    calm_s: float
+    seed: int = 0
+
+    @property
+    def begin_s(self) -> float:
+        """When the overload begins."""
+        return self.calm_s
+
+    @property
+    def end_s(self) -> float:
+        """When the overload ends."""
+        return self.calm_s + self.seconds
+
+    @property
+    def over_s(self) -> float:
+        """When the last request is due."""
+        return self.end_s + self.calm_s
+
+    def due_s(self) -> NDArray[np.float64]:
+        """All due times in seconds, rising."""
+        rng = np.random.default_rng(self.seed)
+        half, full = HALF * self.capacity_per_s, self.times * self.capacity_per_s
+        parts = [
+            drawn("poisson", half, self.calm_s, 1.0, rng),
+            self.begin_s + drawn("poisson", full, self.seconds, 1.0, rng),
+            self.end_s + drawn("poisson", half, self.calm_s, 1.0, rng),
+        ]
+        return np.concatenate(parts)
 
 
 @dataclass(frozen=True, kw_only=True)

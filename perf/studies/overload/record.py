@@ -1,17 +1,19 @@
 """The record of an overload trial: its settings, the counts of each phase, and whether the gates passed."""
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from rich.table import Table
 
 from perf.load.timings import FAILED, NOT_SENT, RIGHT, WRONG, Timings
 from perf.records import file
 from perf.stats.percentile import percentile
 from perf.studies.experiment import Origin
+from perf.studies.tables import plain_table
 
 # The settings of a trial.
 QUESTION = (
@@ -30,6 +32,21 @@ GOODPUT, REFUSED_MS, RECOVERY_S = 0.9, 1000.0, 5.0
 GROWTH, GROWTH_MB = 0.05, 5.0
 SETTLED_S = 30.0
 LATE_NS = 1_000_000
+TITLES = (
+    "model",
+    "limit",
+    "overload",
+    "p99 at half load",
+    "clients give up",
+    "in time / capacity",
+    "p99 answered",
+    "refused",
+    "refused, p99",
+    "memory, 30 s and end",
+    "recovery",
+)
+# Bounds of a queue: the configuration's own, and none.
+OWN, NONE = "own", "none"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,3 +190,38 @@ def load(path: Path) -> OverloadRecord:
 
 def _quantile(values: Any, percent: float) -> float:
     return round(float(percentile(values, percent)), 3) if len(values) else 0.0
+
+
+def cells(record: OverloadRecord) -> tuple[str, ...]:
+    """The cells of a row."""
+    first, last = record.settled_mb
+    refused = record.during.refused
+    return (
+        f"{record.model} {record.config_name or ''}".strip(),
+        record.bound if record.bound != OWN else "as shipped",
+        f"x {record.times:g}, {record.seconds:g} s",
+        f"{record.before.p99_ms:.0f} ms",
+        f"after {record.give_up_ms / 1e3:g} s ({record.during.gave_up})" if record.give_up_ms else "no",
+        f"{record.during.in_time_per_s:.1f} / {record.capacity_per_s:.1f} = {record.share:.2f}",
+        f"{record.during.p99_ms:.0f} ms" if record.during.right else "none",
+        f"{refused / record.during.due:.0%}" if record.during.due else "",
+        f"{record.during.refused_p99_ms:.0f} ms" if refused else "",
+        f"{first:.0f}, {last:.0f} MB",
+        "never" if record.recovery_s is None else f"{record.recovery_s:.1f} s",
+    )
+
+
+def table(records: Sequence[OverloadRecord]) -> Table:
+    """The table for a terminal."""
+    rows = plain_table(TITLES, left=3)
+    for record in records:
+        rows.add_row(*cells(record))
+    return rows
+
+
+def ordered(records: Sequence[OverloadRecord]) -> list[OverloadRecord]:
+    """Sort by length, longest first, then by the clients' patience and by the bound, the shipped one first."""
+    return sorted(
+        records,
+        key=lambda record: (-record.seconds, record.model, record.give_up_ms or 0, record.bound != OWN, record.bound),
+    )

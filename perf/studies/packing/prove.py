@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from rich.table import Table
 
+from export.repository import REPOSITORY, model_folder
 from perf.pack import packed_config, plan_file
 from perf.pack.headroom import CHOOSING, plan
 from perf.pack.placement import Placement
@@ -21,7 +22,7 @@ from perf.pack.replay import replay
 from perf.pack.replayed import Replayed
 from perf.pack.servers import servers
 from perf.pack.validator import between, of
-from perf.pack.workload import Workload
+from perf.pack.workload import Curve, Model, Workload
 from perf.records import file
 from perf.records.load_record import LoadResult
 from perf.records.offered_load import Load
@@ -31,10 +32,10 @@ from perf.stats.latency_target import CONFIDENCE, judge
 from perf.stats.percentile import percentile_ms
 from perf.studies.experiment import Origin, command_line, now, origin
 from perf.studies.interference import Progress, measure
-from perf.studies.packing import stand_in
 from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
+ORIGINAL = "simulated_accelerator"
 RESULTS = Path("perf/results/local/pack")
 SCALES = (1.0, 1.3)
 # The share of the requests that may be late.
@@ -42,6 +43,54 @@ SHARE = 0.01
 WARM_UP_S = 4.0
 # The names of the arrivals in `Traffic`.
 PATTERNS = {"uniform": "constant", "poisson": "poisson"}
+
+
+def build(
+    models: tuple[Model, ...], folder: Path, *, server_ms: float, server_row_ms: float, repository: Path = REPOSITORY
+) -> Path:
+    """Make a copy of the simulated accelerator for each model; its executions take the planned time.
+
+    `server_ms` and `server_row_ms` per row are the server's own work around an execution; the copy sleeps for the rest.
+    Raises `Mistake` for a latency that is not a line, as a copy can only take fixed and row milliseconds.
+    """
+    original = model_folder(ORIGINAL, repository)
+    text = (original / "config.pbtxt").read_text()
+    for model in models:
+        fixed, row = line(model.name, model.latency)
+        if fixed <= server_ms or row < server_row_ms:
+            raise Mistake(
+                f"model {model.name}: {fixed:g} ms + {row:g} ms per row are not more than the server's own work, so a "
+                "simulated accelerator is too slow. Prove slower models, or lower --server-ms and --server-row-ms."
+            )
+        copy = folder / model.name
+        copy.mkdir()
+        (copy / "1").symlink_to((original / "1").resolve())
+        changes = {
+            f'name: "{ORIGINAL}"': f'name: "{model.name}"',
+            'string_value: "20"': f'string_value: "{fixed - server_ms:g}"',
+            'string_value: "0.5"': f'string_value: "{row - server_row_ms:g}"',
+        }
+        (copy / "config.pbtxt").write_text(_changed(text, changes))
+    return folder
+
+
+def line(name: str, latency: Curve) -> tuple[float, float]:
+    """The fixed and the row milliseconds of a linear latency; raises `Mistake` for another one."""
+    if len(latency.sizes) < 2:
+        return latency.values[0], 0.0
+    row = (latency.values[-1] - latency.values[0]) / (latency.sizes[-1] - latency.sizes[0])
+    fixed = latency.values[0] - row * latency.sizes[0]
+    if any(abs(fixed + row * k - value) > 1e-6 for k, value in zip(latency.sizes, latency.values, strict=True)):
+        raise Mistake(f"model {name}: its latency is not a line, which is all that a simulated accelerator can do.")
+    return fixed, row
+
+
+def _changed(text: str, changes: dict[str, str]) -> str:
+    for old, new in changes.items():
+        if text.count(old) != 1:
+            raise Mistake(f"{ORIGINAL}/config.pbtxt: {old} is not there exactly once, so it cannot be copied.")
+        text = text.replace(old, new)
+    return text
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +197,7 @@ def prove(
         )
     with tempfile.TemporaryDirectory(prefix="triton-batching-pack-") as folder:
         fixed, row = own_work_ms
-        repository = stand_in.build(workload.models, Path(folder), server_ms=fixed, server_row_ms=row)
+        repository = build(workload.models, Path(folder), server_ms=fixed, server_row_ms=row)
         packed_config.write(planned[0], repository, kind=workload.devices.kind, command=command)
         settings = Settings(
             models=placement.nodes[0].models,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from perf.studies.archive import ROOT
-from perf.studies.pages import calls, cluster, experiments, memory, padded, summary, tools
+from perf.studies.pages import calls, experiments, padded, summary, tools
 from triton_batching import whole_file
 from triton_batching.terminal import Mistake, guarded, program_parser, terminal
 
@@ -44,10 +44,10 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "predictions": tools.predictions,
     "packing": tools.packing,
     "interference": tools.interference,
-    "memory lab": memory.lab,
+    "memory lab": experiments.memory_lab,
     "soak": experiments.soak,
-    "cluster faults": cluster.faults,
-    "cluster balance": cluster.balance,
+    "cluster faults": experiments.cluster_faults,
+    "cluster balance": experiments.cluster_balance,
 }
 BLOCK = re.compile(
     r"(?P<begin><!-- table: (?P<name>[^()]+?) \(python -m perf\.studies\.pages\) -->\n)"

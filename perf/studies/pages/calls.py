@@ -1,12 +1,8 @@
 """The tables of the experiments on calls: their cost, their transports, and other servers."""
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 from perf.records import file
-from perf.stats import rounds
-from perf.stats.interval import Interval
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.cost import mixed
 from perf.studies.cost.record import (
@@ -31,7 +27,7 @@ from perf.studies.cost.record import (
 from perf.studies.peers import point as peers_record
 from perf.studies.peers import table as peers_table
 from perf.studies.tables import interval_text, rich_markdown, rows_markdown
-from perf.studies.transports.__main__ import TransportCell, TransportRecord
+from perf.studies.transports.__main__ import TransportCell, TransportRecord, gains_table
 
 
 def peer_rounds() -> list[peers_record.PeerRound]:
@@ -48,33 +44,6 @@ def peers() -> str:
 def peer_pairs() -> str:
     """Our server beside others."""
     return rich_markdown(peers_table.pairs(peer_rounds()))
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedMemoryGain:
-    """Shared memory over another transport, round by round; above 1 shared memory is better."""
-
-    model: str
-    over: str
-    workers: int
-    latency: Interval
-    throughput: Interval
-
-
-def transport_gains(cells: Sequence[TransportCell]) -> list[SharedMemoryGain]:
-    """Shared memory over gRPC and over HTTP, at equal load."""
-    shared = {(cell.model, cell.workers): cell for cell in cells if cell.transport == "shared_memory"}
-    return [
-        SharedMemoryGain(
-            model=cell.model,
-            over=cell.transport,
-            workers=cell.workers,
-            latency=rounds.paired(cell.median_us, shared[cell.model, cell.workers].median_us),
-            throughput=rounds.paired(shared[cell.model, cell.workers].per_second, cell.per_second),
-        )
-        for cell in cells
-        if cell.transport != "shared_memory"
-    ]
 
 
 def cost_record() -> CostRecord:
@@ -136,14 +105,4 @@ def transport_cells() -> tuple[TransportCell, ...]:
 
 def transports() -> str:
     """Shared memory against gRPC and HTTP."""
-    rows = [
-        (
-            gain.model,
-            gain.workers,
-            gain.over,
-            interval_text(gain.latency),
-            interval_text(gain.throughput),
-        )
-        for gain in transport_gains(transport_cells())
-    ]
-    return rows_markdown(("tensors", "processes", "against", "latency", "throughput"), rows)
+    return rich_markdown(gains_table(transport_cells()))

@@ -4,23 +4,27 @@ import statistics
 from pathlib import Path
 
 from perf.records import file
+from perf.records.file import StoredType
 from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
+from perf.studies.cluster import record as cluster_record
+from perf.studies.cluster.faults import FAULTS
 from perf.studies.experiment import us_outside
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
+from perf.studies.memory_lab.__main__ import AllocatorTrial, LabRecord
 from perf.studies.overload import record as overload_record
-from perf.studies.overload import table as overload_table
 from perf.studies.pictures import table as pictures_table
 from perf.studies.ragged import table as ragged_table
 from perf.studies.ragged.__main__ import CONCURRENCY
 from perf.studies.served_share import ShareRecord
 from perf.studies.soak import record as soak_record
-from perf.studies.soak import table as soak_table
 from perf.studies.tables import interval_text, rich_markdown, rows_markdown
+
+CALLS = ("first_calls", "later_calls")
 
 
 def overhead_cells() -> tuple[OverheadCell, ...]:
@@ -94,7 +98,9 @@ def served_share() -> str:
 
 def overload() -> str:
     """Ten times the capacity, under several limits of the queue."""
-    return overload_table.markdown(overload_table.ordered(list(overload_record.read(RESULTS / "overload"))))
+    return rich_markdown(
+        overload_record.table(overload_record.ordered(list(overload_record.read(RESULTS / "overload"))))
+    )
 
 
 def goodput_searches() -> list[goodput_record.GoodputSearch]:
@@ -174,4 +180,46 @@ def soak_run() -> soak_record.SoakRecord:
 
 def soak() -> str:
     """How the calls of a soak ended."""
-    return rich_markdown(soak_table.tried(soak_run()))
+    return rich_markdown(soak_record.ended(soak_run()))
+
+
+def fault_records() -> list[cluster_record.FaultRecord]:
+    """The faults of a cluster in git: by engine, in the order in which they are done."""
+    order = [fault.name for fault in FAULTS]
+    records = _cluster_records(cluster_record.FaultRecord)
+    return sorted(records, key=lambda each: (each.engine, order.index(each.fault), each.protocol, each.rows))
+
+
+def cluster_faults() -> str:
+    """What clients saw of each fault."""
+    return rich_markdown(cluster_record.faults(fault_records()))
+
+
+def cluster_balance() -> str:
+    """How the load spreads, and what the door costs."""
+    return rich_markdown(cluster_record.balance(_cluster_records(cluster_record.BalanceRecord)))
+
+
+def _cluster_records(kind: type[StoredType]) -> list[StoredType]:
+    paths = sorted((RESULTS / "cluster").glob("*.json"))
+    return [file.read(path, kind) for path in paths if file.kind_of(path) == kind.KIND]
+
+
+def allocator_trials() -> dict[str, list[AllocatorTrial]]:
+    """The trials of each allocator, over all recorded inferences."""
+    trials: dict[str, list[AllocatorTrial]] = {}
+    for path in sorted((RESULTS / "memory").glob("*.json")):
+        for trial in file.read(path, LabRecord).trials:
+            trials.setdefault(trial.allocator, []).append(trial)
+    return trials
+
+
+def memory_lab() -> str:
+    """Memory that each allocator holds, over all recorded inferences."""
+    rows = []
+    for name, trials in allocator_trials().items():
+        ratios = [trial.held_over_load for trial in trials]
+        shown = ", ".join(f"{ratio:.3f}" for ratio in (min(ratios), statistics.median(ratios), max(ratios)))
+        rows.append((name, shown, *(max(getattr(each, calls) for each in trials) for calls in CALLS)))
+    titles = ("allocator", "held / bound: least, median, most", "most device calls of a first pass", "of a later one")
+    return rows_markdown(titles, rows)

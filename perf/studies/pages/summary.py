@@ -9,15 +9,15 @@ from perf.studies.cluster.faults import KILL_DOOR
 from perf.studies.cost.record import ALONE, GRPC, HTTP, MAIN, MERGED, RAW, THEIRS, TOGETHER, find, over, size_text
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import DEADLINE
-from perf.studies.grid.judgement import TUNED
+from perf.studies.grid.record import TUNED
 from perf.studies.overload import record as overload_record
-from perf.studies.overload.bound import OWN
-from perf.studies.pages import calls, cluster, experiments, memory, padded, tools
+from perf.studies.pages import calls, experiments, padded, tools
 from perf.studies.peers import table as peers_table
 from perf.studies.peers.point import LABELS
 from perf.studies.pictures.table import changes
 from perf.studies.ragged.table import RAGGED
 from perf.studies.tables import interval_text, rows_markdown
+from perf.studies.transports.__main__ import gains as transport_gains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ def _backend_overhead() -> str:
 @experiment("cluster faults", "../../serve/cluster/README.md")
 def _cluster() -> str:
     """What do clients see when replicas die, hang, drain and are updated?"""
-    records = [record for record in cluster.fault_records() if record.fault != KILL_DOOR]
+    records = [record for record in experiments.fault_records() if record.fault != KILL_DOOR]
     requests, failed, wrong = (
         sum(getattr(record.counts, name) for record in records) for name in ("requests", "failed", "wrong")
     )
@@ -121,7 +121,7 @@ def _interference() -> str:
 @experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
 def _memory_lab() -> str:
     """How much memory do allocators hold for recorded inferences?"""
-    trials = memory.allocator_trials()
+    trials = experiments.allocator_trials()
     medians = (
         f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
         for name in ("tensorflow bfc", "onnxruntime same", "pytorch caching")
@@ -137,7 +137,8 @@ def _overload() -> str:
     """What does a model answer and refuse at ten times its capacity?"""
     records = [record for record in overload_record.read(RESULTS / "overload") if not record.give_up_ms]
     share = {record.bound: record.share for record in records}
-    return f"in time / capacity: {share[OWN]:.2f} with the shipped limit, {share['none']:.2f} without a limit"
+    own, none = (share[bound] for bound in (overload_record.OWN, overload_record.NONE))
+    return f"in time / capacity: {own:.2f} with the shipped limit, {none:.2f} without a limit"
 
 
 @experiment("packing", page="../pack/README.md")
@@ -209,7 +210,7 @@ def _soak() -> str:
 @experiment("transports --rounds 7", page="TRANSPORTS.md")
 def _transports() -> str:
     """What does shared memory gain over gRPC and HTTP?"""
-    gains = calls.transport_gains(calls.transport_cells())
+    gains = transport_gains(calls.transport_cells())
     latency = {gain.model: gain.latency for gain in gains if (gain.over, gain.workers) == ("grpc", 1)}
     sizes = {"row": "1 KB", "picture": "600 KB in", "map": "4 MB out"}
     return "latency over gRPC: " + ", ".join(

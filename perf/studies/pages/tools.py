@@ -17,7 +17,6 @@ from perf.stats import rounds
 from perf.stats.interval import Interval
 from perf.stats.verdict import verdict
 from perf.studies.archive import RESULTS, unpacked
-from perf.studies.grid import judgement
 from perf.studies.grid import record as grid_record
 from perf.studies.interference import Interference
 from perf.studies.packing import __main__ as packing_experiment
@@ -100,9 +99,9 @@ def _later_gain(later: Mapping[str, Sequence[grid_record.GridTrial]]) -> Interva
     return rounds.paired(*rates)
 
 
-def judgements() -> list[judgement.GridJudgement]:
+def judgements() -> list[grid_record.GridJudgement]:
     """The tuner's choices against the best of full grids."""
-    return [file.read(path, judgement.GridJudgement) for path in sorted(GRIDS.glob("*.judged.json"))]
+    return [file.read(path, grid_record.GridJudgement) for path in sorted(GRIDS.glob("*.judged.json"))]
 
 
 def judged() -> str:
@@ -117,7 +116,7 @@ def judged() -> str:
             str(judged.best),
             str(judged.tuned),
             *_with_verdict(judged.ratio),
-            f"{max(point.p99_ms for point in judged.of(judgement.TUNED)):.1f} ms",
+            f"{max(point.p99_ms for point in judged.of(grid_record.TUNED)):.1f} ms",
             f"{judged.live_points} trials, {judged.live_s:.0f} s",
         )
         for judged in judgements()

@@ -10,7 +10,7 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,16 +19,65 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import AsyncModel
+from clients.coalesce import Coalescer, Outputs
+from clients.contract import Array, Metadata, Tensor
+from clients.terms import Terms
 from perf.stats.percentile import percentile
-from perf.studies.peers.merged_calls import MergedCalls
 from perf.studies.peers.raw_http import Connection, post
 from triton_batching.terminal import program_parser
 
+NO_TERMS = Terms()
 Rows = NDArray[np.float32]
 Call = Callable[[], Awaitable[Rows]]
 
 # Share of the largest score: other batch sizes sum in another order.
 TOLERANCE = 1e-3
+
+
+class MergedCalls:
+    """One-row calls of one process, sent as requests of up to `most_rows` rows to the mosec server at `url`."""
+
+    def __init__(self, url: str, row: tuple[int, ...], answer: tuple[int, ...], most_rows: int) -> None:
+        self._url, self._answer = url, answer
+        self._idle: list[Connection] = []
+        self._coalescer = Coalescer(_metadata(row, answer, most_rows), self._send)
+
+    async def call(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The answer to one row, which has no batch axis."""
+        outputs = await self._coalescer.infer({"row": row[None]}, NO_TERMS)
+        answer: NDArray[np.float32] = outputs["answer"][0]
+        return answer
+
+    def close(self) -> None:
+        """Close the connections; calls that have no answer fail."""
+        self._coalescer.close()
+        for connection in self._idle:
+            connection.close()
+
+    async def _send(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
+        host, _, port = self._url.rpartition(":")
+        connection = self._idle.pop() if self._idle else await Connection.open(host, int(port))
+        request = post("/inference", self._url, "application/octet-stream", arrays["row"].tobytes())
+        values = np.frombuffer(await connection.ask(request), dtype=np.float32)
+        self._idle.append(connection)
+        return {"answer": values.reshape(-1, *self._answer)}
+
+
+def _metadata(row: tuple[int, ...], answer: tuple[int, ...], most_rows: int) -> Metadata:
+    """What the merging asks of a model: one worker, and at most `most_rows` rows in a request."""
+
+    def tensor(name: str, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(name=name, datatype="FP32", dtype=np.dtype(np.float32), shape=(-1, *shape))
+
+    return Metadata(
+        name="ranker",
+        inputs=(tensor("row", row),),
+        outputs=(tensor("answer", answer),),
+        max_batch_size=most_rows,
+        instances=1,
+        longest_server_deadline_s=0.0,
+        sequences=False,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

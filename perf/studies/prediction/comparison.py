@@ -11,8 +11,7 @@ from perf.measure.service_profile import Profile
 from perf.measure.service_profile import load as load_ramp
 from perf.records import file
 from perf.records.study import Prediction
-from perf.studies.prediction.points import PredictedPoint, holds, measured, round_folders, together
-from perf.studies.prediction.service_rounds import one_ramp
+from perf.studies.prediction.points import PredictedPoint, holds, measured, one_ramp, round_folders, together
 
 MODELS = ("simulated_accelerator", "ranker", "text_recognition")
 FILE = "compared.json"

@@ -1,6 +1,6 @@
 """Mixes of lengths, and the padding of batches of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +8,6 @@ import numpy as np
 # Prime, so that other requests are in flight together in each turn.
 REQUESTS = 61
 DRAWS = 200
-
-# Splits the lengths of one batch into those of the parts that run separately.
-Split = Callable[[Sequence[int]], Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,37 +40,8 @@ def long_tail(median: int, shortest: int, longest: int, name: str = "long tail")
     return LengthMix(name=name, lengths=tuple(lengths.astype(int).tolist()))
 
 
-def whole(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
-    """No split: the batch is padded to its longest item."""
-    return [lengths]
-
-
-def cheapest(run_length: float) -> Split:
-    """The cheapest split, if one more run costs as much as `run_length` elements of padding.
-
-    It uses dynamic programming over the sorted lengths, like `padding_budget: "elements"` of the backend.
-    """
-
-    def split(lengths: Sequence[int]) -> Sequence[Sequence[int]]:
-        ordered = sorted(lengths)
-        best: list[tuple[float, list[list[int]]]] = [(0.0, [])]
-        for end in range(1, len(ordered) + 1):
-            best.append(
-                min(
-                    (
-                        (cost + run_length + (end - start) * ordered[end - 1], [*parts, ordered[start:end]])
-                        for start, (cost, parts) in enumerate(best)
-                    ),
-                    key=lambda candidate: candidate[0],
-                )
-            )
-        return best[-1][1]
-
-    return split
-
-
-def wasted(mix: LengthMix, batches: Mapping[int, int], split: Split = whole) -> float:
-    """The share of padding in the computed elements; `batches` maps items per execution to executions.
+def wasted(mix: LengthMix, batches: Mapping[int, int]) -> float:
+    """The share of padding if batches are padded to their longest; `batches` maps requests per execution to executions.
 
     The server counts how many items ran together, but not which. So each execution is the mean over `DRAWS` seeded
     random choices from the mix.
@@ -86,5 +54,5 @@ def wasted(mix: LengthMix, batches: Mapping[int, int], split: Split = whole) -> 
             turns = [rng.permutation(mix.lengths) for _ in range(-(-size // len(mix.lengths)))]
             lengths = np.concatenate(turns)[:size].tolist()
             own += executions * sum(lengths)
-            computed += executions * sum(len(part) * max(part) for part in split(lengths))
+            computed += executions * size * max(lengths)
     return 1 - own / computed if computed else 0.0

@@ -6,14 +6,13 @@ from pathlib import Path
 
 import numpy as np
 from rich.table import Table
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.repository import config_file, model_folder, read_config
 from perf.records.measurement import Measurement, read
 from perf.report.sweep.marks import marks
 from perf.report.sweep.summary import ratio_of
 from perf.stats.interval import Interval
-from perf.studies.ragged.length_mix import LengthMix, Split, cheapest, equal, long_tail, uniform, wasted, whole
+from perf.studies.ragged.length_mix import LengthMix, equal, long_tail, uniform, wasted
 from perf.studies.tables import plain_table
 from triton_batching.machine import Machine
 
@@ -123,8 +122,8 @@ def _row(experiment: RaggedExperiment, mix: LengthMix, route: Route, records: Se
     elif route.pads:
         share = 1 - sum(mix.lengths) / (len(mix.lengths) * mix.longest)
     else:
-        split = splits(read_config(config_file(model_folder(experiment.model), route.config_name)))
-        share = None if split is None else wasted(mix, counted.batches, split)
+        config = read_config(config_file(model_folder(experiment.model), route.config_name))
+        share = None if "padding_budget" in config.parameters else wasted(mix, counted.batches)
     return RaggedRow(
         mix=mix.name,
         route=route.name,
@@ -135,17 +134,6 @@ def _row(experiment: RaggedExperiment, mix: LengthMix, route: Route, records: Se
         wasted=share,
         marks=marks(records),
     )
-
-
-def splits(config: ModelConfig) -> Split | None:
-    """How a configuration splits a batch into runs; None for `padding_budget: "latency"`, which learns it."""
-    mode = config.parameters["padding_budget"].string_value if "padding_budget" in config.parameters else "off"
-    if mode == "latency":
-        return None
-    if mode == "off":
-        return whole
-    element = -int(np.prod(config.input[0].dims))  # elements of one step along the dynamic dim, which is -1
-    return cheapest(float(config.parameters["padding_budget_run_elements"].string_value) / element)
 
 
 def _by_repeat(records: Sequence[Measurement]) -> dict[int, float]:

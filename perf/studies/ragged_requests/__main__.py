@@ -11,9 +11,11 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
@@ -23,12 +25,13 @@ from tritonclient.utils import InferenceServerException
 from clients.async_model import AsyncModel
 from clients.connection import channel_arguments
 from clients.errors import ServerUnreachableError
-from perf.studies.ragged_requests import messages
 from perf.studies.tables import plain_table
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters
 from triton_batching.terminal import guarded, program_parser, terminal
 
+FIELDS = ("width", "height", "label")
+LARGEST = 2**31 - 2
 MODEL = "python_batched_service"
 REQUESTS = 200
 EQUAL, MIXED = (20,), (20, 40, 60)
@@ -37,6 +40,43 @@ NUMBERS = (0, 1, 300, 70_000)
 PADDING = np.float32(np.nan)
 
 Values = NDArray[np.float32]
+
+
+def _message(name: str, field_type: "descriptor_pb2.FieldDescriptorProto.Type.ValueType") -> Any:
+    """The message class of `message NAME { TYPE width = 1; TYPE height = 2; TYPE label = 3; }`."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package="triton_batching", syntax="proto3")
+    kind = file.message_type.add(name=name)
+    for number, field in enumerate(FIELDS, start=1):
+        optional = descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL
+        kind.field.add(name=field, number=number, type=field_type, label=optional)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"triton_batching.{name}"))
+
+
+_VARINT = _message("Varint", descriptor_pb2.FieldDescriptorProto.TYPE_INT32)
+_FIXED = _message("Fixed", descriptor_pb2.FieldDescriptorProto.TYPE_FIXED32)
+
+
+def varint(values: Sequence[int]) -> NDArray[np.uint8]:
+    """The three values as `int32` fields: 0 to 33 bytes, depending on the values."""
+    return _bytes(_VARINT(**dict(zip(FIELDS, values, strict=True))))
+
+
+def fixed(values: Sequence[int]) -> NDArray[np.uint8]:
+    """The three values + 1 as `fixed32` fields: always 15 bytes.
+
+    Raises `ValueError` for a value below 0, which cannot be sent this way.
+    """
+    if min(values) < 0 or max(values) > LARGEST:
+        raise ValueError(
+            f"values {list(values)}: fixed32 with + 1 holds 0 to {LARGEST}. Send others as text or floats."
+        )
+    return _bytes(_FIXED(**{field: value + 1 for field, value in zip(FIELDS, values, strict=True)}))
+
+
+def _bytes(message: Any) -> NDArray[np.uint8]:
+    return np.frombuffer(message.SerializeToString(), dtype=np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,19 +146,19 @@ def _messages(
     numbers = NUMBERS if len(lengths) > 1 else NUMBERS[1:2]
     requests = []
     for number in itertools.islice(itertools.cycle(numbers), count):
-        fields = len(messages.FIELDS) - zeros * (2 if number == 0 else 1)
+        fields = len(FIELDS) - zeros * (2 if number == 0 else 1)
         requests.append(MixedRequest(array=write((number, 0, 5))[None], sum=number + 5.0, length=fields))
     return requests
 
 
 def varints(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """UINT8 [1, bytes]: messages with `int32` fields, of different length for different numbers; zeros are omitted."""
-    return _messages(messages.varint, count, lengths, zeros=1)
+    return _messages(varint, count, lengths, zeros=1)
 
 
 def fixeds(count: int, lengths: Sequence[int], seed: int) -> list[MixedRequest]:
     """UINT8 [1, 15]: messages with `fixed32` fields that hold number + 1."""
-    return _messages(messages.fixed, count, lengths, zeros=0)
+    return _messages(fixed, count, lengths, zeros=0)
 
 
 ROUTES = (

@@ -14,9 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from perf.studies.experiment import command_line
-from perf.studies.soak.record import SoakRecord, load, write
-from perf.studies.soak.soak import SoakRun, run
-from perf.studies.soak.table import grown, lines, tried
+from perf.studies.soak.record import SoakRecord, ended, grown, lines, load
+from perf.studies.soak.run import run
 from triton_batching.terminal import INTERRUPTED, Mistake, guarded, program_parser, terminal
 
 
@@ -31,22 +30,15 @@ def _soak(arguments: argparse.Namespace, command: tuple[str, ...], console: Cons
         return _show(load(arguments.show), console)
     if not 0 < arguments.minutes <= 7 * 24 * 60 or arguments.seed < 0:
         raise Mistake("--minutes must be above 0 and at most 10080 (a week), --seed 0 or more.")
-    record = run(
-        SoakRun(
-            minutes=arguments.minutes,
-            seed=arguments.seed,
-            command=command,
-            progress=lambda text: console.print(text, markup=False),
-        )
-    )
-    path = write(record, arguments.results)
+    record = run(arguments.minutes, arguments.seed, command, lambda text: console.print(text, markup=False))
+    path = record.write(arguments.results)
     code = _show(record, console)
     console.print(f"record: {path}", markup=False)
     return INTERRUPTED if record.interrupted else code
 
 
 def _show(record: SoakRecord, console: Console) -> int:
-    console.print(tried(record))
+    console.print(ended(record))
     console.print(grown(record))
     for line in lines(record):
         console.print(line, markup=False)

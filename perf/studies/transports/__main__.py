@@ -7,30 +7,86 @@ request in flight.
 
 import argparse
 import itertools
+import multiprocessing
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
+from clients import Model
 from clients.transport import Transport
 from perf.records import file
+from perf.stats import rounds
+from perf.stats.interval import Interval
 from perf.stats.percentile import percentile
 from perf.studies.experiment import Origin, command_line, now, origin, progress_line
+from perf.studies.tables import interval_text, plain_table
 from perf.studies.transports.models import SHAPES, build
-from perf.studies.transports.workers import TRANSPORTS, crew
-from serve.launcher import Settings, launch
+from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import INTERRUPTED, Failure, guarded, program_parser, terminal
 
+TRANSPORTS: tuple[Transport, ...] = ("shared_memory", "grpc", "http")
 # Shared memory over inline gRPC must be above this, in latency and in throughput.
 GATES = {"picture": 1.0, "map": 1.5}
 WORKERS = (1, 4)
+
+
+def work(pipe: Connection, urls: dict[Transport, str], number: int) -> None:
+    """Run one worker: for each order (model, transport, seconds) it sends back the latencies of its requests in us."""
+    # Ctrl-C reaches the workers too; the first process decides what to do.
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        models = {
+            (name, transport): stack.enter_context(Model(name, url=url, transport=transport))
+            for name in SHAPES
+            for transport, url in urls.items()
+        }
+        inputs = {name: np.full((1, *shape), number, np.float32) for name, (shape, _) in SHAPES.items()}
+        while (order := pipe.recv()) is not None:
+            name, transport, seconds = order
+            pipe.send(_latencies_us(models[name, transport], inputs[name], seconds))
+
+
+def _latencies_us(model: Model, row: NDArray[np.float32], seconds: float) -> list[float]:
+    latencies = []
+    end = time.perf_counter() + seconds
+    while (started := time.perf_counter()) < end:
+        answer = model.predict(row)
+        latencies.append((time.perf_counter() - started) * 1e6)
+        if answer.flat[0] != row.flat[0]:
+            raise Failure(f"'{model.metadata.name}' gave the answer to another request.")
+    return latencies
+
+
+@contextmanager
+def crew(server: Server, count: int) -> Iterator[list[Connection]]:
+    """Start `count` workers; yields a pipe to each."""
+    urls = {transport: server.http_url if transport == "http" else server.grpc_url for transport in TRANSPORTS}
+    context = multiprocessing.get_context("spawn")
+    pipes, workers = [], []
+    for number in range(count):
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=work, args=(theirs, urls, number + 1), daemon=True)
+        worker.start()
+        theirs.close()
+        pipes.append(ours)
+        workers.append(worker)
+    try:
+        yield pipes
+    finally:
+        for pipe, worker in zip(pipes, workers, strict=True):
+            with suppress(OSError):  # a worker that failed has ended already
+                pipe.send(None)
+            worker.join(10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,18 +103,13 @@ class TransportCell:
 
 @dataclass(frozen=True, kw_only=True)
 class TransportGain:
-    """Shared memory over another transport: medians over the rounds of the ratio within each round, and its extremes.
-
-    Ratios are above 1 if shared memory is better.
-    """
+    """Shared memory over another transport, round by round; above 1 shared memory is better."""
 
     model: str
     over: str
     workers: int
-    latency: float
-    throughput: float
-    latency_range: tuple[float, float]
-    throughput_range: tuple[float, float]
+    latency: Interval
+    throughput: Interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,57 +181,47 @@ def _cell(model: str, transport: str, workers: int, rounds: list[list[float]], s
 
 
 def gains(cells: Sequence[TransportCell]) -> list[TransportGain]:
-    """Shared memory over each other transport, at equal load."""
-    by_key = {(cell.model, cell.workers, cell.transport): cell for cell in cells}
-    ratios = []
-    for (model, workers, transport), other in by_key.items():
-        if transport == "shared_memory":
-            continue
-        shared = by_key[model, workers, "shared_memory"]
-        latency = [slow / fast for slow, fast in zip(other.median_us, shared.median_us, strict=True)]
-        throughput = [fast / slow for fast, slow in zip(shared.per_second, other.per_second, strict=True)]
-        ratios.append(
-            TransportGain(
-                model=model,
-                over=transport,
-                workers=workers,
-                latency=statistics.median(latency),
-                throughput=statistics.median(throughput),
-                latency_range=(min(latency), max(latency)),
-                throughput_range=(min(throughput), max(throughput)),
-            )
+    """Shared memory over gRPC and over HTTP, at equal load."""
+    shared = {(cell.model, cell.workers): cell for cell in cells if cell.transport == "shared_memory"}
+    return [
+        TransportGain(
+            model=cell.model,
+            over=cell.transport,
+            workers=cell.workers,
+            latency=rounds.paired(cell.median_us, shared[cell.model, cell.workers].median_us),
+            throughput=rounds.paired(shared[cell.model, cell.workers].per_second, cell.per_second),
         )
-    return ratios
+        for cell in cells
+        if cell.transport != "shared_memory"
+    ]
 
 
 def passed(ratios: Sequence[TransportGain]) -> bool:
     """Whether shared memory beats inline gRPC by its gate at every load."""
-    return all(min(gain.latency, gain.throughput) > GATES.get(gain.model, 0) for gain in ratios if gain.over == "grpc")
+    return all(
+        min(gain.latency.value, gain.throughput.value) > GATES.get(gain.model, 0)
+        for gain in ratios
+        if gain.over == "grpc"
+    )
 
 
 def tables(cells: Sequence[TransportCell]) -> tuple[Table, Table]:
-    """The figures, and the ratios with their gates."""
+    """The figures, and the gains."""
     figures = Table("model", "workers", "transport", "median us", "p99 us", "requests/s")
     for cell in cells:
         values = (cell.median_us, cell.p99_us, cell.per_second)
         medians = (f"{statistics.median(value):,.0f}" for value in values)
         figures.add_row(cell.model, str(cell.workers), cell.transport, *medians)
-    ratios = Table("model", "workers", "shared memory over", "latency", "throughput", "gate")
+    return figures, gains_table(cells)
+
+
+def gains_table(cells: Sequence[TransportCell]) -> Table:
+    """Shared memory against gRPC and HTTP."""
+    ratios = plain_table(("tensors", "processes", "against", "latency", "throughput"))
     for gain in gains(cells):
-        ratios.add_row(
-            gain.model,
-            str(gain.workers),
-            gain.over,
-            spread(gain.latency, gain.latency_range),
-            spread(gain.throughput, gain.throughput_range),
-            f"> {GATES[gain.model]:.1f}" if gain.over == "grpc" and gain.model in GATES else "",
-        )
-    return figures, ratios
-
-
-def spread(median: float, extremes: tuple[float, float]) -> str:
-    """A median with its extremes, as text."""
-    return f"{median:.2f} ({extremes[0]:.2f} to {extremes[1]:.2f})"
+        texts = (interval_text(gain.latency), interval_text(gain.throughput))
+        ratios.add_row(gain.model, str(gain.workers), gain.over, *texts)
+    return ratios
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -20,7 +20,7 @@ from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records import file
-from perf.studies.packing import stand_in
+from perf.studies.packing import prove
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch
 from tests.perf.pack.test_plan_file import PLAN, plan_path
@@ -111,7 +111,7 @@ def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
 
     201 and 301 ms of sleep take less only where both sleep at the same time: a slow machine cannot fail this.
     """
-    stand_in.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
+    prove.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
     server = shared_server()
     packed_config.write(server, tmp_path, kind="cpu", command="python -m perf.pack plan.toml")
     settings = Settings(

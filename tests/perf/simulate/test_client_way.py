@@ -10,7 +10,7 @@ from perf.measure.service_profile import Profile
 from perf.records.candidate import Candidate
 from perf.records.traffic import Traffic
 from perf.simulate.predict import predict
-from perf.studies.prediction.analyzer_schedule import ASLEEP, open_way
+from perf.studies.prediction.points import ASLEEP, open_way
 
 
 def test_a_ramp_gives_the_time_outside_the_server() -> None:

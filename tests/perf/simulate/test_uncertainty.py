@@ -17,7 +17,7 @@ from perf.simulate import uncertainty
 from perf.simulate.predict import predict, simulated_run
 from perf.simulate.uncertainty import LEVEL, Bounds, bounds
 from perf.stats.percentile import percentile
-from perf.studies.prediction.service_rounds import one_ramp
+from perf.studies.prediction.points import one_ramp
 
 # Spread of single executions, and of the machine's speed from one moment to another.
 SPREAD, DRIFT = 0.08, 0.03

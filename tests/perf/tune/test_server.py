@@ -18,7 +18,7 @@ from export.repository import REPOSITORY, config_file, read_config
 from perf.measure import ramp_plan
 from perf.measure.service_profile import write
 from perf.records.candidate import Candidate
-from perf.records.study import FINAL, HALVING, Study
+from perf.records.study import FINAL, Study
 from perf.tune import tuning
 from perf.tune.__main__ import main
 from perf.tune.screening import Screen
