@@ -64,9 +64,9 @@ def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     repository = tmp_path_factory.mktemp("policies")
     aimd, deadline = {"batch_policy": "aimd", "slo_ms": "30"}, {"batch_policy": "deadline", "slo_ms": "60"}
     names = [
-        stand_in(repository, "all", batch_policy="all", slo_ms="30"),
-        stand_in(repository, "aimd", **aimd),
-        stand_in(repository, "deadline", **deadline),
+        stand_in(repository, "policy_all", batch_policy="all", slo_ms="30"),
+        stand_in(repository, "policy_aimd", **aimd),
+        stand_in(repository, "policy_deadline", **deadline),
         stand_in(repository, "leaving", fixed_ms="100", **aimd | {"slo_ms": "1000"}),
         looped(repository, "broken", BROKEN, policy="Broken()", **aimd),
         looped(repository, "failing", FAILING, policy="create(settings)", answers="answers", **aimd),
@@ -126,24 +126,24 @@ def runs(server: Server, model: str) -> None:
 
 
 def test_all_is_what_triton_hands_over(server: Server) -> None:
-    assert right(burst(server, "all", numbers(40))) == 40
-    assert metrics(server, "all") == {}
+    assert right(burst(server, "policy_all", numbers(40))) == 40
+    assert metrics(server, "policy_all") == {}
 
 
 def test_aimd_keeps_batches_within_the_target(server: Server) -> None:
-    assert right(burst(server, "aimd", numbers(200))) == 200
-    values = counted(server, "aimd", answered=200)
+    assert right(burst(server, "policy_aimd", numbers(200))) == 200
+    values = counted(server, "policy_aimd", answered=200)
     # 20 rows take 30 ms, so none has 32 although up to 64 may run together and many wait.
     assert values["batch_policy_rows_bucket32"] == values["batch_policy_rows_count"]
     assert 1 <= values["batch_policy_cap_rows"] <= 22
 
 
 def test_deadline_answers_in_time_or_refuses(server: Server) -> None:
-    answers = burst(server, "deadline", numbers(500))
+    answers = burst(server, "policy_deadline", numbers(500))
     answered, refused = right(answers), [answer for answer in answers if isinstance(answer, str)]
     assert answered > 0 < len(refused)  # 500 rows take 270 ms at least
     assert all(re.fullmatch(REFUSED, error) for error in refused), refused[0]
-    counted(server, "deadline", answered=answered, refused=len(refused))
+    counted(server, "policy_deadline", answered=answered, refused=len(refused))
 
 
 def test_a_request_brings_its_own_deadline(server: Server) -> None:
