@@ -23,7 +23,8 @@ from perf.stats.interval import Interval
 from perf.stats.latency_target import LatencyTarget
 from perf.studies.archive import RESULTS, unpack
 from tests.perf.compare.test_compare import fleet
-from tests.perf.report.sweep.test_summary import MACHINE, record
+from tests.perf.report.sweep.test_summary import record
+from triton_batching.machine import Machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +50,7 @@ KEY = TrialKey(
     seconds=8.0,
     stage="against the default",
     round=1,
-    machine=MACHINE,
+    machine=Machine(cpu="cpu", cores=2, memory_bytes=2**34, system="Linux x86_64", gpu=None),
     versions={"python": "3.11"},
     load_sha256="",
     compared="a1b2c3",
