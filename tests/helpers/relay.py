@@ -127,7 +127,7 @@ def _frames(sent: bytes, kind: int) -> int:
 @contextlib.contextmanager
 def relay(target: str, tls: ssl.SSLContext | None = None, host: str = HOSTS[0], *, port: int = 0) -> Iterator[Relay]:
     """Forward connections to `target` (host:port) until the end; with `tls` the clients have to speak it."""
-    running = Relay(host=host, target=target, tls=tls, delay_s=delay_s, port=port)
+    running = Relay(host=host, target=target, tls=tls, port=port)
     running.start()
     yield running
     running.hangs = False
