@@ -46,12 +46,12 @@ def test_a_refusal_is_no_dead_server(refusing: Server, transport: Transport) -> 
 
 
 def test_a_fleet_counts_refusals_and_goes_on(refusing: Server, tmp_path: Path) -> None:
-    arguments = ["loaded", "--url", refusing.grpc_url, "--workers", "1", "--in-flight", "16", "--requests", "200"]
+    arguments = ["loaded", "--url", refusing.grpc_url, "--workers", "1", "--in-flight", "16", "--requests", "60"]
     assert fleet.main([*arguments, "--p99-ms", "40", "--results", str(tmp_path)]) == 1
     record = json.loads(next(tmp_path.glob("*.json")).read_text())
     outcome = record["outcome"]
     assert outcome["failed"] > 0
-    assert outcome["right"] + outcome["failed"] == 200
+    assert outcome["right"] + outcome["failed"] == 60
     ((error, count),) = record["errors"].items()
     assert "batch_policy deadline: refused within 40.0 ms" in error
     assert count == outcome["failed"]
