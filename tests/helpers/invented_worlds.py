@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from simulated_bench import CONFIG, OUTSIDE_US, new_study
+from simulated_bench import CONFIG, OUTSIDE_US, made_trial, new_study
 
 from perf.records.candidate import Candidate
 from perf.records.study import LatencyTarget, Prediction, Trial
@@ -20,8 +20,8 @@ from perf.tune.screening import Screen
 from perf.tune.search import Search
 from perf.tune.simulator import Correction
 from perf.tune.space import Parallelism, space
-from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
-from tests.perf.report.sweep.test_summary import NOTHING
+from perf.tune.study_log import Budget, StudyLog
+from serve.management.statistics import Counters
 
 SIZES = (1, 2, 4, 8, 16, 32)
 
@@ -106,7 +106,6 @@ class InventedWorld:
 
     @cached_property
     def goal(self) -> Goal:
-        """The highest throughput within the target."""
         return Goal(objective="throughput", target=self.target)
 
     def search(self, path: Path) -> Search:
@@ -162,7 +161,6 @@ class FormulaBench:
     """Measures what is true, with noise."""
 
     world: InventedWorld
-    trials: int = 0
     rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -185,7 +183,7 @@ class FormulaBench:
         late = int(np.sum(latencies > self.world.target.latency_ms * 1e3))
         service_ns = int(true.service_us(Parallelism.of(candidate), rows) * slower * 1e3)
         counted = replace(
-            NOTHING,
+            Counters.none(),
             requests=len(latencies),
             rows=len(latencies),
             executions=batches,
@@ -193,28 +191,5 @@ class FormulaBench:
             batches={rows: batches},
             batches_ns={rows: batches * service_ns},
         )
-        return Trial(
-            candidate=candidate,
-            stage=stage,
-            round=round,
-            started_at="2026-01-01T00:00:00+00:00",
-            load=str(traffic),
-            seconds=seconds,
-            throughput_rows_per_s=rate,
-            offered_per_s=None,
-            requests=len(latencies),
-            late=late,
-            late_sends=0,
-            not_sent=0,
-            failed=0,
-            passed=None,
-            latencies_us=tuple(latencies.tolist()),
-            due_s=(),
-            stages_us={},
-            counted=counted,
-            cores_busy=0.5,
-            load_average=0.1,
-            command=(),
-            planned_s=seconds,
-            warm_up_s=WARM_UP_S,
-        )
+        trial = made_trial(candidate, traffic, counted, latencies.tolist(), rate=rate, late=late, seconds=seconds)
+        return replace(trial, stage=stage, round=round)

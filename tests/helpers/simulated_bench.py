@@ -27,12 +27,14 @@ from perf.tune.search import Search
 from perf.tune.simulator import Correction
 from perf.tune.space import Parallelism, space, tried_values
 from perf.tune.study_log import WARM_UP_S, Budget, StudyLog
-from tests.perf.report.sweep.test_summary import MACHINE, NOTHING
+from serve.management.statistics import Counters
+from triton_batching.machine import Machine
 
 CONFIG = ModelConfig(
     name="invented", max_batch_size=8, instance_group=[ModelInstanceGroup(count=1, kind=ModelInstanceGroup.KIND_CPU)]
 )
 CONFIG.dynamic_batching.SetInParent()
+MACHINE = Machine(cpu="test", cores=2, memory_bytes=2**33, system="Linux", gpu=None)
 OUTSIDE_US = 300.0
 
 Service = Callable[[Parallelism, int], float]
@@ -41,7 +43,6 @@ Service = Callable[[Parallelism, int], float]
 
 def accelerator(parallelism: Parallelism, rows: int) -> float:
     """20 ms and 0.5 ms a row, however many instances there are."""
-    del parallelism
     return 20_000 + 500 * rows
 
 
@@ -114,7 +115,7 @@ def measured(
     done = sum(answer.request.rows for answer in simulation.served if begin <= int(answer.at) < end)
     sizes = simulation.sizes
     counted = replace(
-        NOTHING,
+        Counters.none(),
         requests=len(latencies),
         rows=sum(rows * count for rows, count in sizes.items()),
         executions=sum(sizes.values()),
@@ -122,6 +123,32 @@ def measured(
         batches=sizes,
         batches_ns={rows: int(count * service(parallelism, rows) * 1e3) for rows, count in sizes.items()},
     )
+    return made_trial(
+        candidate,
+        traffic,
+        counted,
+        latencies,
+        rate=done / seconds,
+        late=late,
+        seconds=seconds,
+        passed=judge(len(latencies), late, 1 - target.percent / 100),
+        due_s=tuple((int(answer.request.at) - begin) / 1e9 for answer in inside),
+    )
+
+
+def made_trial(
+    candidate: Candidate,
+    traffic: Traffic,
+    counted: Counters,
+    latencies_us: Sequence[float],
+    *,
+    rate: float,
+    late: int,
+    seconds: float,
+    passed: bool | None = None,
+    due_s: tuple[float, ...] = (),
+) -> Trial:
+    """A trial in which nothing failed, without its stage and round."""
     return Trial(
         candidate=candidate,
         stage="",
@@ -129,21 +156,21 @@ def measured(
         started_at="2026-01-01T00:00:00+00:00",
         load=str(traffic),
         seconds=seconds,
-        throughput_rows_per_s=done / seconds,
+        throughput_rows_per_s=rate,
         offered_per_s=traffic.rate_per_s or None,
-        requests=len(latencies),
+        requests=len(latencies_us),
         late=late,
         late_sends=0,
         not_sent=0,
         failed=0,
-        passed=judge(len(latencies), late, 1 - target.percent / 100),
-        latencies_us=tuple(latencies),
-        due_s=tuple((int(answer.request.at) - begin) / 1e9 for answer in inside),
+        passed=passed,
+        latencies_us=tuple(latencies_us),
+        due_s=due_s,
         stages_us={},
         counted=counted,
         cores_busy=0.5,
         load_average=0.1,
-        command=("python", "-m", "perf.tune", "invented"),
+        command=(),
         planned_s=seconds,
         warm_up_s=WARM_UP_S,
         load_sha256=traffic.sha256,
@@ -161,13 +188,11 @@ class InventedSimulator:
         return predicted(self.service, candidate, traffic, timing, requests)
 
     def contention(self, trial: Trial, *, rows: int) -> float:
-        del rows
         parallelism, counted = Parallelism.of(trial.candidate), trial.counted
         expected = sum(count * self.service(parallelism, rows) for rows, count in counted.batches.items())
         return sum(counted.batches_ns.values()) / 1e3 / expected
 
     def outside_us(self, trial: Trial) -> float:
-        del trial
         return OUTSIDE_US
 
 
@@ -184,7 +209,6 @@ class SimulatedBench:
     stop_after: int | None = None
     measured: list[tuple[Candidate, str, int, str]] = field(default_factory=list)
     prepared: list[Candidate] = field(default_factory=list)
-    retired: list[Candidate] = field(default_factory=list)
 
     def measure(self, candidate: Candidate, traffic: Traffic, *, stage: str, round: int, seconds: float) -> Trial:
         if self.stop_after is not None and len(self.measured) >= self.stop_after:
@@ -198,7 +222,7 @@ class SimulatedBench:
         self.prepared.append(candidate)
 
     def retire(self, candidate: Candidate) -> None:
-        self.retired.append(candidate)
+        pass
 
 
 def new_study(candidates: Sequence[Candidate], load: str, target: LatencyTarget, objective: str) -> Study:

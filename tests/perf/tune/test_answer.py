@@ -13,7 +13,7 @@ from perf.tune.answer import other_work, pareto
 from perf.tune.bottleneck import bottleneck
 from perf.tune.reasons import reasons, simplified
 from perf.tune.simulator import Corrections
-from tests.perf.report.sweep.test_summary import NOTHING
+from serve.management.statistics import Counters
 
 DEFAULT, CHOSEN = Candidate.of(CONFIG), Candidate(max_batch_size=16, instances=2)
 
@@ -44,7 +44,7 @@ def test_the_bottleneck_is_named_with_its_numbers() -> None:
     assert bottleneck([queued]).startswith("queue: most of the time is spent waiting")
     with pytest.raises(ValueError, match="nothing was measured"):
         bottleneck([])
-    lost = replace(measured, throughput_rows_per_s=0.0, latencies_us=(math.inf,) * 10, counted=NOTHING)
+    lost = replace(measured, throughput_rows_per_s=0.0, latencies_us=(math.inf,) * 10, counted=Counters.none())
     assert bottleneck([lost]) == "overload: no request was answered, so no time of a request is known"
 
 
