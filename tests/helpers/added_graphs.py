@@ -88,6 +88,20 @@ def texts(path: Path) -> Path:
     return path
 
 
+def scaled(path: Path, *, mixes: bool = False) -> Path:
+    """y = (x w + table) * scale: x has rows, the table of 4 and the scalar belong to all of them."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["wide"]),
+        helper.make_node("Add", ["wide", "table"], ["moved"]),
+        helper.make_node("Mul", ["moved", "scale"], ["z" if mixes else "y"]),
+    ]
+    if mixes:
+        nodes.append(helper.make_node("Softmax", ["z"], ["y"], axis=0))
+    table = helper.make_tensor_value_info("table", FLOAT, [4])
+    scale = helper.make_tensor_value_info("scale", FLOAT, [])
+    return graph(path, nodes, takes=("batch", 8), gives=("batch", 4), constants=[weights(8, 4)], others=[table, scale])
+
+
 def mixing(kind: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], Shape]:
     """The nodes, constants and output shape of a graph in which rows reach each other, by what makes them."""
     batch = ("batch", 4)
