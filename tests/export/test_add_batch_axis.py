@@ -7,6 +7,8 @@ import numpy as np
 import onnxruntime
 import pytest
 from added_graphs import INT64, graph, linear, mixing, numbers, prefixed, reshaped, texts, weights
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
@@ -15,6 +17,8 @@ from export.graph.axis_proof import difference
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
 from export.graph.culprit import batch_axis
 from export.graph.input_values import Range, parse_range
+from export.graph.layout import Place
+from export.graph.layout import reshaped as place_after
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Mistake
 
@@ -152,6 +156,20 @@ def test_samples_take_the_place_of_random_rows(tmp_path: Path) -> None:
     made = tried(path, samples=tmp_path / "rows.npz")
     assert made.valid == {}
     assert made.proof.batches == (1, 2, 3, 8)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(1, 4), st.data())
+def test_the_batch_is_followed_through_a_reshape(shape: list[int], rows: int, data: st.DataObject) -> None:
+    """Merging the batch axis with others and splitting it again gives its old place."""
+    axis = data.draw(st.integers(0, len(shape)))
+    before = [*shape[:axis], rows, *shape[axis:]]
+    place = place_after(Place(axis=axis), before, [int(np.prod(before))], rows)
+    assert place == Place(axis=0, ahead=int(np.prod(before[:axis])))
+    back = place_after(place, [int(np.prod(before))], before, rows)
+    assert back is not None
+    ahead = int(np.prod(before[: back.axis])) * back.ahead
+    assert ahead == np.prod(before[:axis])
+    assert before[back.axis] % rows == 0
 
 
 @pytest.mark.parametrize(("axis", "interleaved"), [(0, False), (1, False), (1, True)])

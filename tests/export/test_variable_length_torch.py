@@ -119,19 +119,6 @@ def test_models_whose_own_elements_come_first_are_proved(
     assert read_config(tmp_path / "models" / "m" / "config.pbtxt").parameters["cut"].string_value == cut
 
 
-def test_the_dynamo_exporter_declares_an_lstm_with_the_length_of_its_example(tmp_path: Path) -> None:
-    shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")},)
-    path = tmp_path / "m.onnx"
-    with quiet():
-        torch.onnx.export(
-            made(Recurrent()), (FRAMES,), str(path), input_names=["x"], dynamic_shapes=shapes, dynamo=True
-        )
-    assert main([str(path), "--variable-length", "--repository", str(tmp_path / "models")]) == 0
-    config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
-    assert list(config.output[0].dims) == [-1, 6]
-    assert config.parameters["cut"].string_value.endswith("[1]=x[1]")
-
-
 @pytest.mark.parametrize(
     ("module", "example", "axis", "message"),
     [

@@ -61,11 +61,6 @@ def test_transparent_parts_contrast_with_the_ink(ink: int, behind: float) -> Non
     assert prepared[0, 16, 20] == -behind
 
 
-def test_sixteen_bit_grey_is_not_clipped() -> None:
-    picture = Image.fromarray(np.full((32, 100), 257 * 51, dtype=np.uint16))
-    np.testing.assert_allclose(word_image.prepare(picture), -0.6, atol=1e-6)
-
-
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"absent\.png: no such file"):
         word_image.prepare(tmp_path / "absent.png")
