@@ -26,25 +26,15 @@ def weights(name: str, *shape: int, seed: int = 1) -> onnx.TensorProto:
     return numpy_helper.from_array(values, name)
 
 
-def classifier(repository: Path, **options: object) -> Path:
-    """Two layers with a Relu between them."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "a"], ["inner"], name="first"),
-        helper.make_node("Relu", ["inner"], ["positive"], name="relu"),
-        helper.make_node("MatMul", ["positive", "b"], ["y"], name="second"),
-    ]
-    constants = [weights("a", WIDTH, 32), weights("b", 32, CLASSES, seed=2)]
-    return onnx_model(repository, "classifier", nodes, dims=(WIDTH, CLASSES), initialisers=constants, **options)  # type: ignore[arg-type]
-
-
-def transposed(repository: Path) -> Path:
-    """Two layers whose weights have declared shapes, and are transposed when they run."""
+def classifier(repository: Path) -> Path:
+    """Two layers with a Relu between them, as torch's exporter writes them: transB, and value_info for the weights."""
     nodes = [
         helper.make_node("Gemm", ["x", "a"], ["inner"], name="first", transB=1),
-        helper.make_node("Gemm", ["inner", "b"], ["y"], name="second", transB=1),
+        helper.make_node("Relu", ["inner"], ["positive"], name="relu"),
+        helper.make_node("Gemm", ["positive", "b"], ["y"], name="second", transB=1),
     ]
     constants = [weights("a", 32, WIDTH), weights("b", CLASSES, 32, seed=2)]
-    folder = onnx_model(repository, "transposed", nodes, dims=(WIDTH, CLASSES), initialisers=constants)
+    folder = onnx_model(repository, "classifier", nodes, dims=(WIDTH, CLASSES), initialisers=constants)
     model = onnx.load(folder / "1" / "model.onnx")
     for tensor in constants:
         model.graph.value_info.append(helper.make_tensor_value_info(tensor.name, TensorProto.FLOAT, tensor.dims))
@@ -177,10 +167,9 @@ def test_an_fp16_variant_has_half_weights_and_the_same_inputs_and_outputs(
 
 @pytest.mark.parametrize("precision", ["fp16", "int8-static", "int8-dynamic"])
 def test_weights_are_converted(tmp_path: Path, precision: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a layer as torch's exporter writes it: Gemm with transB, and value_info for its weights."""
-    folder = transposed(tmp_path)
-    made(tmp_path, "transposed", "--precision", precision)
-    file = tmp_path / f"transposed_{precision.replace('-', '_')}" / "1" / "model.onnx"
+    folder = classifier(tmp_path)
+    made(tmp_path, "classifier", "--precision", precision)
+    file = tmp_path / f"classifier_{precision.replace('-', '_')}" / "1" / "model.onnx"
     assert types(folder / "1" / "model.onnx") == {TensorProto.FLOAT}
     assert types(file) & {TensorProto.FLOAT16, TensorProto.INT8}
     scales = {node.op_type for node in onnx.load(file).graph.node} & {"QuantizeLinear", "DynamicQuantizeLinear"}

