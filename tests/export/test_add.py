@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from added_graphs import graph, linear, mixing, texts
+from added_graphs import linear, mixing, texts
 
 from export.add import hints, model_folder, notes
 from export.add.__main__ import main
@@ -91,8 +91,7 @@ def test_without_batching_requests_stay_apart(tmp_path: Path) -> None:
 def test_a_model_without_a_batch_axis_is_served_whole_or_not_at_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
 ) -> None:
-    nodes, constants, gives = mixing("Softmax")
-    path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
+    path = mixing(tmp_path / "m.onnx", "Softmax")
     assert add(path, tmp_path / "models") == 1
     refused = capsys.readouterr().err
     assert not (tmp_path / "models" / "m").exists()

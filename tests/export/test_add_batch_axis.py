@@ -70,8 +70,7 @@ def test_a_fixed_axis_is_made_dynamic(build: object, rows: int, tmp_path: Path) 
     ],
 )
 def test_the_node_that_mixes_rows_is_named(kind: str, message: str, tmp_path: Path) -> None:
-    nodes, constants, gives = mixing(kind)
-    path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
+    path = mixing(tmp_path / "m.onnx", kind)
     with pytest.raises(
         BatchAxisError, match=rf'the first axis is not a batch axis.*node "culprit" \({kind}\) {message}'
     ):
