@@ -1,24 +1,25 @@
-"""`python -m export.add`: the folder that it writes, and what it refuses."""
+"""`python -m export.add`: the folder that it writes, what it prints, and that a folder is there whole or not at all."""
 
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from added_graphs import graph, linear, mixing, texts
-from onnx import helper
+from added_graphs import linear, mixing, texts
 
-from export.add import hints, model_folder
+from export.add import hints, model_folder, notes
 from export.add.__main__ import main
 from export.graph import onnx_graph
 from export.repository import faults, read_config
 from triton_batching.terminal import Mistake
 
 ROOT = Path(__file__).parents[2]
+ERRORS = {r"\d\.\de[+-]\d\d": "_ERROR_"}
 
 
 def add(path: Path, repository: Path, *arguments: str, name: str = "m") -> int:
@@ -29,82 +30,50 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_the_folder_holds_what_was_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_holds_what_was_asked_for(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    golden: Callable[..., None],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     options = ("--batching", "dynamic", "--max-batch-size", "16", "--batch-timeout-us", "2000", "--instances", "2")
-    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *options, "--kind", "cpu") == 0
-    folder = tmp_path / "models" / "m"
-    config = read_config(folder / "config.pbtxt")
-    assert (config.name, config.backend, config.max_batch_size) == ("m", "onnxruntime", 16)
-    assert config.dynamic_batching.max_queue_delay_microseconds == 2000
-    assert [(group.count, group.kind == group.KIND_CPU) for group in config.instance_group] == [(2, True)]
-    assert (config.input[0].name, list(config.input[0].dims)) == ("x", [4])
-    assert (config.output[0].name, list(config.output[0].dims)) == ("y", [3])
-    text = (folder / "config.pbtxt").read_text()
-    assert "# m, from scores.onnx." in text
-    assert "waits at most 2000 us (2 ms) for others" in text
-    assert "# Rows in one execution, over all requests in it. Batches of 1, 2, 3, 8, 16 were compared" in text
+    assert add(linear(Path("scores.onnx")), Path("models"), *options, "--kind", "cpu") == 0
+    folder = Path("models") / "m"
+    files = "\n".join(f"-- {name}\n{(folder / name).read_text()}" for name in ("config.pbtxt", "README.md"))
+    golden("export_add", f"{capsys.readouterr().out}\n{files}", masks=ERRORS)
     variants = {path.stem: read_config(path) for path in folder.glob("configs/*.pbtxt")}
     assert set(variants) == {"baseline", "dynamic", "dynamic_2_instances"}
     assert not variants["baseline"].HasField("dynamic_batching")
-    assert variants["dynamic"] == config
-    assert "in batches of 1, 2, 3, 8, 16 rows, every row got the answer" in (folder / "README.md").read_text()
-    assert list(faults(tmp_path / "models")) == []
-    printed = capsys.readouterr().out
-    assert "I411" in printed
-    assert "doctor: 0 errors, 1 warning, 0 infos" in printed
-    assert f"serve it: triton-batching serve --model m --repository {tmp_path / 'models'}" in printed
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+    assert variants["dynamic"] == read_config(folder / "config.pbtxt")
+    assert list(faults(Path("models"))) == []
+    assert {path.name for path in Path().iterdir()} == {"scores.onnx", "models"}
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_model_file_that_git_ignores_is_said_in_this_project_only(
-    ours: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_model_file_that_git_ignores_is_said_in_this_project(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     repository = tmp_path / "model_repository"
     subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
     shutil.copy(ROOT / ".gitignore", tmp_path)
-    if ours:
-        monkeypatch.setattr(hints, "REPOSITORY", repository.resolve())
+    monkeypatch.setattr(hints, "REPOSITORY", repository.resolve())
     assert add(linear(tmp_path / "scores.onnx"), repository) == 0
-    printed = capsys.readouterr().out
-    assert f"m: the model file is {repository / 'm' / '1' / 'model.onnx'}\n" in printed
-    assert ("git ignores that file in this project. To keep a model in git: --repository FOLDER" in printed) is ours
-    for name in ("tuned", "packed", "mine"):
-        (repository / "m" / "configs" / f"{name}.pbtxt").write_text("")
-    subprocess.run(["git", "-C", str(tmp_path), "add", "model_repository"], check=True)
-    kept = subprocess.run(["git", "-C", str(tmp_path), "ls-files"], check=True, capture_output=True, text=True).stdout
-    configs = {Path(name).stem for name in kept.splitlines() if "/configs/" in name}
-    assert configs == {"baseline", "dynamic", "dynamic_2_instances", "mine"}
+    assert (
+        "git ignores that file in this project. To keep a model in git: --repository FOLDER" in capsys.readouterr().out
+    )
 
 
-def test_a_graph_with_a_scalar_is_added_without_a_batch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = graph(tmp_path / "scalar.onnx", [helper.make_node("Neg", ["x"], ["y"])], takes=(), gives=())
-    assert add(path, tmp_path / "models", "--batching", "none") == 0
-    assert "m: the model file is" in capsys.readouterr().out
-
-
-def test_the_doctors_findings_end_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Two instances with a delay of half a second: advice of the doctor, a line each."""
-    slow = ("--instances", "2", "--batch-timeout-us", "500000")
-    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", *slow) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("doctor: ")]
-    assert any("B206" in line for line in lines)
-    assert len(lines) >= 2
-
-
-def test_a_graph_is_converted_to_an_older_opset(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = linear(tmp_path / "scores.onnx")
-    assert add(path, tmp_path / "models", "--opset", "15") == 0
+def test_a_graph_is_converted_to_an_older_opset(tmp_path: Path) -> None:
+    assert add(linear(tmp_path / "scores.onnx"), tmp_path / "models", "--opset", "15") == 0
     made = onnx.load(tmp_path / "models" / "m" / "1" / "model.onnx")
     assert [(entry.domain, entry.version) for entry in made.opset_import] == [("", 15)]
-    assert add(path, tmp_path / "models", "--opset", "0", name="other") == 2
-    assert "--opset: 0 is not from 1 to 99" in capsys.readouterr().err
 
 
 def test_by_default_batches_form_without_delay_and_with_a_limit_of_the_queue(tmp_path: Path) -> None:
-    assert add(linear(tmp_path / "m.onnx"), tmp_path / "models") == 0
-    folder = tmp_path / "models" / "m"
+    assert main([str(linear(tmp_path / "scores.onnx")), "--repository", str(tmp_path / "models")]) == 0
+    folder = tmp_path / "models" / "scores"
     config = read_config(folder / "config.pbtxt")
+    assert config.name == "scores"
     assert config.HasField("dynamic_batching")
     assert config.dynamic_batching.max_queue_delay_microseconds == 0
     paths = (folder / "config.pbtxt", *folder.glob("configs/*.pbtxt"))
@@ -120,47 +89,15 @@ def test_without_batching_requests_stay_apart(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_batch_axis_is_served_whole_or_not_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
 ) -> None:
-    nodes, constants, gives = mixing("Softmax")
-    path = graph(tmp_path / "m.onnx", nodes, gives=gives, constants=constants)
+    path = mixing(tmp_path / "m.onnx", "Softmax")
     assert add(path, tmp_path / "models") == 1
-    message = capsys.readouterr().err
-    assert 'node "culprit" (Softmax) normalises over axis 0, the batch axis' in message
-    assert "--batching none" in message
+    refused = capsys.readouterr().err
     assert not (tmp_path / "models" / "m").exists()
     assert add(path, tmp_path / "models", "--batching", "none") == 0
-    config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
-    assert (config.max_batch_size, list(config.input[0].dims)) == (0, [-1, 4])
-    message = capsys.readouterr().out
-    assert "(Softmax) normalises over axis 0, the batch axis" in message
-    assert "--batching none" not in message + "".join(map(str, contents(tmp_path / "models" / "m").values()))
-
-
-def test_the_name_is_the_files_where_it_can_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    where = ["--repository", str(tmp_path / "models")]
-    assert main([str(linear(tmp_path / "scores.onnx")), *where]) == 0
-    assert read_config(tmp_path / "models" / "scores" / "config.pbtxt").name == "scores"
-    assert main([str(linear(tmp_path / "two words.onnx")), *where]) == 2
-    assert "Add --name NAME" in capsys.readouterr().err
-    assert main([str(tmp_path / "nowhere.onnx"), *where]) == 2
-    assert "nowhere.onnx: no such file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("domain", ["", "mine"])
-def test_an_unknown_operator_is_named_with_the_persons_file(
-    tmp_path: Path, domain: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = linear(tmp_path / "scores.onnx")
-    model = onnx.load(path)
-    model.graph.node[0].op_type, model.graph.node[0].domain = "Frobnicate", domain
-    model.opset_import.append(onnx.helper.make_opsetid("mine", 1))
-    onnx.save(model, path)
-    assert add(path, tmp_path / "models") == 2
-    message = capsys.readouterr().err
-    assert message.startswith(f"{path}: onnxruntime cannot load it ([ONNXRuntimeError]")
-    assert "Frobnicate" in message
-    assert "triton-batching-" not in message
+    text = (tmp_path / "models" / "m" / "config.pbtxt").read_text()
+    golden("export_add_no_batch_axis", f"{refused}\n{capsys.readouterr().out}\n-- config.pbtxt\n{text}", masks=ERRORS)
 
 
 def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,64 +112,6 @@ def test_weights_beside_the_file_come_along(tmp_path: Path, monkeypatch: pytest.
     assert {path.name for path in (tmp_path / "beside" / "m" / "1").iterdir()} == {"model.onnx", "model.onnx.data"}
     (tmp_path / "m.bin").unlink()
     assert add(tmp_path / "m.onnx", tmp_path / "again") == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--batch-timeout-us", "2"], "--batch-timeout-us: 2 microseconds .0.002 ms..*For 2 ms write 2000"),
-        (["--batch-timeout-us", "2000000"], "--batch-timeout-us: 2000000 .* a lone request would wait 2 s"),
-        (["--batch-timeout-us", "0"], "--batch-timeout-us: 0 is not a time to wait. Leave it out"),
-        (["--batch-timeout-us", "-5"], "--batch-timeout-us: -5 is not a time to wait"),
-        (["--max-batch-size", "0"], "--max-batch-size: 0 is not from 1 to 65536: it is rows in one execution"),
-        (["--instances", "0"], "--instances: 0 is not from 1 to 64"),
-        (["--tolerance", "2"], "--tolerance: 2.0 is not between 0 and 1"),
-        (["--name", "a b"], "--name: 'a b' cannot name a model"),
-        (["--name", "../up"], "--name: '../up' cannot name a model"),
-        (["--name", ".hidden"], "--name: '.hidden' cannot name a model"),
-        (["--range", "x=3"], "--range x=3: not a range of values"),
-        (["--range", "x=3:1"], "--range x=3:1: not a range of values"),
-        (["--range", "z=0:1"], "--range names z, which is not an input. The inputs are x"),
-        (["--samples", "nowhere.npz"], "nowhere.npz: not a readable .npz file"),
-    ],
-)
-def test_mistakes_end_with_one_line_and_nothing_is_left(
-    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert add(linear(tmp_path / "m.onnx"), tmp_path / "models", *arguments) == 2
-    printed = capsys.readouterr().err
-    assert re.search(message, printed)
-    assert len(printed.strip().splitlines()) == 1
-    assert contents(tmp_path) == {"m.onnx": (tmp_path / "m.onnx").read_bytes()}
-
-
-@pytest.mark.parametrize("wrong", [[], ["--name", "a b"], ["--name", "taken"], ["--instances", "0"]])
-def test_a_missing_file_is_said_before_what_else_is_wrong(
-    wrong: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "taken").mkdir()
-    for name, message in (("two words.onnx", "no such file"), ("m.h5", "no such file"), ("w.pth", "holds no module")):
-        (tmp_path / "w.pth").touch()
-        assert main([str(tmp_path / name), "--repository", str(tmp_path), *wrong]) == 2
-        assert capsys.readouterr().err.startswith(f"{tmp_path / name}: {message}")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("m.onnx", b"nothing", "not a complete ONNX file"),
-        ("m.onnx", None, "no such file. Name an ONNX file"),
-        ("m.pt", b"", "holds no module: weights alone"),
-        ("m.h5", b"", "not a kind of model that can be added"),
-    ],
-)
-def test_files_that_are_no_model_are_refused(
-    name: str, content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    assert add(tmp_path / name, tmp_path / "models") == 2
-    assert message in capsys.readouterr().err
 
 
 def test_an_existing_model_is_replaced_only_by_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,31 +154,6 @@ def test_a_model_that_appears_during_the_proof_stays(tmp_path: Path) -> None:
     assert contents(repository) == {"m/config.pbtxt": b"of another program"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["m.onnx", "--name", ""], "'' cannot name a model"),
-        ([":", "--name", "q"], ":: names no factory"),
-        (["module:", "--name", "q"], "module:: names no factory"),
-        ([":function", "--name", "q"], ":function: names no factory"),
-        ([".", "--name", "q"], ".: is a folder"),
-    ],
-)
-def test_a_model_that_is_none_is_named(
-    arguments: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    linear(tmp_path / "m.onnx")
-    assert main([*arguments, "--repository", "models"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert message in line
-    assert not (tmp_path / "models").exists()
-
-
 def test_an_onnx_file_needs_no_torch(tmp_path: Path) -> None:
     linear(tmp_path / "m.onnx")
     code = (
@@ -319,3 +173,14 @@ def test_samples_of_one_input_cover_every_row(tmp_path: Path) -> None:
     path = linear(tmp_path / "m.onnx")
     assert add(path, tmp_path / "models", "--samples", str(tmp_path / "rows.npz")) == 0
     assert "proved with" not in (tmp_path / "models" / "m" / "config.pbtxt").read_text()
+
+
+def test_a_reader_without_a_terminal_gets_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if a line took five seconds."""
+    monkeypatch.setattr(notes, "SILENT_S", 0.0)
+    assert add(texts(tmp_path / "texts.onnx"), tmp_path / "models", "--variable-length", name="texts") == 0
+    said = capsys.readouterr().err
+    assert "texts: requests of 1 elements have answered alone" in said
+    assert re.search(r"texts: comparing \d+ requests padded to \d+ elements", said)

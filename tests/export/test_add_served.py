@@ -1,108 +1,100 @@
-"""Added models on a real server: the answers are onnxruntime's, and the server reports their settings."""
+"""Added models and variants on a real server: each request gets the answer that onnxruntime gives it alone."""
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
-import tritonclient.grpc as triton
-from added_graphs import linear, prefixed, texts
+from added_graphs import graph, linear, scaled
+from bench import Bench
 from numpy.typing import NDArray
-from processes import wait_until
-from sleepers import PLAIN
+from onnx import helper
+from padded_models import TABLE, encoder, expected
+from streams import Stream, counted
 
-from clients.connection import channel_arguments
 from export.add.__main__ import main
-from serve.launcher import Server, Settings, launch
-from serve.management.statistics import Counters
+from export.models import alphabet, word_image
+from export.repository import REPOSITORY
+from export.variant.__main__ import main as variant
+from serve.launcher import Server
 
 pytestmark = pytest.mark.server
-OPTIONS = {
-    "scores": "--max-batch-size 8 --batch-timeout-us 900000",
-    "texts": "--max-batch-size 4 --batch-timeout-us 2000 --instances 2",
-    "prefixed": "--max-batch-size 6 --batching none",
-}
+PICTURES = sorted((REPOSITORY.parent / "clients" / "pictures").glob("*.png"))[:8]
+Tensors = Mapping[str, NDArray[Any]]
 
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three models with settings of their own; the file of `scores` was exported for one row, and is rewritten."""
+    """Models that were added. The file of `scores` was exported for one row; two of them wait for a full batch."""
     folder = tmp_path_factory.mktemp("added")
     linear(folder / "scores.onnx", rows=1)
-    texts(folder / "texts.onnx")
-    prefixed(folder / "prefixed.onnx")
-    for name, options in OPTIONS.items():
+    scaled(folder / "scaled.onnx")
+    graph(folder / "total.onnx", [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], gives=())
+    (encoder(folder / "encoder") / "1" / "model.onnx").rename(folder / "lengths.onnx")
+    full = ["--batch-timeout-us", "900000", "--max-batch-size"]
+    options = {
+        "scores": [*full, "8"],
+        "scaled": [],
+        "total": ["--batching", "none"],
+        "lengths": [*full, "4", "--variable-length"],
+    }
+    for name, chosen in options.items():
         where = ["--kind", "cpu", "--repository", str(folder / "models")]
-        assert main([str(folder / f"{name}.onnx"), *options.split(), *where]) == 0
+        assert main([str(folder / f"{name}.onnx"), *chosen, *where]) == 0
+        config = folder / "models" / name / "config.pbtxt"
+        config.write_text(config.read_text().replace(": 900000", ": 60000000"))
     return folder / "models"
 
 
-@pytest.fixture(scope="module")
-def served(repository: Path) -> Iterator[Server]:
-    with launch(Settings(models=("scores", "texts", "prefixed"), repository=repository, arguments=PLAIN)) as server:
-        yield server
+def answers(server: Server, model: str, requests: list[Tensors], batches: dict[int, int]) -> list[Tensors]:
+    """The answers to requests that are sent at once, which must have run in these batches."""
+    with Stream(server.grpc_url) as stream:
+        given = stream.send(model, requests)
+    assert counted(server.grpc_url, model, executions=sum(batches.values())).batches == batches
+    return [answer for answer in given if not isinstance(answer, str) or pytest.fail(answer)]
 
 
-@pytest.fixture(scope="module")
-def client(served: Server) -> Iterator[triton.InferenceServerClient]:
-    with triton.InferenceServerClient(served.grpc_url, channel_args=channel_arguments(served.grpc_url)) as connected:
-        yield connected
-
-
-def tensors(rows: dict[str, NDArray[Any]]) -> list[triton.InferInput]:
-    made = []
-    for name, array in rows.items():
-        tensor = triton.InferInput(name, list(array.shape), "INT64" if array.dtype == np.int64 else "FP32")
-        tensor.set_data_from_numpy(array)
-        made.append(tensor)
-    return made
-
-
-def random_rows(repository: Path, model: str, rows: int) -> dict[str, NDArray[Any]]:
+def test_added_models_answer_each_request_as_alone(repository: Path, bench: Bench) -> None:
     rng = np.random.default_rng(3)
-    if model == "texts":
-        return {"tokens": rng.integers(0, 20, (rows, 5)), "mask": rng.integers(0, 2, (rows, 5))}
-    return {"x": rng.standard_normal((rows, 4)).astype(np.float32)}
+    with bench.serving(("scores", "scaled", "total", "lengths"), repository) as server:
+        assert [server.configs[name].max_batch_size for name in ("scores", "scaled", "lengths")] == [8, 0, 4]
+        session = onnxruntime.InferenceSession(str(repository.parent / "scores.onnx"))
+        rows: list[Tensors] = [{"x": rng.standard_normal((1, 4), dtype=np.float32)} for _ in range(8)]
+        for row, answer in zip(rows, answers(server, "scores", rows, {8: 1}), strict=True):
+            np.testing.assert_allclose(answer["y"], session.run(["y"], dict(row))[0], rtol=1e-4, atol=1e-6)
+        session = onnxruntime.InferenceSession(str(repository.parent / "scaled.onnx"))
+        own: list[Tensors] = [
+            {
+                "x": rng.standard_normal((count, 8), dtype=np.float32),
+                "table": rng.standard_normal(4, dtype=np.float32),
+                "scale": np.array([count + 0.5], dtype=np.float32),
+            }
+            for count in (1, 3, 40)
+        ]
+        for request, answer in zip(own, answers(server, "scaled", own, {1: 3}), strict=True):
+            wanted = session.run(["y"], {**request, "scale": request["scale"][0]})[0]
+            np.testing.assert_allclose(answer["y"], wanted, rtol=1e-4, atol=1e-5)
+        # Triton refuses an empty reshape without a batch axis, so the sum over a whole request has dims [ 1 ].
+        (answer,) = answers(server, "total", [{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}], {1: 1})
+        assert answer["y"].tolist() == [28]
+        tokens = [rng.integers(0, len(TABLE), size=(1, length)) for length in (3, 30, 1, 9)]
+        together = answers(server, "lengths", [{"tokens": each} for each in tokens], {4: 1})
+        for each, answer in zip(tokens, together, strict=True):
+            for name, wanted in expected(each).items():
+                np.testing.assert_allclose(answer[name], wanted, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("model", ["scores", "texts", "prefixed"])
-def test_the_server_answers_as_onnxruntime_does(
-    model: str, repository: Path, client: triton.InferenceServerClient
-) -> None:
-    rows = random_rows(repository, model, 4)
-    session = onnxruntime.InferenceSession(str(repository / model / "1" / "model.onnx"))
-    answer = client.infer(model, tensors(rows)).as_numpy("y")
-    np.testing.assert_allclose(answer, session.run(["y"], rows)[0], rtol=1e-5, atol=1e-6)
-
-
-def test_each_models_settings_are_the_servers(served: Server, client: triton.InferenceServerClient) -> None:
-    scores, texts, prefixed_ = (client.get_model_config(name).config for name in ("scores", "texts", "prefixed"))
-    assert [config.max_batch_size for config in (scores, texts, prefixed_)] == [8, 4, 6]
-    assert scores.dynamic_batching.max_queue_delay_microseconds == 900_000
-    assert texts.dynamic_batching.max_queue_delay_microseconds == 2000
-    assert not prefixed_.HasField("dynamic_batching")
-    assert [config.instance_group[0].count for config in (scores, texts, prefixed_)] == [1, 2, 1]
-
-
-def test_requests_of_one_row_fill_the_batch(
-    repository: Path, served: Server, client: triton.InferenceServerClient
-) -> None:
-    """Eight requests are a full batch, which runs at once; each gets its own row."""
-    rows = random_rows(repository, "scores", 8)["x"]
-    before = Counters.read(served.grpc_url, "scores")
-    answers: list[triton.InferResult] = []
-    for row in rows:
-        client.async_infer(
-            "scores",
-            tensors({"x": row[None]}),
-            lambda result, error: answers.append(result),
-            request_id=str(len(answers)),
-        )
-    assert wait_until(lambda: len(answers) == 8, seconds=20)
-    assert wait_until(lambda: (Counters.read(served.grpc_url, "scores") - before).requests == 8, seconds=5)
-    assert (Counters.read(served.grpc_url, "scores") - before).batches == {8: 1}
-    session = onnxruntime.InferenceSession(str(repository / "scores" / "1" / "model.onnx"))
-    expected = {tuple(np.round(row, 4)) for row in session.run(["y"], {"x": rows})[0]}
-    assert {tuple(np.round(answer.as_numpy("y")[0], 4)) for answer in answers} == expected
+def test_variants_read_the_words(tmp_path: Path, bench: Bench) -> None:
+    (tmp_path / "text_recognition").symlink_to(REPOSITORY / "text_recognition")
+    models = {"text_recognition_fp16": "fp16", "text_recognition_int8_static": "int8-static"}
+    for precision in models.values():
+        assert variant(["text_recognition", "--precision", precision, "--repository", str(tmp_path)]) == 0
+    rows = np.stack([word_image.prepare(path) for path in PICTURES])
+    with bench.serving(tuple(models), tmp_path) as server:
+        for model in models:
+            (answer,) = answers(server, model, [{"input.1": rows}], {len(rows): 1})
+            session = onnxruntime.InferenceSession(str(tmp_path / model / "1" / "model.onnx"))
+            np.testing.assert_allclose(answer["308"], session.run(None, {"input.1": rows})[0], rtol=1e-3, atol=1e-3)
+            assert alphabet.decode(answer["308"]) == [path.stem for path in PICTURES]

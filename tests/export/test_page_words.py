@@ -1,7 +1,6 @@
 """Words on a page: components against a flood fill, and pages drawn with known words."""
 
 import itertools
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from export.models.page_words import Box, NoPageError, components, ink, lines
+from export.models.page_words import NoPageError, components, ink, lines
 
 PAGES = Path(__file__).parents[2] / "clients" / "pages"
 
@@ -61,12 +60,6 @@ def test_lines_and_words_are_counted_right(pen: int, paper: int) -> None:
     assert [len(line) for line in lines(np.asarray(drawn))] == [5, 5, 6]
 
 
-def test_words_come_from_the_top_and_from_the_left() -> None:
-    page_lines = lines(np.asarray(page(28, TEXT)))
-    assert all(left.right < right.left for line in page_lines for left, right in pairwise(line))
-    assert all(above[0].bottom < below[0].bottom for above, below in pairwise(page_lines))
-
-
 def test_rules_frames_and_dirt_are_no_words() -> None:
     drawn = page(28, TEXT)
     pen = ImageDraw.Draw(drawn)
@@ -114,12 +107,6 @@ def stairs() -> NDArray[np.uint8]:
 def test_a_picture_that_is_not_a_page_of_words_is_refused(page: NDArray[np.uint8], message: str) -> None:
     with pytest.raises(NoPageError, match=rf"{message}.*\. Send"):
         lines(page)
-
-
-def test_boxes_join_and_stay_on_the_page() -> None:
-    first, second = Box(left=2, top=3, right=5, bottom=9), Box(left=4, top=1, right=8, bottom=4)
-    assert first.join(second) == Box(left=2, top=1, right=8, bottom=9)
-    assert first.grown(4, (10, 20)) == Box(left=0, top=0, right=9, bottom=10)
 
 
 def test_the_sample_page_is_cut_into_its_words_but_for_a_spaced_1() -> None:

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from export import verify_ragged
 from export.__main__ import main as export
-from export.graph.ragged_feed import draw_items
 from export.graph.recipe import Recipe
-from export.models import ragged, ragged_encoder, ragged_onnx
+from export.models import ragged, ragged_onnx
 from export.models.alphabet import decode
 from export.models.catalogue import CATALOGUE, TRAINED
 from export.models.ragged_text_recognition import NEVER, RaggedRecogniser
@@ -59,15 +58,6 @@ def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: Tex
         assert decode(logits[None].numpy()) == decode(expected[None].numpy())
 
 
-def test_without_zeroing_the_padding_would_be_seen(recogniser: TextRecogniser) -> None:
-    """Without the wrapper, columns of padding change the answer of a crop."""
-    crop = torch.rand(1, 1, 32, 60) * 2 - 1
-    with torch.inference_mode():
-        alone = recogniser(crop)[0]
-        beside = recogniser(nn.functional.pad(crop, (0, 40)))[0]
-    assert (beside[: len(alone)] - alone).abs().max() > 0.1
-
-
 def test_a_client_may_pad_texts() -> None:
     """Tokens of 0 are ignored, so padded texts get the vectors of the unpadded ones."""
     path = REPOSITORY / "ragged_encoder" / "1" / "model.onnx"
@@ -80,12 +70,6 @@ def test_a_client_may_pad_texts() -> None:
         np.testing.assert_allclose(answer["VECTOR"], padded_answer["VECTOR"], atol=1e-6)
     assert not own[2]["VECTOR"].any()
     assert np.abs(own[0]["VECTOR"] - own[1]["VECTOR"]).max() > 0.1
-
-
-def test_an_encoder_is_its_seed() -> None:
-    first, same, other = (ragged_encoder.build(seed).embedding.weight for seed in (1, 1, 2))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
 
 
 CONFIG = """
@@ -129,13 +113,6 @@ def test_a_model_whose_padding_leaks_is_not_proved(leaky: Path) -> None:
         prove("leaky", leaky / "leaky" / "1" / "model.onnx", exporter, repository=leaky, with_reference=False)
 
 
-def test_a_mix_holds_one_item_equal_ones_and_both_ends() -> None:
-    mixes = list(verify_ragged.mixes(2, 30))
-    assert mixes[:3] == [[2], [30, 30, 30], [2, 30, 2]]
-    assert all(2 <= length <= 30 for mix in mixes for length in mix)
-    assert mixes == list(verify_ragged.mixes(2, 30))
-
-
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -161,19 +138,3 @@ def test_disagreements_with_a_ragged_graph_are_named(leaky: Path, old: str, new:
         assert any(message in fault for fault in faults(leaky)), list(faults(leaky))
     finally:
         path.write_text(CONFIG)
-
-
-def test_a_dense_graph_is_no_ragged_one(tmp_path: Path) -> None:
-    text = (REPOSITORY / "ranker" / "config.pbtxt").read_text()
-    folder = tmp_path / "ranker"
-    (folder / "1").mkdir(parents=True)
-    (folder / "1" / "model.onnx").write_bytes((REPOSITORY / "ranker" / "1" / "model.onnx").read_bytes())
-    (folder / "config.pbtxt").write_text(text.replace("dims: [ 2, 256 ]", "dims: [ 2, 256 ] allow_ragged_batch: true"))
-    assert any("Export the model with export/models/ragged.py" in fault for fault in faults(tmp_path))
-
-
-def test_items_of_a_mix_are_drawn_from_the_configuration() -> None:
-    config = read_config(REPOSITORY / "text_recognition_ragged" / "config.pbtxt")
-    items = draw_items(config, [9, 40], seed=3)
-    assert [item["CROP"].shape for item in items] == [(1, 32, 9), (1, 32, 40)]
-    assert np.array_equal(items[1]["CROP"], draw_items(config, [9, 40], seed=3)[1]["CROP"])

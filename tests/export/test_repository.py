@@ -9,9 +9,7 @@ from tiny_models import lookup, mixing, python_model
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export import repository
-from export.models.catalogue import CATALOGUE
 from export.repository import (
-    EXPORTED,
     REPOSITORY,
     RepositoryError,
     config_file,
@@ -36,12 +34,6 @@ def test_our_own_repository_has_no_fault(capsys: pytest.CaptureFixture[str]) -> 
     files = list((REPOSITORY / "ranker" / "configs").iterdir())  # the tuner may have added one
     assert len(files) >= 3
     assert f"ranker: config.pbtxt + {len(files)} variants" in capsys.readouterr().out
-
-
-def test_directories_are_models_and_files_are_not(tmp_path: Path) -> None:
-    lookup(tmp_path)
-    (tmp_path / "README.md").touch()
-    assert repository.models(tmp_path) == ["lookup"]
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
@@ -103,30 +95,10 @@ def test_variants_are_checked_too(tmp_path: Path) -> None:
     assert "wide.pbtxt" in messages[0]
 
 
-def test_a_missing_python_model_is_a_fault(tmp_path: Path) -> None:
-    folder = python_model(tmp_path, "echo", "return []")
-    assert list(faults(tmp_path)) == []
-    (folder / "1" / "model.py").unlink()
-    assert "does not exist" in next(faults(tmp_path))
-
-
 def test_a_broken_onnx_file_is_a_fault(tmp_path: Path) -> None:
     folder = lookup(tmp_path)
     (folder / "1" / "model.onnx").write_bytes(b"not onnx")
     assert "not a readable ONNX file" in next(faults(tmp_path))
-
-
-def test_a_repository_without_models_ends_with_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").touch()
-    assert main([str(tmp_path)]) == 2
-    assert capsys.readouterr().err.strip() == (
-        f"{tmp_path}: there is no model. A repository has a folder for each model."
-    )
-
-
-def test_no_repository_ends_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere"]) == 2
-    assert "nowhere: no such directory" in capsys.readouterr().err
 
 
 def ensemble(tmp_path: Path, step: str = "lookup") -> Path:
@@ -184,10 +156,6 @@ def test_models_are_followed_by_all_that_they_call(tmp_path: Path) -> None:
 )
 def test_instances_are_counted_as_triton_does(text: str, gpus: int, count: int) -> None:
     assert instance_count(text_format.Parse(text, ModelConfig()), gpus=gpus) == count
-
-
-def test_the_names_of_what_is_exported_are_those_of_the_catalogue() -> None:
-    assert sorted(EXPORTED) == sorted(CATALOGUE)
 
 
 def test_states_and_controls_belong_to_the_graph(tmp_path: Path) -> None:

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bench import Bench
 from sequence_modules import POSITIONS, VOCABULARY, Encoder, Reader, Recurrent, Wave, made
+from streams import counted
 from torch import Tensor, nn
 
 from clients.async_model import AsyncModel
 from export.add.__main__ import main
 from export.graph.torch_onnx import quiet
 from export.repository import read_config
-from serve.launcher import Server, Settings, launch
-from serve.management.statistics import Counters
+from serve.launcher import Server
 
 CLIENTS, EACH = 16, 6
 NAMES = ("input_ids", "attention_mask", "token_type_ids")
@@ -62,11 +63,10 @@ async def asked(server: Server, name: str, module: nn.Module, dtype: Any) -> Non
 
 
 @pytest.mark.server
-def test_two_commands_serve_an_encoder_to_requests_of_any_length(tmp_path: Path) -> None:
-    """By both exporters, and with int32 ids; the clients send no mask, and requests share executions."""
+def test_two_commands_serve_an_encoder_to_requests_of_any_length(tmp_path: Path, bench: Bench) -> None:
+    """By both exporters, one with int32 ids; the clients send no mask, and requests share executions."""
     repository = tmp_path / "models"
     cases: dict[str, tuple[bool, torch.dtype, Any]] = {
-        "plain": (False, torch.int64, np.int64),
         "dynamo": (True, torch.int64, np.int64),
         "narrow": (False, torch.int32, np.int32),
     }
@@ -77,12 +77,10 @@ def test_two_commands_serve_an_encoder_to_requests_of_any_length(tmp_path: Path)
         config = read_config(repository / name / "config.pbtxt")
         assert [tensor.name for tensor in config.input] == ["input_ids", "token_type_ids"]
         assert config.parameters["cut"].string_value == "last_hidden_state[1]=input_ids[1]"
-    with launch(Settings(models=tuple(cases), repository=repository)) as server:
+    with bench.serving(tuple(cases), repository) as server:
         for name, (_, _, dtype) in cases.items():
             asyncio.run(asked(server, name, modules[name], dtype))
-            counters = Counters.read(server.grpc_url, name)
-            assert counters.rows == CLIENTS * EACH
-            assert counters.executions < counters.rows
+            assert counted(server.grpc_url, name, executions=1).executions < CLIENTS * EACH
 
 
 IMAGE, FRAMES, WAVE = torch.randn(2, 1, 32, 24), torch.randn(2, 12, 5), torch.randn(2, 400)
@@ -121,40 +119,22 @@ def test_models_whose_own_elements_come_first_are_proved(
     assert read_config(tmp_path / "models" / "m" / "config.pbtxt").parameters["cut"].string_value == cut
 
 
-def test_the_dynamo_exporter_declares_an_lstm_with_the_length_of_its_example(tmp_path: Path) -> None:
-    shapes = ({0: torch.export.Dim("batch"), 1: torch.export.Dim("length")},)
-    path = tmp_path / "m.onnx"
-    with quiet():
-        torch.onnx.export(
-            made(Recurrent()), (FRAMES,), str(path), input_names=["x"], dynamic_shapes=shapes, dynamo=True
-        )
-    assert main([str(path), "--variable-length", "--repository", str(tmp_path / "models")]) == 0
-    config = read_config(tmp_path / "models" / "m" / "config.pbtxt")
-    assert list(config.output[0].dims) == [-1, 6]
-    assert config.parameters["cut"].string_value.endswith("[1]=x[1]")
-
-
 @pytest.mark.parametrize(
     ("module", "example", "axis", "message"),
     [
         (Reader(2), IMAGE, 3, r"(Conv) looks beyond the last own element (its window is [3, 3])"),
         (Recurrent(bidirectional=True), FRAMES, 1, "(LSTM) begins its backward pass in the padding"),
         (Wave(norm=True), WAVE, 1, "(InstanceNormalization) takes mean and variance over the length"),
+        (Recurrent(last=True), FRAMES, 1, "(LSTM) carries its state through the padding"),
     ],
 )
 def test_models_that_see_the_padding_are_refused_with_the_node(
     module: nn.Module, example: Tensor, axis: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert tried(module, example, axis, tmp_path) == 1
+    gives = {0: "batch"} if "state" in message else STEPS
+    assert tried(module, example, axis, tmp_path, gives=gives) == 1
     assert message in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "models" / "m").exists()
-
-
-def test_the_last_state_of_a_recurrent_layer_is_behind_the_padding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert tried(Recurrent(last=True), FRAMES, 1, tmp_path, gives={0: "batch"}) == 1
-    assert "(LSTM) carries its state through the padding" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_lengths_of_a_module_stay_open(tmp_path: Path) -> None:

@@ -88,72 +88,48 @@ def texts(path: Path) -> Path:
     return path
 
 
-def mixing(kind: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], Shape]:
-    """The nodes, constants and output shape of a graph in which rows reach each other, by what makes them."""
-    batch = ("batch", 4)
-    scale = [numpy_helper.from_array(np.ones(4, dtype=np.float32), name) for name in ("one", "var")]
-    zero = [numpy_helper.from_array(np.zeros(4, dtype=np.float32), name) for name in ("zero", "mean")]
-    made: dict[str, tuple[list[onnx.NodeProto], list[onnx.TensorProto], Shape]] = {
-        "ReduceMean": (
-            [
-                helper.make_node("Relu", ["x"], ["r"]),
-                helper.make_node("ReduceMean", ["r"], ["m"], axes=[0], name="culprit"),
-                helper.make_node("Sub", ["r", "m"], ["y"]),
-            ],
-            [],
-            batch,
-        ),
-        "Softmax": ([helper.make_node("Softmax", ["x"], ["y"], axis=0, name="culprit")], [], batch),
-        "CumSum": (
-            [helper.make_node("CumSum", ["x", "axis"], ["y"], name="culprit")],
-            [numpy_helper.from_array(np.array(0, dtype=np.int64), "axis")],
-            batch,
-        ),
-        "MatMul": (
-            [
-                helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0]),
-                helper.make_node("MatMul", ["x", "t"], ["s"], name="culprit"),
-                helper.make_node("MatMul", ["s", "x"], ["y"]),
-            ],
-            [],
-            batch,
-        ),
-        "BatchNormalization": (
-            [
-                helper.make_node(
-                    "BatchNormalization",
-                    ["x", "one", "zero", "mean", "var"],
-                    ["y", "new_mean", "new_var"],
-                    training_mode=1,
-                    name="culprit",
-                )
-            ],
-            [*scale, *zero],
-            batch,
-        ),
-        "DynamicQuantizeLinear": (
-            [
-                helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "point"], name="culprit"),
-                helper.make_node("DequantizeLinear", ["q", "scale", "point"], ["y"]),
-            ],
-            [],
-            batch,
-        ),
-        "Gather": (
-            [
-                helper.make_node("Gather", ["x", "index"], ["first"], axis=0, name="culprit"),
-                helper.make_node("Add", ["x", "first"], ["y"]),
-            ],
-            [numbers("index", 0)],
-            batch,
-        ),
-        "RandomNormalLike": (
-            [
-                helper.make_node("RandomNormalLike", ["x"], ["noise"], name="culprit"),
-                helper.make_node("Add", ["x", "noise"], ["y"]),
-            ],
-            [],
-            batch,
-        ),
+def scaled(path: Path, *, mixes: bool = False) -> Path:
+    """y = (x w + table) * scale: x has rows, the table of 4 and the scalar belong to all of them."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["wide"]),
+        helper.make_node("Add", ["wide", "table"], ["moved"]),
+        helper.make_node("Mul", ["moved", "scale"], ["z" if mixes else "y"]),
+    ]
+    if mixes:
+        nodes.append(helper.make_node("Softmax", ["z"], ["y"], axis=0))
+    table = helper.make_tensor_value_info("table", FLOAT, [4])
+    scale = helper.make_tensor_value_info("scale", FLOAT, [])
+    return graph(path, nodes, takes=("batch", 8), gives=("batch", 4), constants=[weights(8, 4)], others=[table, scale])
+
+
+def mixing(path: Path, kind: str) -> Path:
+    """A graph in which rows reach each other, by the operator that makes them; its node is "culprit"."""
+    node, name = helper.make_node, "culprit"
+    states = (["x", "one", "zero", "zero", "one"], ["y", "new_mean", "new_var"])
+    made = {
+        "ReduceMean": [
+            node("Relu", ["x"], ["r"]),
+            node("ReduceMean", ["r"], ["m"], axes=[0], name=name),
+            node("Sub", ["r", "m"], ["y"]),
+        ],
+        "Softmax": [node("Softmax", ["x"], ["y"], axis=0, name=name)],
+        "CumSum": [node("CumSum", ["x", "index"], ["y"], name=name)],
+        "MatMul": [
+            node("Transpose", ["x"], ["t"], perm=[1, 0]),
+            node("MatMul", ["x", "t"], ["s"], name=name),
+            node("MatMul", ["s", "x"], ["y"]),
+        ],
+        "BatchNormalization": [node("BatchNormalization", *states, training_mode=1, name=name)],
+        "DynamicQuantizeLinear": [
+            node("DynamicQuantizeLinear", ["x"], ["q", "scale", "point"], name=name),
+            node("DequantizeLinear", ["q", "scale", "point"], ["y"]),
+        ],
+        "Gather": [node("Gather", ["x", "index"], ["first"], axis=0, name=name), node("Add", ["x", "first"], ["y"])],
+        "RandomNormalLike": [node("RandomNormalLike", ["x"], ["n"], name=name), node("Add", ["x", "n"], ["y"])],
     }
-    return made[kind]
+    fours = {"one": np.ones(4, dtype=np.float32), "zero": np.zeros(4, dtype=np.float32)}
+    constants = [numpy_helper.from_array(array, constant) for constant, array in fours.items()]
+    constants.append(numpy_helper.from_array(np.array(0, dtype=np.int64), "index"))
+    used = {tensor for each in made[kind] for tensor in each.input}
+    own = [constant for constant in constants if constant.name in used]
+    return graph(path, made[kind], gives=("batch", 4), constants=own)

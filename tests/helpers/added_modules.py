@@ -66,11 +66,6 @@ def fixed() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return Fixed(), (torch.randn(1, 2, 4),)
 
 
-def linear() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    torch.manual_seed(0)
-    return nn.Linear(8, 3), (torch.randn(2, 8),)
-
-
 def training_mode() -> tuple[nn.Module, tuple[Tensor, ...]]:
     return TrainingMode(), (torch.randn(4, 4),)
 

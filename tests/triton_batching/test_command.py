@@ -4,23 +4,13 @@ import importlib.util
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tiny_models import lookup
 
-from clients.endpoint import DEFAULT_URL
-from perf.memory import __main__ as memory_program
-from perf.memory.command import STRATEGIES
-from perf.memory.estimate.session import LEVELS
-from perf.simulate.batcher.requests_file import MOST_REQUESTS
-from perf.tune import __main__ as tune_program
-from perf.tune.goal import OBJECTIVES
-from perf.watch import __main__ as watch_program
-from perf.why import __main__ as why_program
-from serve.doctor import __main__ as doctor_program
-from serve.doctor.render import FORMATS
-from triton_batching.__main__ import STAGES, VERBS, main
+from triton_batching.__main__ import VERBS, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,23 +18,6 @@ ROOT = Path(__file__).parents[2]
 def run(*arguments: str, shell: str = "") -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "triton_batching", *arguments]
     return subprocess.run(command, cwd=ROOT, text=True, capture_output=True, input=shell, check=False)
-
-
-def test_every_verb_is_a_program_of_its_stage() -> None:
-    for stage, verbs in STAGES.items():
-        for verb, (module, text) in verbs.items():
-            name = f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
-            assert importlib.util.find_spec(name), verb
-            assert text[0].islower(), "a line each, without a full stop"
-            assert not text.endswith("."), verb
-            assert module.partition(".")[0] == stage.partition(":")[0], verb
-
-
-def test_without_a_verb_it_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    said = capsys.readouterr().out
-    assert all(f"\n  {verb} " in said for verb in VERBS)
-    assert "example: triton-batching tune ranker --p99-ms 50" in said
 
 
 def test_a_verb_gets_its_arguments_and_gives_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,14 +28,6 @@ def test_a_verb_gets_its_arguments_and_gives_its_exit_code(tmp_path: Path, capsy
     assert "no such file or folder" in capsys.readouterr().err
 
 
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in ((["tone"], "no such verb. There are: add,"), (["--completion", "ksh"], "bash, zsh")):
-        assert main(arguments) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert len(error.splitlines()) == 1
-
-
 def test_a_package_that_is_not_installed_is_named() -> None:
     code = (
         "import sys; sys.modules['psutil'] = None; from triton_batching.__main__ import main; sys.exit(main(['serve']))"
@@ -71,44 +36,6 @@ def test_a_package_that_is_not_installed_is_named() -> None:
     assert ended.returncode == 2
     assert "the package 'psutil' is not installed. Run make setup" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_help_imports_no_heavy_package() -> None:
-    """Counted in modules, since seconds depend on the machine."""
-    heavy = (
-        *(
-            "altair",
-            "grpc",
-            "google.protobuf",
-            "jinja2",
-            "ml_dtypes",
-            "msgspec",
-            "numpy",
-            "onnx",
-            "onnxruntime",
-        ),
-        *(
-            "PIL",
-            "prometheus_client",
-            "psutil",
-            "rich",
-            "scipy",
-            "torch",
-            "tritonclient",
-            "vl_convert",
-        ),
-    )
-    code = (
-        "import sys; from triton_batching.__main__ import main\n"
-        "try: main([sys.argv[1], '--help'])\n"
-        f"except SystemExit: print([name for name in {heavy} if name in sys.modules])"
-    )
-    imported = {}
-    for verb in VERBS:
-        ended = subprocess.run([sys.executable, "-c", code, verb], cwd=ROOT, text=True, capture_output=True, check=True)
-        imported[verb] = ended.stdout.splitlines()[-1]
-        assert ended.stdout.startswith(f"usage: triton-batching {verb} ")
-    assert imported == dict.fromkeys(VERBS, "[]")
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -126,48 +53,25 @@ def test_each_program_has_the_name_that_it_was_called_by(verb: str, capsys: pyte
         assert f"example: {called} " in text
 
 
-def test_the_choices_of_an_option_are_those_of_its_program() -> None:
-    """A parser lists them itself, so that it need not import the program."""
-    assert set(memory_program.LEVELS) == set(LEVELS)
-    assert set(memory_program.STRATEGIES) == set(STRATEGIES)
-    assert set(doctor_program.FORMATS) == set(FORMATS)
-    assert set(tune_program.OBJECTIVES) == set(OBJECTIVES)
-    assert why_program.MOST_REQUESTS == MOST_REQUESTS
-    assert watch_program.DEFAULT_URL == DEFAULT_URL
-
-
 @pytest.mark.parametrize(
-    ("verb", "arguments"),
+    "call",
     [
-        ("serve", ["--model", "nobody"]),
-        ("load", ["nobody"]),
-        ("measure", ["nobody"]),
-        ("profile", ["nobody"]),
-        ("versus", ["nobody", "default", "other", "--load", "closed:1", "--p99-ms", "50"]),
-        ("why", ["nobody"]),
-        ("simulate", ["nobody", "--load", "closed:1"]),
-        ("tune", ["nobody", "--p99-ms", "50"]),
-        ("memory", ["nobody"]),
+        *("serve --model nobody", "load nobody", "measure nobody", "profile nobody", "why nobody", "memory nobody"),
+        *("simulate nobody --load closed:1", "tune nobody --p99-ms 50"),
+        "versus nobody default other --load closed:1 --p99-ms 50",
     ],
 )
 def test_a_verb_for_a_model_takes_the_users_repository(
-    verb: str, arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    call: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine").mkdir()
-    assert main([verb, *arguments, "--repository", str(tmp_path)]) == 2
+    assert main([*call.split(), "--repository", str(tmp_path)]) == 2
     assert capsys.readouterr().err == f"{tmp_path}: no model 'nobody' there. It has: mine.\n"
 
 
 def test_the_version_is_that_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert run("--version").stdout == f"triton-batching {project['version']}\n"
-
-
-def test_the_list_imports_no_stage() -> None:
-    loaded = "import sys; from triton_batching.__main__ import main; main([]); print([n for n in sys.modules])"
-    ended = subprocess.run([sys.executable, "-c", loaded], cwd=ROOT, text=True, capture_output=True, check=True)
-    names = ended.stdout.splitlines()[-1]
-    assert not any(f"'{name}'" in names for name in ("export", "serve", "perf", "clients", "numpy", "rich"))
 
 
 def test_bash_completes_verbs_and_options() -> None:
@@ -188,3 +92,32 @@ def test_make_exports_the_ranker_only_for_itself(target: str) -> None:
         command = ["make", "--dry-run", target, f"MODEL={model}", "RANKER=nowhere.onnx"]
         printed = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, check=True).stdout
         assert ("-m export ranker" in printed) == (model == "ranker")
+
+
+HEAVY = (
+    "altair google.protobuf grpc jinja2 ml_dtypes msgspec numpy onnx onnxruntime PIL prometheus_client psutil rich "
+    "scipy torch tritonclient vl_convert"
+)
+
+
+def test_what_it_says_itself(capsys: pytest.CaptureFixture[str], golden: Callable[..., None]) -> None:
+    codes = {"": 0, "tone": 2, "--completion ksh": 2}
+    assert {call: main(call.split()) for call in codes} == codes
+    printed = capsys.readouterr()
+    golden("program", f"{printed.out}\n{printed.err}")
+
+
+def test_help_imports_no_heavy_package() -> None:
+    """Counted in modules, since seconds depend on the machine; the list of verbs imports no stage, either."""
+    stages = ("export", "serve", "perf", "clients")
+    code = (
+        "import contextlib, io, sys; from triton_batching.__main__ import VERBS, main\n"
+        f"heavy, stages = {HEAVY.split()!r}, {stages!r}\n"
+        "with contextlib.redirect_stdout(io.StringIO()): main([])\n"
+        "print([name for name in (*heavy, *stages) if name in sys.modules])\n"
+        "for verb in VERBS:\n"
+        "    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main([verb, '--help'])\n"
+        "    print([verb, *(name for name in heavy if name in sys.modules)])"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, text=True, capture_output=True, check=True)
+    assert ended.stdout.splitlines() == ["[]", *(f"['{verb}']" for verb in VERBS)]
