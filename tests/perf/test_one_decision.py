@@ -74,12 +74,15 @@ class Case:
         """What the tuner has."""
         traffic = Traffic.parse(self.load)
         asked = Goal(objective=self.objective, target=TARGET, open=traffic.open, limits=self.limits)
-        offered = {"load": self.load, "offered_per_s": traffic.rate_per_s or None}
-        first, *others = (replace(trial, **offered) for trial in self.current)
+
+        def offered(trial: Trial, stage: str) -> Trial:
+            return replace(trial, load=self.load, offered_per_s=traffic.rate_per_s or None, stage=stage)
+
+        first, *others = self.current
         return Comparison(
             goal=asked,
-            final=tuple(replace(trial, stage=FINAL, **offered) for trial in self.choice),
-            current=(replace(first, stage=AGAINST), *(replace(trial, stage=NOISE) for trial in others)),
+            final=tuple(offered(trial, FINAL) for trial in self.choice),
+            current=(offered(first, AGAINST), *(offered(trial, NOISE) for trial in others)),
         )
 
     @property
