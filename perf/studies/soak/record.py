@@ -1,7 +1,8 @@
 """The record of a soak, one JSON file: how calls ended, what grew and all problems; the rule of growth, and the tables.
 
 The first third of a run is warm-up and does not count. The growth over the rest (the window) is the median of its last
-tenth less that of its first tenth. A series grows if that is more than 5 % of the first + 4 MiB, or + 3 for counts.
+tenth less that of its first tenth. A series grows if that is more than 5 % of the first + 4 MiB, or + 3 for counts. In
+a window below two minutes nothing grows: clients still open connections and start threads then.
 """
 
 import statistics
@@ -19,6 +20,7 @@ from perf.studies.tables import plain_table
 
 ALLOWED_SHARE, ALLOWED_BYTES, ALLOWED_COUNT = 0.05, 4 << 20, 3.0
 BYTES = "bytes"
+LEAST_WINDOW_S = 120.0
 # Failed calls and series that are printed; the record has more.
 SHOWN_FAILED, SHOWN_SERIES = 5, 8
 
@@ -70,8 +72,8 @@ class Growth:
 
     @property
     def grows(self) -> bool:
-        """Whether the growth is above the limit."""
-        return self.growth > self.allowed
+        """Whether the growth is above the limit, in a window that is long enough."""
+        return self.window_s >= LEAST_WINDOW_S and self.growth > self.allowed
 
     def text(self, value: float) -> str:
         """An amount in the unit."""
