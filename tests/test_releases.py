@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from bench import Bench
 from doctor_examples import write
 from newer_answers import METADATA
 
@@ -16,10 +17,8 @@ from serve import release_page
 from serve.doctor.__main__ import main as doctor
 from serve.doctor.live import running_release
 from serve.doctor.rule import Example
-from serve.launcher import Server
 from serve.management import api
 from triton_batching import releases
-from triton_batching.terminal import Mistake
 
 
 @pytest.mark.parametrize(
@@ -131,11 +130,6 @@ def test_the_doctor_of_a_running_server_says_what_its_release_does(
 
 
 @pytest.mark.server
-def test_a_newer_server_tells_of_itself_as_the_one_that_was_run(server: Server) -> None:
-    told = api.call(server.http_url, "")
+def test_a_newer_server_tells_of_itself_as_the_one_that_was_run(bench: Bench) -> None:
+    told = api.call(bench.server().http_url, "")
     assert told | {"version": METADATA["version"]} == METADATA
-
-
-def test_no_server_is_a_mistake() -> None:
-    with pytest.raises(Mistake, match="--live"):
-        running_release("127.0.0.1:9")
