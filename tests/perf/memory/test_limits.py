@@ -158,23 +158,3 @@ def test_a_body_whose_shapes_depend_on_values_has_no_upper_bound(
     told = json.loads(capsys.readouterr().out)
     assert (told["exact"], told["bounded"], told["unchecked"]) == (False, {}, {"If": 1})
     assert (told["batches"][0]["most"], told["session_held_most"]) == (None, None)
-
-
-def _loop(net: Builder, body: list[onnx.NodeProto], count: str, source: str = "x") -> str:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["c"], ["k"]), *body],
-        "body",
-        [value("i", INT64, []), value("c", BOOL, []), value("v", FLOAT, None)],
-        [value("k", BOOL, []), value("o", FLOAT, None)],
-    )
-    return net.node("Loop", count, "", source, body=graph)
-
-
-def test_a_loop_that_keeps_its_shapes_is_estimated_whatever_the_number_of_its_runs(tmp_path: Path) -> None:
-    net = Builder()
-    count = net.node("Cast", net.node("ReduceMax", "x", keepdims=0), to=INT64)
-    made = _loop(net, [helper.make_node("Tanh", ["v"], ["o"])], count)
-    first = _loop(net, [helper.make_node("Neg", ["v"], ["o"])], count, made)
-    second = _loop(net, [helper.make_node("Exp", ["v"], ["o"])], count, first)
-    contains(graph_file(tmp_path, net, second), 4)

@@ -3,7 +3,7 @@
 import pytest
 from watching import counted, metrics, reading, running
 
-from perf.watch.history import MOST_MARKS, History
+from perf.watch.history import History
 from perf.watch.mark import between
 from perf.watch.reading import Reading
 
@@ -58,14 +58,3 @@ def test_a_server_that_goes_away_and_comes_back_is_marked_once_each() -> None:
         (4.0, "death", "the server does not answer"),
         (5, "load", "the server was started again (process 2)"),
     ]
-
-
-def test_marks_are_kept_for_a_day_and_are_bounded() -> None:
-    history = History()
-    history.add(running(0, 7))
-    for number in range(1, 2 * MOST_MARKS):
-        history.add(running(number, 7 if number % 2 else 8, dead=[8]))
-        history.miss(number + 0.5)
-    assert len(history.marks) == MOST_MARKS
-    history.add(running(100_000, 7))
-    assert [each.text for each in history.marks] == ["the server answers again"]

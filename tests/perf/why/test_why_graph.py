@@ -1,35 +1,13 @@
 """What `perf.why` advises where the model's graph decides."""
 
-import json
-from pathlib import Path
-
-import pytest
 from google.protobuf import text_format
-from padded_models import encoder
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from perf.simulate.batcher.request import MS
 from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules
-from perf.why.__main__ import main
 from perf.why.changes import diagnose
 from tests.perf.why.test_why import LENGTHS, X, burst
-
-
-def test_ragged_is_proposed_only_where_the_graph_takes_flat_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An encoder that takes [batch, length] would not load with allow_ragged_batch (R305)."""
-    encoder(
-        tmp_path,
-        "m",
-        backend="onnxruntime",
-        parameters="",
-        inputs='input [ { name: "tokens" data_type: TYPE_INT64 dims: [ -1 ] } ]\n',
-    )
-    words = ["m", "--repository", str(tmp_path), "--mix", "20,30,40", "--format", "json"]
-    assert main(words) == 0
-    assert json.loads(capsys.readouterr().out)["best"] == "export.add --variable-length: the server pads tokens"
 
 
 def test_without_the_graph_batch_inputs_tell_a_flat_one() -> None:
