@@ -2,25 +2,17 @@
 
 import multiprocessing
 import os
-import resource
-import signal
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
-from processes import SHARED_MEMORY, descendants, leftovers, wait_until
-from server_processes import tritonserver
-from sleepers import PLAIN
-from tiny_models import lookup
+from processes import SHARED_MEMORY
 
-from serve import guard, resources, server_folder, stubs
-from serve.launcher import Settings, launch
+from serve import guard, server_folder, stubs
 from serve.server_folder import NoFolderError, create
-from triton_batching.processes import is_running
 
 ROOT = Path(__file__).parents[2]
 
@@ -138,73 +130,3 @@ def test_a_path_with_a_space_is_not_used(tmp_path: Path, monkeypatch: pytest.Mon
         create(),
     ):
         pass
-
-
-@pytest.mark.server
-def test_files_of_killed_launchers_and_guards_are_removed(tmp_path: Path, temporary: Path) -> None:
-    lookup(tmp_path / "models")
-    program = (
-        "import time\nfrom pathlib import Path\nfrom serve.launcher import Settings, launch\n"
-        f"with launch(Settings(models=('lookup',), repository=Path({str(tmp_path / 'models')!r}))) as server:\n"
-        "    print(server.pid, server.shared_memory_prefix, flush=True)\n    time.sleep(600)\n"
-    )
-    environment = os.environ | {"TMPDIR": str(temporary)}
-    parent = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment
-    )
-    assert parent.stdout is not None
-    pid, prefix = parent.stdout.readline().split()
-    (folder,) = temporary.glob("triton-batching-*")
-    with create():
-        assert folder.is_dir()
-    server = tritonserver(int(pid))
-    stub = min(descendants(server))
-    os.kill(stub, signal.SIGSTOP)
-    for victim in (parent.pid, int(pid)):
-        os.kill(victim, signal.SIGKILL)
-    parent.wait()
-    # The server ends by itself. The stub that is stopped, and what it keeps, is left for the next start.
-    os.kill(server, signal.SIGKILL)
-    assert wait_until(lambda: not is_running(server) and not is_running(int(pid)), seconds=20)
-    assert folder.is_dir()
-    assert leftovers(prefix)
-    with create():
-        assert not folder.exists()
-        assert not leftovers(prefix)
-        assert wait_until(lambda: not is_running(stub), seconds=10)
-
-
-@pytest.mark.server
-def test_files_of_a_server_are_private_and_it_may_open_many(tmp_path: Path) -> None:
-    lookup(tmp_path / "models")
-    log = tmp_path / "server.log"
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
-    try:
-        with launch(Settings(models=("lookup",), repository=tmp_path / "models", log=log, arguments=PLAIN)) as running:
-            shared = [SHARED_MEMORY / name for name in leftovers(running.shared_memory_prefix)]
-            assert shared
-            assert wait_until(lambda: all(path.stat().st_mode & 0o077 == 0 for path in shared), seconds=10)
-            assert log.stat().st_mode & 0o777 == 0o600
-            server = tritonserver(running.pid)
-            assert "Umask:\t0077" in Path(f"/proc/{server}/status").read_text()
-            allowed, _ = psutil.Process(server).rlimit(psutil.RLIMIT_NOFILE)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert allowed == min(hard, guard.MOST_DESCRIPTORS)
-
-
-def test_too_few_descriptors_end_the_start_with_one_line(tmp_path: Path) -> None:
-    lookup(tmp_path / "models")
-    needed = resources.SERVER_DESCRIPTORS + 1 + resources.CONNECTIONS
-    called = [sys.executable, "-m", "serve", "--repository", str(tmp_path / "models"), "--http-port=0", "--grpc-port=0"]
-    ended = subprocess.run(
-        ["bash", "-c", f'ulimit -n {needed - 1}; exec "$@"', "bash", *called, "--metrics-port=0"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert ended.returncode == 2
-    assert f"may open {needed - 1} files at most (ulimit -Hn), and a server with 1 model instances" in ended.stderr
-    assert len(ended.stderr.strip().splitlines()) == 1
