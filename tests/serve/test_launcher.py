@@ -94,6 +94,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ended]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         try:
             with launch(settings) as server, gpu_use.sampled(server.metrics_url) as use:
+                patch.undo()
                 resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
                 pid = tritonserver(server.pid)
                 shared = [SHARED_MEMORY / name for name in leftovers(server.shared_memory_prefix)]
@@ -233,14 +234,8 @@ def test_settings_and_files_that_cannot_work_are_one_line_each(tmp_path: Path, g
         {"host": ""},
         {"log": Path("/proc/no/such/place.log")},
     ]
-    for flags in (
-        "--http-port=18555",
-        "--model-repository /else",
-        "--model-repo=/else",
-        "--grpc-po 1",
-        "--http-restr=health",
-    ):
-        wrong.append({"arguments": tuple(flags.split())})
+    flags = (("--http-port=18555",), ("--model-repository", "/else"), ("--model-repo=/else",), ("--grpc-po", "1"))
+    wrong += [{"arguments": flag} for flag in (*flags, ("--http-restr=health",))]
     said = [f"{changes}\n    {refused(replace(good, **changes))}" for changes in wrong]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

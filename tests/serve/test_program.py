@@ -1,4 +1,4 @@
-"""`python -m serve` as a user runs it: its output, its end, and what it does when a server or one of its processes dies.
+"""`python -m serve` as a user runs it: its output, its end, and what it does when one of its processes dies.
 
 Each program here has servers of its own, because they are killed: seven starts in all.
 """
@@ -76,7 +76,7 @@ def test_it_serves_again_after_each_death_and_leaves_nothing(tmp_path: Path, gol
     (lookup(models, "absent") / "1" / "model.onnx").unlink()
     caller = python_model(models, "caller", "return []") / "config.pbtxt"
     caller.write_text(caller.read_text() + 'parameters { key: "steps" value { string_value: "absent" } }\n')
-    serving = program(models, output, "--", *PLAIN, *IMPATIENT, "--log-verbose=1", change="revival.ABSENT_S = 1.0")
+    serving = program(models, output, "--", *PLAIN, *IMPATIENT, "--log-verbose=1")
     assert printed(output, READY)
     url = output.read_text().partition(READY)[2].split()[0]
     log = ROOT / "build" / f"tritonserver-{serving.pid}.log"
@@ -94,10 +94,10 @@ def test_it_serves_again_after_each_death_and_leaves_nothing(tmp_path: Path, gol
 
     server = tritonserver(serving.pid)
     shared, stubs = prefix(server), descendants(server)
-    # A process that hangs does not notice that its server died, and no signal but SIGKILL ends it.
-    os.kill(min(stubs), signal.SIGSTOP)
 
     def kill_server() -> bool:
+        # A process that hangs does not notice that its server died, and no signal but SIGKILL ends it.
+        os.kill(min(stubs), signal.SIGSTOP)
         os.kill(server, signal.SIGKILL)
         return printed(output, READY, times=3)
 
@@ -124,7 +124,7 @@ def test_it_serves_again_after_each_death_and_leaves_nothing(tmp_path: Path, gol
     for file in logs:
         assert file.stat().st_mode & 0o777 == 0o600
         file.unlink()
-    masks = {str(serving.pid): "PID", r":\d{5}\b": ":PORT", r"\d+\.\d s": "N s", r"[^\n]*\r": ""}
+    masks = {str(serving.pid): "PID", r"(?m)^.*\r": ""}
     golden("serve_deaths", output.read_text(), masks=masks)
 
 
@@ -234,16 +234,16 @@ def test_a_stopped_guard_is_ended_by_force(tmp_path: Path, monkeypatch: pytest.M
     lookup(tmp_path)
     seen: list[tuple[Server, set[int]]] = []
 
-    class Stopped(Exception):
+    class StoppedError(Exception):
         pass
 
     def ready(server: Server) -> None:
         seen.append((server, {server.pid} | descendants(server.pid)))
         os.kill(server.pid, signal.SIGSTOP)
-        raise Stopped
+        raise StoppedError
 
     settings = Settings(models=("lookup",), repository=tmp_path, arguments=PLAIN)
-    with pytest.raises(Stopped):
+    with pytest.raises(StoppedError):
         supervise(settings, restart=False, ready=ready, report=pytest.fail)
     [(server, processes)] = seen
     assert wait_until(lambda: not alive(processes), seconds=20), alive(processes)
