@@ -3,15 +3,18 @@
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import NoneType
 
 import pytest
 import tritonclient.grpc as triton
+from bench import Bench
 from other_user import NOBODY, as_nobody
 from sleepers import PLAIN
 from tiny_models import lookup
@@ -21,17 +24,19 @@ from perf.why.recording import recording
 from serve import guard
 from serve.doctor.__main__ import main as doctor
 from serve.launcher import Server, Settings, launch
-from serve.management import admin
+from serve.management import admin, api, loaded
+from serve.management.metrics import Metrics
+from serve.management.statistics import Counters
 
 root = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 server_test = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def served(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     repository = tmp_path_factory.mktemp("admin")
     lookup(repository)
-    with launch(Settings(models=("lookup",), repository=repository, arguments=PLAIN)) as running:
+    with bench.serving(("lookup",), repository) as running:
         yield running
 
 
@@ -65,6 +70,7 @@ def test_a_web_page_cannot_run_code_on_the_server(served: Server, tmp_path: Path
     # The same call with the secret is what the restriction keeps others from.
     assert post(served, "repository/models/foreign/load", foreign_code(marker), admin.headers(served.http_url)) == 200
     assert marker.exists()
+    api.call(served.http_url, "repository/models/foreign/unload", {}, expected=NoneType)
 
 
 @server_test
@@ -144,20 +150,25 @@ def test_programs_of_others_say_whose_the_server_is(
 
 @server_test
 def test_the_secret_is_another_for_each_server_and_goes_with_it(served: Server, tmp_path: Path) -> None:
+    """A second server, at the addresses of IPv6 if this machine has them."""
     lookup(tmp_path)
-    with launch(Settings(models=("lookup",), repository=tmp_path, arguments=PLAIN)) as other:
+    host = "::1" if has_ipv6() else "127.0.0.1"
+    with launch(Settings(models=("lookup",), repository=tmp_path, host=host, arguments=PLAIN)) as other:
         urls = (other.http_url, other.grpc_url)
         secrets = [admin.headers(url)[admin.HEADER] for url in (*urls, served.http_url, served.grpc_url)]
         assert secrets[0] == secrets[1] != secrets[2] == secrets[3]
+        assert Counters.read(other.grpc_url, "lookup") == Counters.read(f"http://{other.http_url}", "lookup")
+        assert Metrics.read(other.metrics_url).pending == {"lookup": 0}
+        assert len(loaded.index(other.http_url)) == 1  # with the secret
     assert [admin.headers(url) for url in urls] == [{}] * 2
 
 
-@server_test
-def test_open_admin_asks_for_nothing(tmp_path: Path) -> None:
-    lookup(tmp_path)
-    with launch(Settings(models=("lookup",), repository=tmp_path, open_admin=True, arguments=PLAIN)) as open_server:
-        assert admin.headers(open_server.http_url) == {}
-        assert post(open_server, "repository/index", b"{}", {}) == 200
+def has_ipv6() -> bool:
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
 
 
 def test_the_secret_is_for_the_servers_own_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

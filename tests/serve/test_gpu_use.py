@@ -1,11 +1,9 @@
 """Utilisation and memory of GPUs: the texts of Triton and of nvidia-smi, and the samples of a window."""
 
-import shutil
 import threading
 
 import pytest
 
-from serve.launcher import Settings, launch
 from serve.management import gpu_use
 from serve.management.gpu_use import GpuUse
 from serve.management.metrics import Device, Metrics
@@ -99,14 +97,3 @@ def test_only_the_samples_of_a_window_count() -> None:
     assert (slices.busy, slices.peak_mib) == (None, 1.0)
     nothing = use.between(1, 2)
     assert (nothing.busy, nothing.mean_mib, nothing.peak_mib) == (None, None, None)
-
-
-@pytest.mark.server
-def test_a_server_without_a_gpu_has_no_samples() -> None:
-    """And the flag that makes Triton read the GPUs often is one that it knows."""
-    settings = Settings(models=("simulated_accelerator",), arguments=(gpu_use.METRICS_INTERVAL,))
-    with launch(settings) as server, gpu_use.sampled(server.metrics_url) as use:
-        exported = gpu_use.exported(server.metrics_url)
-    assert bool(use.samples) == (exported is not None or gpu_use.driver() is not None)
-    if shutil.which("nvidia-smi") is None:
-        assert gpu_use.driver() is None

@@ -5,11 +5,13 @@ import socket
 import threading
 from collections.abc import Iterator
 from email.message import Message
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from bench import Bench
+from tiny_models import lookup
 
-from serve.launcher import Server
 from serve.management import admin, api, loaded
 from serve.management.api import RefusedError, ServerError, TimedOutError, UnreachableError
 from serve.management.metrics import Metrics, MetricsError
@@ -125,14 +127,17 @@ def test_metrics_are_values_by_model() -> None:
 
 
 @pytest.mark.server
-def test_statistics_are_the_same_over_grpc_and_http(server: Server) -> None:
-    assert api.is_ready(server.http_url)
-    with Statistics(server.grpc_url) as grpc, Statistics(f"http://{server.http_url}") as over_http:
-        names = {version.name for version in grpc.versions()}
-        assert names == {version.name for version in over_http.versions()} == server.configs.keys()
-        assert grpc.counters("ranker") == over_http.counters("ranker")
-        for statistics in (grpc, over_http):
-            with pytest.raises(ServerError, match=r"nothing.* is not available|nothing.*unknown model"):
-                statistics.counters("nothing")
-    with pytest.raises(RefusedError, match=r"nothing/config: the server answered 404: .*unknown model"):
-        loaded.config(server.http_url, "nothing")
+def test_statistics_are_the_same_over_grpc_and_http(bench: Bench, tmp_path: Path) -> None:
+    lookup(tmp_path)
+    lookup(tmp_path, "second")
+    with bench.serving(("lookup", "second"), tmp_path) as server:
+        assert api.is_ready(server.http_url)
+        with Statistics(server.grpc_url) as grpc, Statistics(f"http://{server.http_url}") as over_http:
+            names = {version.name for version in grpc.versions()}
+            assert names == {version.name for version in over_http.versions()} == server.configs.keys()
+            assert grpc.counters("lookup") == over_http.counters("lookup")
+            for statistics in (grpc, over_http):
+                with pytest.raises(ServerError, match=r"nothing.* is not available|nothing.*unknown model"):
+                    statistics.counters("nothing")
+        with pytest.raises(RefusedError, match=r"nothing/config: the server answered 404: .*unknown model"):
+            loaded.config(server.http_url, "nothing")

@@ -1,4 +1,4 @@
-"""Ten thousand requests of random valid and invalid shapes from 32 clients at once: only right answers and errors."""
+"""Four thousand requests of random valid and invalid shapes from 32 clients at once: only right answers and errors."""
 
 import asyncio
 from collections import Counter
@@ -9,18 +9,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from bench import Bench
 from onnx import TensorProto, helper
 from processes import descendants
-from sleepers import PLAIN
 from tiny_models import parameters, ragged_padded, save
 
 from clients.async_connection import connect
 from clients.errors import RequestFailedError
-from serve.launcher import Settings, launch
 
 pytestmark = pytest.mark.server
 
-REQUESTS = 10_000
+REQUESTS = 4_000
 CLIENTS = 32
 HALF = REQUESTS // 2
 BATCHING = "dynamic_batching { max_queue_delay_microseconds: 500 }"
@@ -136,7 +135,7 @@ async def verdict(connection: Any, case: Case) -> str:
     return "right" if same else f"{case}: wrong, {answer}"
 
 
-def test_no_crash_no_hang_no_wrong_answer(tmp_path: Path) -> None:
+def test_no_crash_no_hang_no_wrong_answer(bench: Bench, tmp_path: Path) -> None:
     models(tmp_path)
     counted: Counter[str] = Counter()
     plateau: list[int] = []
@@ -147,7 +146,7 @@ def test_no_crash_no_hang_no_wrong_answer(tmp_path: Path) -> None:
 
         await asyncio.gather(*(one_client(url, number, counted, at_half) for number in range(CLIENTS)))
 
-    with launch(Settings(models=("dense", "ragged", "texts"), repository=tmp_path, arguments=PLAIN)) as running:
+    with bench.serving(("dense", "ragged", "texts"), tmp_path) as running:
         asyncio.run(asyncio.wait_for(everyone(running.grpc_url, running.pid), timeout=120))
         assert running.running()
         after = shared_memory_bytes(running.pid)
