@@ -1,4 +1,4 @@
-"""The flags of docker/serve.sh close the admin APIs of a real server."""
+"""The flags of docker/serve.sh close the admin APIs of a real server, which is started for them."""
 
 import os
 import re
@@ -13,6 +13,7 @@ import yaml
 from tritonclient.utils import InferenceServerException
 
 from serve.launcher import Settings, launch
+from serve.management import admin
 from tests.docker.test_files import COMPOSE, ROOT, started
 
 HEADER = "triton-grpc-protocol-admin"
@@ -49,6 +50,7 @@ def test_admin_apis_want_the_secret(tmp_path: Path) -> None:
     settings = Settings(models=(), repository=tmp_path, open_admin=True, arguments=tuple(flags))
     with launch(settings) as server:
         http = server.http_port
+        assert admin.headers(server.http_url) == {}, "the launcher has restricted nothing"
         for path, method in CLOSED.items():
             assert [ask(http, path, method, secret) for secret in (None, "", "another")] == [403] * 3, path
         assert ask(http, "/v2/repository/index", "POST", SECRET) == 200

@@ -7,27 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import Bench
 from numpy.typing import NDArray
 from picture_bombs import BOMBS, HARMLESS
 from PIL import Image
-from sleepers import PLAIN
 
 from clients.async_connection import connect
 from clients.errors import InvalidInputError
 from clients.examples import read_page
 from export.__main__ import main as export
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 pytestmark = pytest.mark.server
 PAGE = Path(read_page.__file__).parents[1] / "pages" / "page.png"
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
+def server(bench: Bench) -> Iterator[Server]:
     assert export(["text_recognition_ragged"]) == 0
-    with launch(
-        Settings(models=("text_reading", "image_preprocess"), config_name="dynamic", arguments=PLAIN)
-    ) as running:
+    with bench.serving(("text_reading", "image_preprocess"), config_name="dynamic") as running:
         yield running
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bench import Bench
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from picture_files import BAD, COLOURS, picture
 from PIL import Image
-from sleepers import PLAIN
 from tiny_models import save
 
 from clients.async_connection import connect
@@ -22,7 +22,7 @@ from clients.errors import InvalidInputError, RequestFailedError
 from clients.examples import classify, read_page
 from export.__main__ import main as export
 from export.repository import REPOSITORY
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 from serve.management.statistics import Counters
 
 pytestmark = pytest.mark.server
@@ -58,13 +58,13 @@ def colour_classifier(repository: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pipelines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def pipelines(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The model folders copied alone, with a classifier whose answers are known."""
     repository = tmp_path_factory.mktemp("models")
     for model in ("image_preprocess", "image_postprocess", *PIPELINES):
         shutil.copytree(REPOSITORY / model, repository / model, ignore=shutil.ignore_patterns("__pycache__"))
     colour_classifier(repository)
-    with launch(Settings(models=PIPELINES, repository=repository, arguments=PLAIN)) as server:
+    with bench.serving(PIPELINES, repository) as server:
         yield server
 
 
@@ -86,10 +86,6 @@ def metric(server: Server, name: str, **labels: str) -> float:
         if sample and labels.items() <= dict(re.findall(r'(\w+)="([^"]*)"', sample[1])).items():
             return float(sample[2])
     raise AssertionError(f"{name} {labels} is not among the metrics")
-
-
-def test_an_ensemble_and_a_python_model_bring_their_steps(pipelines: Server) -> None:
-    assert set(pipelines.configs) == {*PIPELINES, "image_preprocess", "resnet50", "image_postprocess"}
 
 
 @pytest.mark.parametrize("model", PIPELINES)
@@ -161,17 +157,6 @@ def test_decode_failures_and_batch_sizes_are_metrics(pipelines: Server) -> None:
     assert metric(pipelines, "picture_decode_workers", **mine) >= 1
 
 
-def test_batches_form_in_every_step(pipelines: Server) -> None:
-    steps = ("image_preprocess", "resnet50", "image_postprocess")
-    before = {step: Counters.read(pipelines.grpc_url, step) for step in steps}
-    answers = asyncio.run(ask(pipelines.grpc_url, "image_classification_bls", [picture("blue")] * 64))
-    assert all(isinstance(answer, dict) for answer in answers)
-    for step in steps:
-        counted = Counters.read(pipelines.grpc_url, step) - before[step]
-        assert counted.rows == 64
-        assert counted.executions < 32, step
-
-
 def test_the_client_prints_a_line_for_each_class_and_one_for_a_corrupt_picture(
     pipelines: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,9 +181,9 @@ def test_a_model_for_something_else_is_refused(pipelines: Server, capsys: pytest
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[Server]:
+def reader(bench: Bench) -> Iterator[Server]:
     assert export(["text_recognition_ragged"]) == 0
-    with launch(Settings(models=("text_reading",), config_name="dynamic", arguments=PLAIN)) as server:
+    with bench.serving(("text_reading",), config_name="dynamic") as server:
         yield server
 
 

@@ -39,6 +39,24 @@ ROWS = [4, 2, 2, 6, 2]
 EXECUTED = "triton_batching_execution_rows"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Exporting:
+    """A bench whose batchers wait for eight requests once, its server, and the address of its exporter."""
+
+    bench: Bench
+    server: Server
+    metrics_url: str
+    sidecar: "subprocess.Popen[str]"
+
+    @property
+    def grpc_url(self) -> str:
+        return self.server.grpc_url
+
+    @property
+    def http_url(self) -> str:
+        return self.server.http_url
+
+
 def send(url: str, model: str, sizes: list[int]) -> None:
     """One request of each size, all in flight together; each must be answered."""
     with triton.InferenceServerClient(url) as client, ThreadPoolExecutor(len(sizes)) as pool:
@@ -67,24 +85,6 @@ def ensemble(repository: Path, name: str, step: str) -> str:
 def counted(server: Exporting, model: str, requests: int) -> None:
     """Wait until the server has counted all requests: it answers first."""
     assert wait_until(lambda: Counters.read(server.grpc_url, model).requests == requests, seconds=10)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exporting:
-    """A bench whose batchers wait for eight requests once, its server, and the address of its exporter."""
-
-    bench: Bench
-    server: Server
-    metrics_url: str
-    sidecar: "subprocess.Popen[str]"
-
-    @property
-    def grpc_url(self) -> str:
-        return self.server.grpc_url
-
-    @property
-    def http_url(self) -> str:
-        return self.server.http_url
 
 
 @pytest.fixture(scope="module")
