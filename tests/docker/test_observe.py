@@ -63,7 +63,7 @@ def metrics(expression: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a model of each kind that has metrics of its own; "batched" has run 3 executions of 8 rows."""
+    """A server of its own, with our metrics, and a model of each kind; "batched" has run 3 executions of 8 rows."""
     repository = tmp_path_factory.mktemp("observed")
     stand_in(repository, "batched", queue_limit_ms="2000")
     values = parameters(padding_budget="elements", padding_budget_run_elements="10")
