@@ -1,6 +1,5 @@
 """The container files agree with the files and options that they name. Nothing is built, so no engine is needed."""
 
-import ast
 import importlib.metadata
 import json
 import os
@@ -109,12 +108,6 @@ def test_every_copied_path_exists_and_reaches_the_build(name: str) -> None:
         assert source.rstrip("/") not in rules
 
 
-def test_nothing_reaches_a_build_that_no_image_copies() -> None:
-    rules = (ROOT / ".dockerignore").read_text().splitlines()
-    allowed = {rule[1:] for rule in rules if rule.startswith("!")}
-    assert allowed == {source.rstrip("/") for path in DOCKERFILES.values() for source in copied(path)}
-
-
 def test_exported_models_are_readable_in_the_image() -> None:
     exported = sorted(REPOSITORY.glob("*/1/model.onnx"))
     assert exported, "run make export"
@@ -123,11 +116,6 @@ def test_exported_models_are_readable_in_the_image() -> None:
         assert model.ir_version <= IR_VERSION, path
         assert all(entry.version <= OPSET for entry in model.opset_import if entry.domain == ""), path
         assert not any(tensor.external_data for tensor in model.graph.initializer), path
-
-
-def test_python_models_are_readable_by_the_python_of_the_image() -> None:
-    for path in REPOSITORY.glob("*/1/*.py"):
-        ast.parse(path.read_text(), feature_version=(3, 10))
 
 
 def test_python_programs_are_modules_of_this_repository() -> None:
@@ -152,16 +140,6 @@ def test_programs_need_no_extra(module: str) -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-def test_make_targets_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    text = "\n".join(path.read_text() for path in named_files())
-    named = {
-        word for words in re.findall(r"(?:^|`)make ([a-z -]+)(?:`|$)", text, re.MULTILINE) for word in words.split()
-    }
-    assert {"export", "image"} <= named <= targets
-
-
 def test_images_have_the_names_that_make_gives_them() -> None:
     makefile = (ROOT / "Makefile").read_text()
     image = re.findall(r"^IMAGE +\?= (\S+)", makefile, re.MULTILINE)[0]
@@ -180,15 +158,6 @@ def test_served_models_have_the_named_variant(where: str) -> None:
     assert models
     for model in models:
         assert read_config(config_file(model_folder(model), config_name)).name == model
-
-
-def test_every_model_has_the_default_variant_and_those_of_the_readme() -> None:
-    text = (DOCKER / "README.md").read_text()
-    for model, config_name in re.findall(r"MODEL=(\w+) CONFIG=(\w+)", text):
-        assert read_config(config_file(model_folder(model), config_name)).name == model
-    for folder in REPOSITORY.iterdir():
-        # MODEL alone changes the model, so each must have the variant that is served when CONFIG is not said.
-        assert not folder.is_dir() or (folder / "configs" / "dynamic.pbtxt").is_file()
 
 
 @pytest.mark.parametrize("where", ["server.Dockerfile", "compose.yaml"])
@@ -231,14 +200,6 @@ def test_a_server_that_refuses_shared_memory_by_itself_is_told_to_allow_it(relea
     assert command[-1] == "--load-model=x"
     year, month = map(int, release.split("."))
     assert releases.has("client_shared_memory", (year, month)) is given
-
-
-def test_compose_and_the_image_have_the_same_health_check() -> None:
-    image = arguments(DOCKERFILES["server.Dockerfile"], "HEALTHCHECK")[0]
-    healthcheck = dict(re.findall(r"--(interval|timeout|start-period|retries)=(\w+)", image))
-    healthcheck["test"] = ["CMD", *json.loads(image.split("CMD")[1])]
-    compose = {name.replace("_", "-"): value for name, value in services()["server"]["healthcheck"].items()}
-    assert healthcheck | {"retries": int(healthcheck["retries"])} == compose
 
 
 def test_compose_is_private_and_waits_for_the_server() -> None:

@@ -1,6 +1,5 @@
 """docker/kubernetes: `kubectl` builds every overlay, Kubernetes and the operators know every field, and names agree."""
 
-import copy
 import functools
 import importlib.metadata
 import json
@@ -8,7 +7,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ DNS_S = 30
 # docker/serve.sh and serve/launcher.py: the time that requests in flight get.
 EXIT_S = 10
 SCALED = ("hpa", "keda")
-Change = Callable[[Any], Any]
 
 
 def refusal(thing: Object) -> str:
@@ -87,45 +84,6 @@ def test_every_object_is_one_that_the_cluster_takes(overlay: str) -> None:
 def test_what_perf_pack_writes_is_taken_too(kind: str) -> None:
     written = list(yaml.safe_load_all(manifests.kubernetes([shared_server()], replace(SHARED.devices, kind=kind))))
     assert {thing["kind"]: refusal(thing) for thing in written} == {"Deployment": "", "Service": ""}
-
-
-def changed(kind: str, change: Change) -> tuple[str, str]:
-    """Why an object of this kind is refused before and after a change of its specification."""
-    original = next(thing for overlay in OVERLAYS for thing in expanded(overlay) if thing["kind"] == kind)
-    wrong = copy.deepcopy(dict(original))
-    change(wrong["spec"])
-    return refusal(original), refusal(wrong)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change", "named"),
-    [
-        (
-            "Deployment",
-            lambda spec: spec["template"]["spec"].update(terminationGracePeriod=60),
-            "terminationGracePeriod",
-        ),
-        ("Deployment", lambda spec: spec.update(replicas="3"), "'3'"),
-        (
-            "HorizontalPodAutoscaler",
-            lambda spec: spec.update(targetCPUUtilizationPercentage=70),
-            "targetCPUUtilization",
-        ),
-        ("NetworkPolicy", lambda spec: spec["ingress"][0].update(port=8000), "port"),
-        ("PodDisruptionBudget", lambda spec: spec.update(minUnavailable=1), "minUnavailable"),
-        ("Pod", lambda spec: spec["containers"][0]["livenessProbe"].update(failures=3), "failures"),
-        ("ScaledObject", lambda spec: spec.update(minReplicas=2), "minReplicas"),
-        ("ScaledObject", lambda spec: spec["triggers"][0]["metadata"].update(threshold=8), "8"),
-        ("ServingRuntime", lambda spec: spec.update(container=[]), "container"),
-        ("InferenceService", lambda spec: spec["predictor"].update(autoscaling={}), "autoscaling"),
-        ("InferenceService", lambda spec: spec["predictor"]["model"].pop("modelFormat"), "modelFormat"),
-        ("ServiceMonitor", lambda spec: spec["endpoints"][0].update(interval="5"), "'5'"),
-    ],
-)
-def test_wrong_fields_are_refused(kind: str, change: Change, named: str) -> None:
-    before, after = changed(kind, change)
-    assert before == ""
-    assert named in after
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS[:-1])
@@ -252,22 +210,7 @@ def test_the_autoscalers_have_the_rule_of_perf_scale() -> None:
     assert (external["metric"]["query"], external["target"]) == (rule, target)
 
 
-def test_the_monitor_names_the_job_that_alerts_and_dashboard_ask_for() -> None:
-    (monitor,) = of_kind("hpa", "ServiceMonitor")
-    changes = [change for endpoint in monitor["spec"]["endpoints"] for change in endpoint.get("relabelings", ())]
-    given = {change["replacement"] for change in changes if change["targetLabel"] == "job"}
-    for name in ("rules.yml", "dashboard.json"):
-        assert given == set(re.findall(r'job=\\?"(\w+)', (ROOT / "docker" / "observe" / name).read_text()))
-
-
 def test_yamllint_finds_nothing() -> None:
     command = [sys.executable, "-m", "yamllint", "--strict", "-d", YAMLLINT, str(FOLDER)]
     answer = subprocess.run(command, capture_output=True, text=True)
     assert (answer.returncode, answer.stdout) == (0, "")
-
-
-def test_the_page_names_every_overlay() -> None:
-    table = re.findall(r"^\| `(\w+)` \|", (FOLDER / "README.md").read_text(), re.MULTILINE)
-    folders = {path.parent.name for path in FOLDER.glob("*/kustomization.yaml")}
-    assert tuple(table) == OVERLAYS
-    assert folders == {*OVERLAYS, "base", "monitor"}

@@ -100,11 +100,6 @@ def test_each_alert_fires_in_a_test() -> None:
     assert len(fired) >= 10
 
 
-def test_the_names_of_a_query_are_found() -> None:
-    expression = 'sum by (model) (rate(a_total{b="c d"}[5m])) / max by (e) (x:y:z5m > 0) and (f offset 2h) > scalar(g)'
-    assert metrics(expression) == {"a_total", "x:y:z5m", "f", "g"}
-
-
 @pytest.mark.server
 def test_every_metric_of_the_rules_and_the_dashboard_exists(observed: Server) -> None:
     recorded = {rule["record"] for rule in rules() if "record" in rule}
