@@ -37,7 +37,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, golden: Callable[..., None])
         door(),
         door(POOL, replace(POOL, name="b")),
         door(POOL, replace(POOL, models=("n",))),
-        *(door(replace(POOL, **wrong)) for wrong in ({"models": ()}, {"slowest_s": 0.0}, {"most_in_flight": 0})),  # type: ignore[arg-type]
+        *(door(replace(POOL, **wrong)) for wrong in ({"models": ()}, {"slowest_s": 0.0}, {"most_in_flight": 0})),
         door(replace(POOL, models=("m/../n",))),
         replace(good, retry_buffer_bytes=16 << 20),
         replace(good, largest_request_bytes=0),
