@@ -59,20 +59,7 @@ def test_models_that_a_model_calls_get_the_same_variant() -> None:
 
 @pytest.mark.server
 def test_every_request_is_counted_and_answered_right(tmp_path: Path) -> None:
-    arguments = [
-        "--workers",
-        "2",
-        "--in-flight",
-        "2",
-        "--rows",
-        "2",
-        "--max-batch-size",
-        "8",
-        "--requests",
-        "101",
-        "--time-scale",
-        "0.2",
-    ]
+    arguments = ["--workers", "4", "--rows", "2", "--max-batch-size", "8", "--requests", "101", "--time-scale", "0.2"]
     assert program.main([MODEL, *arguments, "--trace-rate", "1", "--results", str(tmp_path)]) in (0, 1)
     record = json.loads(next(tmp_path.glob("*.json")).read_text())
     assert (record["outcome"]["right"], record["outcome"]["wrong"], record["outcome"]["failed"]) == (101, 0, 0)
