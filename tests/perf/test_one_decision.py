@@ -74,15 +74,15 @@ class Case:
         """What the tuner has."""
         traffic = Traffic.parse(self.load)
         asked = Goal(objective=self.objective, target=TARGET, open=traffic.open, limits=self.limits)
-
-        def offered(trial: Trial, stage: str) -> Trial:
-            return replace(trial, load=self.load, offered_per_s=traffic.rate_per_s or None, stage=stage)
-
-        first, *others = self.current
+        rate = traffic.rate_per_s or None
+        final, (first, *others) = (
+            tuple(replace(trial, load=self.load, offered_per_s=rate) for trial in side)
+            for side in (self.choice, self.current)
+        )
         return Comparison(
             goal=asked,
-            final=tuple(offered(trial, FINAL) for trial in self.choice),
-            current=(offered(first, AGAINST), *(offered(trial, NOISE) for trial in others)),
+            final=tuple(replace(trial, stage=FINAL) for trial in final),
+            current=(replace(first, stage=AGAINST), *(replace(trial, stage=NOISE) for trial in others)),
         )
 
     @property
