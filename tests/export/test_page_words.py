@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from export.models.page_words import NoPageError, components, ink, lines
+from export.models.page_words import NoPageError, components, lines
 
 PAGES = Path(__file__).parents[2] / "clients" / "pages"
 
@@ -68,11 +68,6 @@ def test_rules_frames_and_dirt_are_no_words() -> None:
     for x in range(650, 800, 40):
         pen.point((x, 100), fill=20)
     assert [len(line) for line in lines(np.asarray(drawn))] == [5, 5, 6]
-
-
-def test_an_empty_page_has_no_lines() -> None:
-    assert lines(np.full((50, 80), 200, dtype=np.uint8)) == []
-    assert not ink(np.zeros((3, 3), dtype=np.uint8)).any()
 
 
 def spots(size: int, step: int, side: int) -> NDArray[np.uint8]:

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from tiny_models import lookup, mixing
+from tiny_models import mixing
 
 from export import verify
 from export.__main__ import main
@@ -74,18 +74,6 @@ def test_a_batch_that_mixes_its_rows_is_not_proved(tmp_path: Path) -> None:
     folder = mixing(tmp_path)
     with pytest.raises(ProofError, match="answers differently from its rows alone"):
         prove("mixing", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
-
-
-def test_a_file_of_another_exporter_is_proved_only_without_a_reference(tmp_path: Path) -> None:
-    folder = lookup(tmp_path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verify, "sample", lambda config, rows: {"x": np.ones((rows, 1), dtype=np.float32)})
-        path = folder / "1" / "model.onnx"
-        with pytest.raises(ProofError, match=r"not written by this project's exporter.*--without-reference"):
-            prove("lookup", path, NO_REFERENCE, repository=tmp_path)
-        proof = prove("lookup", path, NO_REFERENCE, repository=tmp_path, with_reference=False)
-    assert proof.reference_error is None
-    assert proof.parameters is None
 
 
 def test_the_committed_recogniser_is_its_weights(tmp_path: Path) -> None:

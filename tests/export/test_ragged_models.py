@@ -3,13 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
 
-from export import verify_ragged
 from export.__main__ import main as export
 from export.graph.recipe import Recipe
 from export.models import ragged, ragged_onnx
@@ -17,7 +14,7 @@ from export.models.alphabet import decode
 from export.models.catalogue import CATALOGUE, TRAINED
 from export.models.ragged_text_recognition import NEVER, RaggedRecogniser
 from export.models.text_recognition import TextRecogniser, build
-from export.repository import REPOSITORY, faults, read_config
+from export.repository import REPOSITORY, faults
 from export.verify import ProofError, prove
 
 MODELS = ("text_recognition_ragged", "ragged_encoder")
@@ -56,20 +53,6 @@ def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: Tex
         assert (logits[len(expected) :, 0] == 0).all()
         assert (logits[len(expected) :, 1:] == NEVER).all()
         assert decode(logits[None].numpy()) == decode(expected[None].numpy())
-
-
-def test_a_client_may_pad_texts() -> None:
-    """Tokens of 0 are ignored, so padded texts get the vectors of the unpadded ones."""
-    path = REPOSITORY / "ragged_encoder" / "1" / "model.onnx"
-    config = read_config(REPOSITORY / "ragged_encoder" / "config.pbtxt")
-    session = onnxruntime.InferenceSession(str(path))
-    texts = [np.arange(1, length + 1, dtype=np.int32) for length in (3, 9, 0, 5)]
-    padded = [{"TOKENS": np.pad(text, (0, 12 - len(text)))} for text in texts]
-    own = verify_ragged.run(config, session, [{"TOKENS": text} for text in texts])
-    for answer, padded_answer in zip(own, verify_ragged.run(config, session, padded), strict=True):
-        np.testing.assert_allclose(answer["VECTOR"], padded_answer["VECTOR"], atol=1e-6)
-    assert not own[2]["VECTOR"].any()
-    assert np.abs(own[0]["VECTOR"] - own[1]["VECTOR"]).max() > 0.1
 
 
 CONFIG = """

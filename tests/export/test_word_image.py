@@ -41,17 +41,6 @@ def test_narrow_picture_is_filled_up_on_the_right_with_its_border_colour() -> No
     assert prepared[0, 10, 40] == -1
 
 
-def test_exif_orientation_is_applied() -> None:
-    upright = Image.new("L", (100, 32), 255)
-    ImageDraw.Draw(upright).rectangle((0, 0, 49, 31), fill=0)
-    lying = upright.transpose(Image.Transpose.ROTATE_90)
-    exif = Image.Exif()
-    exif[0x0112] = 6  # "turn by 90 degrees clockwise to show"
-    file = io.BytesIO()
-    lying.save(file, "PNG", exif=exif)
-    np.testing.assert_array_equal(word_image.prepare(file.getvalue()), word_image.prepare(upright))
-
-
 @pytest.mark.parametrize(("ink", "behind"), [(0, 1.0), (255, -1.0)])
 def test_transparent_parts_contrast_with_the_ink(ink: int, behind: float) -> None:
     picture = Image.new("RGBA", (100, 32), (0, 0, 0, 0))

@@ -44,18 +44,6 @@ class Encoder(nn.Module):
         return encoded
 
 
-class TrainingMode(nn.Module):
-    """Normalises over the batch even in eval mode."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.normalise = nn.BatchNorm1d(4, track_running_stats=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        normalised: Tensor = self.normalise(x)
-        return normalised
-
-
 def pooled() -> tuple[nn.Module, dict[str, Tensor], list[str]]:
     torch.manual_seed(0)
     return Pooled(), {"tokens": torch.randint(0, 30, (2, 5)), "scale": torch.rand(2, 1)}, ["scores"]
@@ -64,10 +52,6 @@ def pooled() -> tuple[nn.Module, dict[str, Tensor], list[str]]:
 def fixed() -> tuple[nn.Module, tuple[Tensor, ...]]:
     torch.manual_seed(0)
     return Fixed(), (torch.randn(1, 2, 4),)
-
-
-def training_mode() -> tuple[nn.Module, tuple[Tensor, ...]]:
-    return TrainingMode(), (torch.randn(4, 4),)
 
 
 def nothing() -> None:
