@@ -74,7 +74,7 @@ def test_added_models_answer_each_request_as_alone(repository: Path, bench: Benc
             for count in (1, 3, 40)
         ]
         for request, answer in zip(own, answers(server, "scaled", own, {1: 3}), strict=True):
-            wanted = session.run(["y"], {**request, "scale": request["scale"][0]})[0]
+            wanted = session.run(["y"], {**request, "scale": request["scale"].reshape(())})[0]
             np.testing.assert_allclose(answer["y"], wanted, rtol=1e-4, atol=1e-5)
         # Triton refuses an empty reshape without a batch axis, so the sum over a whole request has dims [ 1 ].
         (answer,) = answers(server, "total", [{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}], {1: 1})

@@ -18,7 +18,7 @@ from export.variant.__main__ import main
 from serve.doctor.__main__ import main as doctor
 
 WIDTH, CLASSES = 16, 10
-NUMBERS = {r"\d\.\d+e[+-]\d\d": "_ERROR_", r"\d\d\.\d\d%": "PARTS%", r"[0-9a-f]{64}": "SHA-256"}
+NUMBERS = {r"\d\.\d+e[+-]\d\d": "_ERROR_", r"\d+\.\d\d%": "PARTS%", r"[0-9a-f]{64}": "SHA-256"}
 
 
 def weights(name: str, *shape: int, seed: int = 1) -> onnx.TensorProto:
@@ -199,7 +199,9 @@ def test_a_variant_that_is_too_different_is_refused_with_its_errors_and_their_no
         made(repository, *arguments, code=1)
         printed = capsys.readouterr()
         shown += f"$ {' '.join(arguments)}\n{printed.out}{printed.err}\n"
-    golden("export_variant_too_different", shown, masks=NUMBERS)
+    # Which of two layers of INT8 is the worse one depends on the processor.
+    layers = {r"(?<=nothing was written\. )(No node|node \"\w+\" \(Gemm\)).*?(?= It was| To accept)": "(the layers.)"}
+    golden("export_variant_too_different", shown, masks=NUMBERS | layers)
     assert sorted(path.name for path in repository.iterdir()) == ["cancelling", "classifier", "overflowing"]
     made(repository, "cancelling", "--precision", "fp16", "--keep", "large")
 
