@@ -26,7 +26,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "load": ("perf.load", "load a model from many processes and check every reply"),
         "measure": ("perf.measure.sweep", "measure one model over its configurations with perf_analyzer"),
         "profile": ("perf.measure.service_time", "measure the service time of each batch size"),
-        "report": ("perf.report", "one page of all records and what is stale; tables and pages of a folder"),
+        "report": ("perf.report", "one page of all records; tables and pages of a folder"),
         "compare": ("perf.compare", "say whether two sets of records differ"),
         "versus": ("perf.compare.versus", "measure two configurations in turn and compare them"),
         "why": ("perf.why", "say which rule closes each batch, and what would help most"),

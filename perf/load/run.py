@@ -17,7 +17,7 @@ from perf.load.arrivals import arrivals
 from perf.load.crew import Crew, crew
 from perf.load.deployment import Deployment, Running
 from perf.load.pool import Pool
-from perf.load.stages import stages, traced
+from perf.load.stages import stages
 from perf.load.target_check import TargetCheck
 from perf.load.timings import NOT_SENT, RIGHT, WRONG, Timings
 from perf.load.window import in_window, sample, summary
@@ -104,7 +104,6 @@ def run(
         load=load,
         outcome=outcome,
         stages=stages(answered, None if uncounted else window.counted, traced_requests),
-        traced_us=traced(answered, traced_requests),
         counted=Counters.none() if uncounted else window.counted,
         uncounted=uncounted,
         busy=window.busy,

@@ -71,7 +71,19 @@ def stages(timings: Timings, counted: Counters | None, traces: Sequence[Trace]) 
     return Stages(parts=(*before, write, network, *measured, split, copy_back), latency_us=latency_us)
 
 
-def traced(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, ...]]:
+def _traced(timings: Timings, traces: Sequence[Trace]) -> tuple[Stage | None, Stage | None]:
+    """Split and network, which need traces; None without any."""
+    stages_us = _by_request(timings, traces)
+    if not stages_us:
+        return None, None
+    split, network = (
+        Stage(name=name, mean_us=float(np.mean(stages_us[name])), source=TRACES, sample=len(stages_us[name]))
+        for name in ("split", "network")
+    )
+    return split, network
+
+
+def _by_request(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, ...]]:
     """Microseconds of each stage of each traced request, all in the same order; empty if none was traced.
 
     They add up to the latency of the request. Split lasts from the end of the run until the response of this request is
@@ -90,18 +102,6 @@ def traced(timings: Timings, traces: Sequence[Trace]) -> dict[str, tuple[float, 
         outside["network"] -= sum(ns.values())
         requests.append({name: value / 1e3 for name, value in {**outside, **ns}.items()})
     return {name: tuple(stage_us[name] for stage_us in requests) for name in NAMES} if requests else {}
-
-
-def _traced(timings: Timings, traces: Sequence[Trace]) -> tuple[Stage | None, Stage | None]:
-    """Split and network, which need traces; None without any."""
-    stages_us = traced(timings, traces)
-    if not stages_us:
-        return None, None
-    split, network = (
-        Stage(name=name, mean_us=float(np.mean(stages_us[name])), source=TRACES, sample=len(stages_us[name]))
-        for name in ("split", "network")
-    )
-    return split, network
 
 
 def _mean_us(ns: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> float:

@@ -21,7 +21,7 @@ from perf.records.traffic import Traffic
 from perf.stats.latency_target import LatencyTarget
 
 WARM_UP_S = 1.0
-# One traced request in 20 shows where the slow ones spend their time. A trace costs the server one line.
+# One traced request in 20 gives the mean of each stage. A trace costs the server one line.
 TRACE_RATE = 20
 # Client processes: one could fall behind at a high rate, and more would take cores that the server needs.
 WORKERS = 2

@@ -33,11 +33,10 @@ def memory_map(
     title: str,
     bound_bytes: int,
     bound: str = "lower bound",
-    slides: bool = True,
 ) -> Chart:
     """The boxes over the held regions, which are grey, and a line named `bound`; kinds have a colour each.
 
-    If the page has a slider, buffers that are live at its step `at` are dark.
+    Buffers that are live at the step `at` of the page's slider are dark.
     """
     drawn = stacked(regions)
     rows = [_row(box, drawn, regions) for box in boxes]
@@ -50,8 +49,7 @@ def memory_map(
         {"x": 0, "x2": steps, "y": base / MIB, "y2": (base + regions[address]) / MIB, "region": mib(regions[address])}
         for address, base in drawn.items()
     ]
-    at_slider = alt.condition("datum.x <= at && at < datum.x2", alt.value(1), alt.value(PALE))
-    live = at_slider if slides else alt.value(1)
+    live = alt.condition("datum.x <= at && at < datum.x2", alt.value(1), alt.value(PALE))
     ends = {"x": x, "x2": "x2:Q", "y": y, "y2": "y2:Q"}
     ground = alt.Chart(source(held)).mark_rect(color=GREY, opacity=0.22, stroke=PAPER)
     buffers = alt.Chart(source(rows)).mark_rect(stroke=PAPER, strokeWidth=0.5)
@@ -59,9 +57,8 @@ def memory_map(
         ground.encode(**ends, tooltip=hover("region"))
         + buffers.encode(**ends, color=alt.Color("kind:N", scale=colours), opacity=live, tooltip=hover(*HOVER))
         + horizontal(bound_bytes / MIB, bound)
+        + slider_line()
     )
-    if slides:
-        chart += slider_line()
     return chart.properties(height=HEIGHT)
 
 

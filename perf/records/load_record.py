@@ -153,10 +153,9 @@ class Stages:
 class LoadResult:
     """Everything that a run of the load generator measured.
 
-    `traced_us` maps each stage to microseconds, one value per traced request, all in the same order. `checked`: the
-    replies could be checked. `partial`: the run was stopped. `lost` is the number of processes that died. `reloads_s`
-    are the seconds that each reload of the model took. `uncounted` says why `counted` and the stages lack the server's
-    counters, "" if they do not. `used` is what the server used within the window.
+    `checked`: the replies could be checked. `partial`: the run was stopped. `lost` is the number of processes that
+    died. `reloads_s` are the seconds that each reload of the model took. `uncounted` says why `counted` and the stages
+    lack the server's counters, "" if they do not. `used` is what the server used within the window.
     """
 
     load: Load
@@ -172,7 +171,6 @@ class LoadResult:
     reloads_s: tuple[float, ...]
     judgement: Judgement | None = None
     sample: Sample = Sample()
-    traced_us: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     uncounted: str = ""
     used: ResourceUse = field(default_factory=ResourceUse)
 

@@ -4,22 +4,15 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 
-from perf.report.figure import INK, Chart, Palette, Row, hover, lit, source
+from perf.report.figure import Chart, Palette, Row, hover, lit, source
 
-HOVER = ("configuration", "batch size", "share of the rows", "executions", "predicted")
+HOVER = ("configuration", "batch size", "share of the rows", "executions")
 
 
-def batch_sizes(
-    executed: Mapping[str, Mapping[int, int]],
-    palette: Palette,
-    title: str,
-    predicted: Mapping[str, Mapping[int, int]] | None = None,
-) -> Chart:
-    """A bar per configuration and size, of executions by size; a dash is the prediction."""
-    predicted = predicted or {}
-    shares = {name: row_shares(sizes) for name, sizes in predicted.items() if sizes}
-    rows = [row for name, sizes in executed.items() for row in _rows(name, sizes, shares.get(name, {}))]
-    sizes = sorted({size for each in (*executed.values(), *shares.values()) for size in each})
+def batch_sizes(executed: Mapping[str, Mapping[int, int]], palette: Palette, title: str) -> Chart:
+    """A bar per configuration and size, of executions by size."""
+    rows = [row for name, sizes in executed.items() for row in _rows(name, sizes)]
+    sizes = sorted({size for each in executed.values() for size in each})
     base = alt.Chart(source(rows)).encode(
         x=alt.X("size:O", title=title, sort=sizes, axis=alt.Axis(labelAngle=0, labelOverlap=True)),
         xOffset=alt.XOffset("configuration:N", sort=list(executed)),
@@ -27,25 +20,20 @@ def batch_sizes(
     )
     y = alt.Y("share:Q", title="% of the rows", axis=alt.Axis(tickCount=5))
     bars: Chart = base.mark_bar().encode(y=y, color=palette.colour, opacity=lit())
-    if shares:
-        bars = bars + base.mark_tick(color=INK, thickness=2).encode(y="expected:Q", opacity=lit())
     return bars.properties(height=280)
 
 
-def _rows(name: str, sizes: Mapping[int, int], expected: Mapping[int, float]) -> Sequence[Row]:
-    shares = row_shares(sizes)
+def _rows(name: str, sizes: Mapping[int, int]) -> Sequence[Row]:
     return [
         {
             "configuration": name,
             "size": size,
-            "share": shares.get(size, 0.0),
-            "expected": expected.get(size, 0.0) if expected else None,
+            "share": share,
             "batch size": f"{size} rows",
-            "share of the rows": f"{shares.get(size, 0.0):.1f} %",
-            "executions": f"{sizes.get(size, 0):,}",
-            "predicted": f"{expected.get(size, 0.0):.1f} %" if expected else "",
+            "share of the rows": f"{share:.1f} %",
+            "executions": f"{sizes[size]:,}",
         }
-        for size in sorted({*shares, *expected})
+        for size, share in row_shares(sizes).items()
     ]
 
 

@@ -16,9 +16,9 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
-def rate(per_s: float, of: str = "rows") -> str:
+def rate(per_s: float) -> str:
     """`1,204 rows/s`."""
-    return f"{number(per_s)} {of}/s"
+    return f"{number(per_s)} rows/s"
 
 
 def plain_ms(milliseconds: float) -> str:

@@ -5,7 +5,7 @@ configuration is predicted from the trials of the others (leave-one-out cross-va
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,8 +20,6 @@ from perf.tune.space import Parallelism
 OVERHEAD_STEP_US = 50.0
 # A random open load of a few seconds brings a few percent more or less than its rate.
 OPEN_CARRIED = 0.9
-
-Groups = Mapping[Parallelism, Sequence[Trial]]
 
 
 @dataclass(frozen=True, kw_only=True)

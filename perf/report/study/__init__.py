@@ -1,1 +1,1 @@
-"""The page of a study: ten parts, each a function of its records."""
+"""The page of a study: seven parts, each a function of its records."""

@@ -144,7 +144,6 @@ def result(measured: Timings, load: Load, window_ms: int) -> LoadResult:
         load=load,
         outcome=summary(measured, load, 0, window_ms * MS),
         stages=stages(measured, counters(), [trace(2)]),
-        traced_us={},
         counted=counters(),
         busy=CpuTime(clients_s=1.0, server_s=0.5, machine_s=1.0, wall_s=1.0, cores=2),
         errors={},
