@@ -270,8 +270,12 @@ def test_too_few_descriptors_end_the_start_with_one_line(tmp_path: Path) -> None
     lookup(tmp_path / "models")
     called = [sys.executable, "-m", "serve", "--repository", str(tmp_path / "models"), *FREE]
     ended = subprocess.run(
-        ["bash", "-c", 'ulimit -n 200; exec "$@"', "bash", *called], cwd=ROOT, capture_output=True, text=True
+        ["bash", "-c", 'ulimit -n 150; exec "$@"', "bash", *called],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert ended.returncode == 2
-    assert "may open 200 files at most (ulimit -Hn), and a server with 1 model instances" in ended.stderr
+    assert "may open 150 files at most (ulimit -Hn), and a server with 1 model instances" in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
