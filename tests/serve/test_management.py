@@ -131,7 +131,6 @@ def test_statistics_are_the_same_over_grpc_and_http(bench: Bench, tmp_path: Path
     lookup(tmp_path)
     lookup(tmp_path, "second")
     with bench.serving(("lookup", "second"), tmp_path) as server:
-        assert api.is_ready(server.http_url)
         with Statistics(server.grpc_url) as grpc, Statistics(f"http://{server.http_url}") as over_http:
             names = {version.name for version in grpc.versions()}
             assert names == {version.name for version in over_http.versions()} == server.configs.keys()

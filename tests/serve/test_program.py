@@ -124,7 +124,9 @@ def test_it_serves_again_after_each_death_and_leaves_nothing(tmp_path: Path, gol
     for file in logs:
         assert file.stat().st_mode & 0o777 == 0o600
         file.unlink()
-    masks = {str(serving.pid): "PID", r"(?m)^.*\r": ""}
+    # Whether Triton refuses the load before the server is given up is a race between two processes.
+    refused = r"^a process of 'sleeper' died, and the model could not be loaded again.*\n"
+    masks = {str(serving.pid): "PID", r"(?m)^.*\r": "", refused: ""}
     golden("serve_deaths", output.read_text(), masks=masks)
 
 
