@@ -84,7 +84,7 @@ test: $(VENV)/.dev vendor  ## every test, with real servers
 	@$(MAKE) --no-print-directory system
 	$(PY) -m export
 	@# The longest file first, so that nothing waits for it at the end.
-	$(PYTEST) --durations 10 --most-servers 60 --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
+	$(PYTEST) --durations 10 --most-servers 120 --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
 
 test-quick: $(VENV)/.dev vendor  ## the tests that need no server and no second to spare, while one types
 	$(PYTEST) -m "not server and not slow" --ignore tests/docker/test_image.py $(or $(ARGS),tests)

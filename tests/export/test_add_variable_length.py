@@ -51,5 +51,9 @@ def test_an_added_model_says_why(
     assert main(common) == 0
     printed, config = capsys.readouterr(), Path("models/encoder/config.pbtxt")
     shown = f"{printed.err}\n{printed.out}\n-- config.pbtxt\n{config.read_text()}"
-    golden("export_add_variable_length", shown, masks={r"\d\.\de[+-]\d\d": "_ERROR_", r"(at most|batch tried had) \d+": r"\1 _MOST_"})
+    golden(
+        "export_add_variable_length",
+        shown,
+        masks={r"\d\.\de[+-]\d\d": "_ERROR_", r"(at most|batch tried had) \d+": r"\1 _MOST_"},
+    )
     assert [(tensor.name, tensor.allow_ragged_batch) for tensor in read_config(config).input] == [("tokens", True)]

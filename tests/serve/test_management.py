@@ -130,13 +130,16 @@ def test_metrics_are_values_by_model() -> None:
 def test_statistics_are_the_same_over_grpc_and_http(bench: Bench, tmp_path: Path) -> None:
     lookup(tmp_path)
     lookup(tmp_path, "second")
-    with bench.serving(("lookup", "second"), tmp_path) as server:
-        with Statistics(server.grpc_url) as grpc, Statistics(f"http://{server.http_url}") as over_http:
-            names = {version.name for version in grpc.versions()}
-            assert names == {version.name for version in over_http.versions()} == server.configs.keys()
-            assert grpc.counters("lookup") == over_http.counters("lookup")
-            for statistics in (grpc, over_http):
-                with pytest.raises(ServerError, match=r"nothing.* is not available|nothing.*unknown model"):
-                    statistics.counters("nothing")
+    with (
+        bench.serving(("lookup", "second"), tmp_path) as server,
+        Statistics(server.grpc_url) as grpc,
+        Statistics(f"http://{server.http_url}") as over_http,
+    ):
+        names = {version.name for version in grpc.versions()}
+        assert names == {version.name for version in over_http.versions()} == server.configs.keys()
+        assert grpc.counters("lookup") == over_http.counters("lookup")
+        for statistics in (grpc, over_http):
+            with pytest.raises(ServerError, match=r"nothing.* is not available|nothing.*unknown model"):
+                statistics.counters("nothing")
         with pytest.raises(RefusedError, match=r"nothing/config: the server answered 404: .*unknown model"):
             loaded.config(server.http_url, "nothing")
