@@ -88,6 +88,11 @@ def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
             before = Counters.read(url, model)
             time.sleep(seconds)
             counted = Counters.read(url, model) - before
+        if counted.fell:
+            raise Mistake(
+                f"{url}: the counters of '{model}' fell, so several servers answer there, or the model was loaded "
+                "again. Name one server: of a cluster the HTTP port of a replica (triton-batching cluster status)."
+            )
         if not counted.executions:
             raise Mistake(
                 f"{url}: no request to '{model}' was executed in {seconds:g} s, so there is nothing to explain. Send "

@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         type=number(above=0, most=MOST_PERCENT),
         default=10.0,
         metavar="N",
-        help="of the requests, for each of the two (default: 10)",
+        help="of the requests, for each of the two (default: 10); never more than an ordinary replica gets",
     )
     promote = verbs.add_parser("promote", help="update the replicas to the configuration of the canary")
     promote.add_argument("deployment", metavar="DEPLOYMENT", help="a deployment, or one of its models")

@@ -6,14 +6,19 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType, SimpleNamespace
 
 import numpy as np
 import pytest
+from bench import Bench
 from google.protobuf import text_format
+from processes import wait_until
 from sleepers import PLAIN, send, sleeper
 from streams import counted as read_counters
+from tiny_models import lookup
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from clients import Model
 from clients.async_connection import Connection, connect
 from perf.simulate.batcher.request import MS, Request
 from perf.simulate.batcher.request_source import Arrivals
@@ -21,7 +26,7 @@ from perf.simulate.batcher.rules import Rules
 from perf.why.__main__ import main
 from perf.why.changes import Diagnosis, diagnose
 from serve.launcher import Server, Settings, launch
-from serve.management import traces
+from serve.management import api, loaded, traces
 from serve.management.statistics import Counters
 from tests.perf.simulate.batcher.test_server import CASES, VARIABLE, requests
 
@@ -173,3 +178,24 @@ def test_without_traces_the_statistics_are_reported(
     assert "unknown model" in " ".join(capsys.readouterr().err.split())
     assert main([model, "--live", server.grpc_url]) == 2
     assert "not that of gRPC" in " ".join(capsys.readouterr().err.split())
+
+
+def test_counters_of_several_servers_are_no_explanation(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that was loaded again counts from 0, as another replica behind the same address does."""
+    lookup(tmp_path)
+    with bench.serving(("lookup",), tmp_path) as server:
+        with Model("lookup", url=f"http://{server.http_url}") as model:
+            model.predict(np.zeros((1, 1), np.float32))
+        read_counters(server.grpc_url, "lookup", executions=1)
+
+        def again(_: float) -> None:
+            api.call(server.http_url, "repository/models/lookup/unload", {}, expected=NoneType)
+            # The server fails if a load overtakes an unload.
+            assert wait_until(lambda: loaded.index(server.http_url)[0].get("reason") == "unloaded", seconds=30)
+            api.call(server.http_url, "repository/models/lookup/load", {}, expected=NoneType, timeout_s=30.0)
+
+        monkeypatch.setattr("perf.why.live.time", SimpleNamespace(sleep=again))
+        assert main(["lookup", "--live", server.http_url, "--seconds", "1"]) == 2
+    assert "several servers answer there, or the model was loaded again" in capsys.readouterr().err
