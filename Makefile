@@ -86,7 +86,7 @@ test: $(VENV)/.dev vendor  ## every test, with real servers
 	@# The longest file first, so that nothing waits for it at the end.
 	$(PYTEST) --durations 10 --most-servers 120 --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
 
-test-quick: $(VENV)/.dev vendor  ## the tests that need no server and no second to spare, while one types
+test-quick: $(VENV)/.dev vendor  ## the tests that need no server (minutes, until the slow ones are marked)
 	$(PYTEST) -m "not server and not slow" --ignore tests/docker/test_image.py $(or $(ARGS),tests)
 
 test-properties: $(VENV)/.dev vendor  ## the property tests with many more examples
