@@ -78,7 +78,7 @@ class Watched:
 
 
 def watch(address: str, model: str, *, seconds: float, quiet: bool) -> Watched:
-    """Watch `model` on the server at `address` (HTTP); raises `Mistake` if it executes nothing."""
+    """Watch `model` on the server at `address` (HTTP); raises `Mistake` if several answer, or it executes nothing."""
     url = api.base(address)
     config = loaded.config(url, model)
     rules = Rules.of(config)

@@ -6,11 +6,12 @@ A load takes 0.3 to 0.5 s and a start five times as long. A test that needs a se
 import contextlib
 import functools
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import NoneType
+from typing import TypeVar
 
 from processes import wait_until
 
@@ -22,6 +23,7 @@ from serve.management import api, loaded
 PLAIN = ("--disable-auto-complete-config",)
 """Loads a configuration that is complete in half of the time, because no second process looks into the model."""
 LOAD_S = 60.0
+Result = TypeVar("Result")
 
 
 @dataclass(kw_only=True)
@@ -54,7 +56,7 @@ class Bench:
         configs = {name: read_config(config_file(folder, config_name)) for name, folder in folders.items()}
         for folder in folders.values():
             stubs.compile_sources(folder)
-        server = self._loaded(folders, config_name)
+        server = self._retried(functools.partial(self._load, folders, config_name))
         try:
             yield replace(
                 server,
@@ -72,25 +74,13 @@ class Bench:
         Yields the server and, for each model, "", or its refusal with the lines of the log that name the model.
         """
         folders = {folder.name: folder for folder in repository.iterdir()}
-        server, refusals = self._tried(models, folders)
+        server, refusals = self._retried(functools.partial(self._try, models, folders))
         try:
             yield server, refusals
         finally:
             self._unload(server, list(folders))
 
-    def _tried(self, models: Sequence[str], folders: Mapping[str, Path]) -> tuple[Server, dict[str, str]]:
-        """As `_loaded`, for models that may be refused."""
-        try:
-            return self._try(models, folders, at_a_time=4)
-        except api.UnreachableError:
-            # The connection ends a moment before the server has ended.
-            if not wait_until(lambda: self._server is None or not self._server.running(), seconds=10):
-                raise
-            return self._try(models, folders, at_a_time=1)
-
-    def _try(
-        self, models: Sequence[str], folders: Mapping[str, Path], *, at_a_time: int
-    ) -> tuple[Server, dict[str, str]]:
+    def _try(self, models: Sequence[str], folders: Mapping[str, Path], at_a_time: int) -> tuple[Server, dict[str, str]]:
         server = self.server()
         logged = server.log.stat().st_size
         for folder in folders.values():
@@ -108,28 +98,23 @@ class Bench:
         told = {name: "\n".join([refusals[name], *(line for line in lines if name in line)]) for name in failed}
         return server, dict.fromkeys(models, "") | told
 
-    def _loaded(self, folders: Mapping[str, Path], config_name: str | None) -> Server:
-        """The server with these models; 2.51 crashes now and then while it loads several, and is started again."""
+    def _retried(self, attempt: Callable[[int], Result]) -> Result:
+        """What `attempt` gives with four loads at a time, or one if the server crashes, as 2.51 does now and then."""
         try:
-            return self._load(folders, config_name, at_a_time=4)
+            return attempt(4)
         except api.UnreachableError:
             # The connection ends a moment before the server has ended.
-            if not wait_until(lambda: self._server is None or not self._server.running(), seconds=3):
+            if not wait_until(lambda: self._server is None or not self._server.running(), seconds=10):
                 raise
-            return self._load(folders, config_name, at_a_time=1)
+            return attempt(1)
 
-    def _load(self, folders: Mapping[str, Path], config_name: str | None, *, at_a_time: int) -> Server:
+    def _load(self, folders: Mapping[str, Path], config_name: str | None, at_a_time: int) -> Server:
         server = self.server()
-
-        def load(name: str) -> None:
-            path = f"repository/models/{name}/load"
-            api.call(server.http_url, path, {}, expected=NoneType, timeout_s=LOAD_S)
-
         for folder in folders.values():
             self._link(folder, config_name)
         try:
             with ThreadPoolExecutor(at_a_time) as pool:
-                list(pool.map(load, folders))
+                list(pool.map(functools.partial(_request, server, "load"), folders))
         except api.ServerError:
             self._unload(server, list(folders))
             raise
@@ -177,9 +162,7 @@ class Bench:
             for name in names:
                 # A model that was refused is not there.
                 with contextlib.suppress(api.RefusedError):
-                    api.call(
-                        server.http_url, f"repository/models/{name}/unload", {}, expected=NoneType, timeout_s=LOAD_S
-                    )
+                    _request(server, "unload", name)
             is_empty = wait_until(lambda: not self._left(server, names), seconds=LOAD_S)
             assert is_empty, f"still there: {self._left(server, names)}"
         for name in names:
@@ -199,10 +182,15 @@ class Bench:
         ]
 
 
+def _request(server: Server, verb: str, model: str) -> None:
+    """Load or unload a model; raises `ServerError`."""
+    api.call(server.http_url, f"repository/models/{model}/{verb}", {}, expected=NoneType, timeout_s=LOAD_S)
+
+
 def _refusal(server: Server, model: str) -> str:
     """Load a model; "" if the server takes it, else its words."""
     try:
-        api.call(server.http_url, f"repository/models/{model}/load", {}, expected=NoneType, timeout_s=LOAD_S)
+        _request(server, "load", model)
     except api.RefusedError as error:
         return str(error)
     return ""
