@@ -49,15 +49,21 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     most = session.config.getoption("most_servers")
-    if most and starts.total() > most and exitstatus == pytest.ExitCode.OK:
+    if most and starts.by_file().total() > most and exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Say how many servers were started, and which more than may be."""
     most = config.getoption("most_servers")
-    over = f"; more than {most}: load the models into `bench`, or say why a server of its own" if most else ""
-    terminalreporter.write_line(f"{starts.total()} servers started{over if starts.total() > most else ''}")
+    started = starts.by_file()
+    terminalreporter.write_line(f"{started.total()} servers started")
+    if most and started.total() > most:
+        terminalreporter.write_line(
+            f"more than {most}: load models into `bench`, or say why a test has a server of its own"
+        )
+        for file, number in started.most_common():
+            terminalreporter.write_line(f"{number:4} {file}")
 
 
 @pytest.fixture(autouse=True)

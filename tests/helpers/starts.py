@@ -1,12 +1,14 @@
 """How many tritonservers the tests start, counted in this process and in the Python programs that it starts.
 
 The launcher starts a server through a guard, `python -m serve.guard`, which starts front doors, too. Each start of a
-server adds a byte to the file that the environment names; `counted/sitecustomize.py` counts in the programs.
+server adds the name of its test to the file that the environment names; `counted/sitecustomize.py` counts in the
+programs.
 """
 
 import functools
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +22,11 @@ def count() -> None:
     sys.addaudithook(_hear)
 
 
-def total() -> int:
-    """The starts so far, of all processes."""
+def by_file() -> Counter[str]:
+    """The starts so far of each file of tests, of all processes."""
     path = Path(os.environ[FILE])
-    return path.stat().st_size if path.exists() else 0
+    lines = path.read_text().splitlines() if path.exists() else []
+    return Counter(line.partition("::")[0] for line in lines)
 
 
 def _hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -32,4 +35,4 @@ def _hear(event: str, arguments: tuple[Any, ...]) -> None:
     command = [str(argument) for argument in arguments[1]]
     if "serve.guard" in command and any(argument.endswith("/tritonserver") for argument in command):
         with Path(os.environ[FILE]).open("ab") as file:
-            file.write(b".")
+            file.write(os.environ.get("PYTEST_CURRENT_TEST", "?").encode() + b"\n")
