@@ -26,6 +26,7 @@ class Tensor:
     """One input or output: its name, numpy dtype and shape; -1 in the shape means any length.
 
     `datatype` is the protocol's name of the dtype. Strings are "BYTES", in arrays of objects (`bytes` or `str`).
+    `scalar` is whether the model has one value for each row: Triton writes such a tensor [rows, 1], the client [rows].
     """
 
     name: str
@@ -35,6 +36,7 @@ class Tensor:
     optional: bool = False
     ragged: bool = False
     batched: bool = True
+    scalar: bool = False
 
     @property
     def row_bytes(self) -> int | None:
@@ -43,6 +45,10 @@ class Tensor:
         if -1 in dims or self.dtype.hasobject:
             return None
         return math.prod(dims) * self.dtype.itemsize
+
+    def own_shape(self, array: Array) -> Array:
+        """An output in the shape that the model's own graph gives it."""
+        return array.reshape(-1) if self.scalar else array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +171,8 @@ class Metadata:
 
     def _array(self, tensor: Tensor, value: Any) -> Array:
         try:
-            return np.asarray(value)
+            array = np.asarray(value)
+            return array[:, np.newaxis] if tensor.scalar and array.ndim == 1 else array
         except Exception as error:  # libraries raise many kinds of error here
             raise InvalidInputError(
                 f"'{self.name}': input \"{tensor.name}\" is {type(value).__name__}, of which numpy makes no array "
@@ -255,6 +262,7 @@ def _tensor(config: Any, tensor: Any, batch: tuple[int, ...]) -> Tensor:
         optional=is_input and tensor.optional,
         ragged=is_input and tensor.allow_ragged_batch,
         batched=bool(batch),
+        scalar=bool(batch) and tensor.HasField("reshape") and not tensor.reshape.shape,
     )
 
 

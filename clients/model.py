@@ -223,8 +223,8 @@ def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
     """
     try:
         if len(metadata.outputs) == 1:
-            return outputs[metadata.outputs[0].name]
-        return tuple([outputs[tensor.name] for tensor in metadata.outputs])
+            return metadata.outputs[0].own_shape(outputs[metadata.outputs[0].name])
+        return tuple([tensor.own_shape(outputs[tensor.name]) for tensor in metadata.outputs])
     except KeyError as error:
         missing = [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]
         raise ServerFailureError(

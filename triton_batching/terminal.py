@@ -9,6 +9,7 @@ Failure   of something else, a server or a proof: exit code 1
 import atexit
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ PHRASES = (
 )
 STOPPING = b"stopping. Ctrl-\\ ends the program at once.\n"
 _name = ""
+# The program that runs and its arguments, for `again`.
+_command: list[str] = []
 
 
 class Mistake(Exception):  # noqa: N818 - it is what the user made
@@ -78,8 +81,18 @@ def name_programs(name: str) -> None:
     _name = name
 
 
+def again(*more: str) -> str:
+    """The command that runs, with more arguments, to be run instead of it."""
+    return shlex.join([*_command, *more])
+
+
 class Parser(ArgumentParser):
     """A parser that says what is wrong in one line, without its usage before it."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Read the command line, and keep it for `again`."""
+        _command[:] = [*self.prog.split(), *(sys.argv[1:] if args is None else args)]
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print one line that names the argument and what was found, and end with exit code 2."""

@@ -26,7 +26,7 @@ from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
-from triton_batching.terminal import Failure, Mistake, terminal
+from triton_batching.terminal import Failure, Mistake, again, terminal
 
 Say = Callable[[str], None]
 
@@ -36,12 +36,17 @@ def add(deployment: Deployment, *, repository: Path, force: bool = False, say: S
     check_name(deployment.source)
     model_folder.existing(repository, deployment.name, force=force)
     with model_folder.explained(), model_folder.draft(repository, deployment.name) as draft:
-        added = _draft(deployment, draft, say)
+        added = _draft(deployment, draft, _where(repository), say)
         model_folder.move_in(draft, repository, force=force)
     return added
 
 
-def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
+def _where(repository: Path) -> str:
+    """The option that names a repository other than this project's."""
+    return "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
+
+
+def _draft(deployment: Deployment, folder: Path, where: str, say: Say) -> Added:
     """Write the folder of the model, and check its configurations against its graph."""
     say(f"{deployment.name}: reading {deployment.source}")
     settings = ProofSettings(
@@ -66,6 +71,8 @@ def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
         signature=signature,
         batched=proved,
         why_not=why_not,
+        changes=source.changes,
+        where=where,
         shared=shared,
         padding=padding,
     )
@@ -97,8 +104,10 @@ def _batched(source: Source, settings: ProofSettings, deployment: Deployment) ->
             raise
         shared = without_rows(source, settings)
         if not shared.inputs and deployment.batching != "none":
+            if isinstance(error, BatchAxisError):
+                raise BatchAxisError(f"{error} To serve it without batching: {again('--batching', 'none')}") from error
             raise
-        return None, shared, shared.reason or getattr(error, "reason", str(error))
+        return None, shared, shared.reason or str(error)
 
 
 def _padding(
@@ -133,10 +142,9 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(notes.table(added))
     for line in (*notes.notes(added), *hints.of(deployment, added.signature, repository)):
         console.print(f"{deployment.name}: {line}", markup=False)
-    where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
     for line in _findings(repository / deployment.name):
         console.print(f"doctor: {line}", markup=False)
-    console.print(f"serve it: triton-batching serve --model {deployment.name}{where}", markup=False)
+    console.print(f"serve it: triton-batching serve --model {deployment.name}{added.where}", markup=False)
     return 0
 
 

@@ -176,9 +176,12 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
 def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
     """Rows of real inputs from an .npz file with one array for each input; raises `Mistake`."""
     try:
-        with np.load(path) as file:
+        file = np.load(path)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it is an .npy file, which holds one array and no name")
+        with file:
             arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # numpy's, zipfile's and zlib's, and TypeError for an .npy file
+    except Exception as error:  # numpy's, zipfile's and zlib's
         why = getattr(error, "strerror", None) or error
         raise Mistake(
             f"{path}: not a readable .npz file ({why}). Write one with numpy.savez(path, NAME=rows)."

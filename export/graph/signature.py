@@ -45,7 +45,8 @@ class Tensor:
     def of(cls, value: onnx.ValueInfoProto) -> Self:
         """Read one `ValueInfoProto`."""
         tensor = value.type.tensor_type
-        shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+        # Some exporters write a negative number for an open dimension.
+        shape = tuple(max(dim.dim_value, -1) if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
         return cls(type=TYPES.get(tensor.elem_type, str(tensor.elem_type)), shape=shape)
 
 
