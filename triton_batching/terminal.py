@@ -81,9 +81,11 @@ def name_programs(name: str) -> None:
     _name = name
 
 
-def again(*more: str) -> str:
-    """The command that runs, with more arguments, to be run instead of it."""
-    return shlex.join([*_command, *more])
+def again(option: str, value: str) -> str:
+    """The command that runs, with another value of an option, to be run instead of it."""
+    pairs = zip(("", *_command), _command, strict=False)
+    kept = [word for before, word in pairs if option not in (before, word.partition("=")[0])]
+    return shlex.join([*kept, option, value])
 
 
 class Parser(ArgumentParser):

@@ -15,7 +15,8 @@ def readme(added: Added) -> str:
         for side, tensors in (("in", added.sent), ("out", added.signature.outputs))
         for tensor_name, tensor in tensors.items()
     )
-    changes = "".join(f"{line[0].upper()}{line[1:]}.\n" for line in added.changes)
+    lines = [*added.changes, *(added.batched.moved if added.batched else ())]
+    changes = "".join(f"\n{line[0].upper()}{line[1:]}.\n" for line in lines)
     return (
         f"# {added.deployment.name}\n\nServes `{added.origin}`.\n{changes}\n"
         f"| | name | type | shape of a request | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
@@ -59,7 +60,6 @@ def _proof_text(added: Added) -> str:
         text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
     if not proof.varied:
         text += "All rows gave the same answer, so the proof shows little: repeat it with --samples.\n"
-    text += "".join(f"{line[0].upper()}{line[1:]}.\n" for line in added.batched.moved)
     if added.batched.changes:
         changes = "".join(f"- {change}\n" for change in added.batched.changes)
         text += f"\nThe file was exported for a fixed number of rows. These changes made it dynamic:\n\n{changes}"

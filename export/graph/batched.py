@@ -1,6 +1,7 @@
 """Turns a graph into one with a proven batch axis: unchanged, rewritten, or refused with the node that mixes rows."""
 
 import contextlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,13 +32,13 @@ from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
 from export.graph.rows_first import rows_first
 from export.graph.source import Source
-from triton_batching.terminal import Failure, Mistake
+from triton_batching.terminal import Failure, Mistake, again
 
 MOST_MENDS = 64
 # Row counts that are tried with a graph that does not run one row.
 ROW_COUNTS = (2, 3, 4, 5, 6, 8, 10, 16, 32)
-# How `prove` begins its words on a batch that fails.
-DOES_NOT_RUN = " rows do not run"
+# How `prove` says that a batch fails, or has another number of answers than rows.
+FIXED_ROWS = re.compile(" rows do not run| has shape ")
 
 
 class BatchAxisError(Failure):
@@ -201,14 +202,25 @@ def _with_rows_apart(
     except CrashError as crash:
         raise BatchAxisError(f"{_refusal(source, error, rewritten)} Its node is not known: {crash}.") from crash
     mended = rewrite.mend(rewritten, node) if node else None
-    if mended is None and node and node.node.op_type in ("Reshape", "Expand") and not rewritten.changes:
-        # A constant shape of one row, in a graph that declares any number of rows and fails for more than one.
-        opened = _open(source, valid, settings, 1) if DOES_NOT_RUN in str(error) else rewritten
+    if mended is None and not rewritten.changes and FIXED_ROWS.search(str(error)):
+        # Constant shapes of one row, in a graph that declares any number of rows.
+        opened = _open(source, valid, settings, 1)
         mended = opened if opened.changes else None
     if mended is None:
-        why = f"{node}." if node else "No single node mixes the rows."
+        why = f"{node}{_accepted(rewritten.model, rows, node)}." if node else "No single node mixes the rows."
         raise BatchAxisError(f"{_refusal(source, error, rewritten)} {why}") from error
     return mended
+
+
+def _accepted(model: onnx.ModelProto, rows: Rows, node: culprit.Culprit) -> str:
+    """The command that accepts what dynamic quantisation does, with a tolerance that was tried; "" for another node."""
+    if node.node.op_type != "DynamicQuantizeLinear":
+        return ""
+    try:
+        error = prove(session_of(model), rows, largest=MOST_ROWS, tolerance=0.6).error
+    except NotRowwise:
+        return ""
+    return f": {again('--tolerance', f'{error * 1.5:.1g}')}"
 
 
 def _edges(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:

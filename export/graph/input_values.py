@@ -1,6 +1,7 @@
 """Chooses valid values for the inputs of any graph: the user's, indices into a table of the graph, or a guess."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,8 @@ CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "T
 CARRIERS |= {"Gather", "GatherND", "GatherElements", "Concat"}
 # Sizes to try for open dimensions, in this order: models for pictures refuse small ones, other models large ones.
 OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
+# What onnxruntime says of values that are no index, count or size.
+OF_A_VALUE = re.compile(r"\b(index|indices|idx|bounds|negative)\b")
 # Random values are drawn as float64 or int64; more bytes would leave no memory for the model on a common machine.
 BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
 
@@ -150,6 +153,16 @@ def open_dims(model: onnx.ModelProto) -> list[str]:
 def inner_dims(value: onnx.ValueInfoProto) -> list[int | str]:
     """Dimensions after the first axis; an open one without a name gets a unique one."""
     return [f"{value.name}.{axis}" if dim == "" else dim for axis, dim in enumerate(dims(value))][1:]
+
+
+def remedy(problem: object, model: onnx.ModelProto) -> str:
+    """How to find rows that run, by what onnxruntime said of those tried: another range helps against a wrong index."""
+    if OF_A_VALUE.search(str(problem)):
+        return "Name valid values with --range NAME=lo:hi, or give real ones with --samples FILE.npz."
+    if open_dims(model):
+        sizes = ", ".join(map(str, OPEN_SIZES))
+        return f"Open dimensions had {sizes} elements. Give rows of a length that runs with --samples FILE.npz."
+    return "Give rows that run with --samples FILE.npz."
 
 
 def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int, open_dim: int, seed: int = 0) -> Rows:

@@ -70,7 +70,7 @@ def _recurrent(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
 def _quantise(net: Net, node: onnx.NodeProto, axis: int) -> str:
     return (
         "uses one scale for the whole batch, so a row with large values makes the others less exact. Quantise "
-        "statically, or accept the difference with --tolerance 0.05"
+        "statically, or accept the difference"
     )
 
 

@@ -1,16 +1,20 @@
-"""Changes that keep a graph's answers, so that Triton can serve it: open dimensions, plain outputs and unique names."""
+"""Changes that keep a graph's answers, so that it loads, and Triton can serve it."""
 
 from collections.abc import Iterator
 
 import onnx
 
-from export.graph.onnx_graph import attribute, dims, graph_inputs, rename_inputs
+from export.graph.onnx_graph import attribute, dims, graph_inputs, label, rename_inputs
+
+# What StringNormalizer takes without an attribute, and which few servers have installed.
+ENGLISH, EVERYWHERE = "en_US", "C.UTF-8"
+MOST_CLASSES = 20
 
 
 def repaired(model: onnx.ModelProto) -> tuple[str, ...]:
     """Change `model` in place; a line for each change that its user has to know."""
     _open_negative_dimensions(model)
-    return (*_without_dictionaries(model), *_unique_names(model))
+    return (*_without_dictionaries(model), *_with_any_locale(model), *_unique_names(model))
 
 
 def _open_negative_dimensions(model: onnx.ModelProto) -> None:
@@ -34,11 +38,25 @@ def _without_dictionaries(model: onnx.ModelProto) -> Iterator[str]:
         shape = [first or None, len(classes)]
         output.CopyFrom(onnx.helper.make_tensor_value_info(tensor, onnx.TensorProto.FLOAT, shape))
         graph.node.remove(node)
-        names = ", ".join(name.decode() if isinstance(name, bytes) else str(name) for name in classes)
+        names = [name.decode() if isinstance(name, bytes) else str(name) for name in classes]
+        some = ", ".join([*names[:MOST_CLASSES], *(["..."] if len(names) > MOST_CLASSES else [])])
         yield (
             f'output "{old}" was a dictionary for each row (ZipMap): the tensor before it, "{tensor}", is the output. '
-            f"Its columns are the classes {names}"
+            f"Its columns are the classes {some}"
         )
+
+
+def _with_any_locale(model: onnx.ModelProto) -> Iterator[str]:
+    """Use a locale that every Linux has: onnxruntime refuses the graph where that of StringNormalizer is missing."""
+    for node in model.graph.node:
+        entry = next((entry for entry in node.attribute if entry.name == "locale"), None)
+        old = entry.s.decode() if entry else f"{ENGLISH}.UTF-8"
+        if node.op_type != "StringNormalizer" or not old.startswith(ENGLISH):
+            continue
+        if entry:
+            node.attribute.remove(entry)
+        node.attribute.append(onnx.helper.make_attribute("locale", EVERYWHERE))
+        yield f"{label(node)} changes case by the locale {EVERYWHERE} in place of {old}, to the same letters"
 
 
 def _unique_names(model: onnx.ModelProto) -> Iterator[str]:

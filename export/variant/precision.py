@@ -20,7 +20,7 @@ import onnxruntime
 
 from export.graph.axis_proof import one_line, session_of, take
 from export.graph.input_values import Rows
-from export.graph.onnx_graph import load, save
+from export.graph.onnx_graph import attribute, load, save
 from export.graph.opset import opset
 from export.variant.half_arithmetic import rounding
 from triton_batching.terminal import Mistake
@@ -212,12 +212,18 @@ def _half(model: onnx.ModelProto, keep: Sequence[str]) -> onnx.ModelProto:
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    # The converter takes the output of every node for FP16, also of one whose attribute says FP32.
+    typed = [
+        node.name
+        for node in model.graph.node
+        if onnx.TensorProto.FLOAT in (attribute(node, "to"), attribute(node, "dtype"))
+    ]
     half: onnx.ModelProto = convert_float_to_float16(
         copy,
         min_positive_val=SMALLEST_HALF,
         max_finite_val=LARGEST_HALF,
         keep_io_types=True,
-        node_block_list=list(keep),
+        node_block_list=[*keep, *typed],
     )
     for value in half.graph.output:
         if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:

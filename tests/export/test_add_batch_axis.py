@@ -6,26 +6,20 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from added_graphs import INT64, graph, linear, mixing, numbers, prefixed, reshaped, texts, weights
+from added_graphs import INT64, graph, linear, mixing, numbers, prefixed, reshaped, texts, tried, weights
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import helper
 
-from export.add.model_source import read
 from export.graph.axis_proof import difference
-from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
+from export.graph.batched import BatchAxisError, Batched
 from export.graph.culprit import batch_axis
 from export.graph.input_values import Range, parse_range
 from export.graph.layout import Place
 from export.graph.layout import reshaped as place_after
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Mistake
-
-
-def tried(path: Path, **changes: object) -> Batched:
-    settings = ProofSettings(**({"largest": 16, "ranges": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
-    return batched(read(str(path)), settings)
 
 
 def answers(made: Batched, folder: Path, x: NDArray[Any]) -> NDArray[Any]:

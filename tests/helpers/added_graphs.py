@@ -7,8 +7,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from export.add.model_source import read
+from export.graph.batched import Batched, ProofSettings, batched
+
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 Shape = Sequence[int | str]
+
+
+def tried(path: Path, **changes: object) -> Batched:
+    """The proof of a file, with other settings where they are named."""
+    settings = ProofSettings(**({"largest": 16, "ranges": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
+    return batched(read(str(path)), settings)
 
 
 def weights(*shape: int, seed: int = 0) -> onnx.TensorProto:

@@ -51,9 +51,7 @@ def opened(model: onnx.ModelProto | Path, options: onnxruntime.SessionOptions) -
         return onnxruntime.InferenceSession(source, options, providers=CPU)
     except Exception as error:  # onnxruntime's exceptions have no common base
         name = model if isinstance(model, Path) else model.graph.name
-        raise Mistake(
-            f"{name}: onnxruntime cannot load the model ({str(error).strip().splitlines()[0]}). Export it again."
-        ) from error
+        raise Mistake(f"{name}: onnxruntime cannot load the model: {str(error).strip().splitlines()[0]}") from error
 
 
 def optimised(model: Path, level: str) -> Optimised:
