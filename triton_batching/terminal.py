@@ -81,11 +81,11 @@ def name_programs(name: str) -> None:
     _name = name
 
 
-def again(option: str, value: str) -> str:
-    """The command that runs, with another value of an option, to be run instead of it."""
+def again(option: str, *values: str, repeatable: bool = False) -> str:
+    """The command that runs, with other values of an option, or with more of a repeatable one: what to run instead."""
     pairs = zip(("", *_command), _command, strict=False)
-    kept = [word for before, word in pairs if option not in (before, word.partition("=")[0])]
-    return shlex.join([*kept, option, value])
+    kept = [word for before, word in pairs if repeatable or option not in (before, word.partition("=")[0])]
+    return shlex.join([*kept, *(word for value in values for word in (option, value))])
 
 
 class Parser(ArgumentParser):

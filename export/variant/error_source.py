@@ -15,6 +15,7 @@ from export.graph.culprit import with_all_outputs
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import label
 from export.variant.precision import Conversion
+from triton_batching.terminal import again
 
 # All tensors of some rows fit into memory; suspects are tried with as many.
 ROWS = 8
@@ -41,7 +42,8 @@ class ErrorSource:
             return f"The difference grows most at {label(self.node)}, but stays with that node alone in FP32"
         if self.without > MOST * self.before:
             return f"No node does most of it; the one that does most, {label(self.node)}, in FP32 lowers it {change}"
-        return f"{label(self.node)} does most of it: in FP32 it lowers it {change}. Add --keep '{self.node.name}'"
+        command = again("--keep", self.node.name, repeatable=True)
+        return f"{label(self.node)} does most of it: in FP32 it lowers it {change}. Leave it in FP32: {command}"
 
 
 def error_source(

@@ -11,15 +11,18 @@ import onnx
 from export.graph.axis_proof import MOST_ROWS, Proof, session_of
 from export.graph.batched import BatchAxisError, ProofSettings, batched
 from export.graph.source import Source
+from export.variant import variant_folder
 from export.variant.accelerator import TENSORRT
 from export.variant.accuracy import OutputError, WordsRead, answers, compare, words_read, worst
 from export.variant.error_source import error_source
 from export.variant.precision import DYNAMIC, FP16, PRECISIONS, STATIC, Conversion, converted_already, kept, prepared
 from export.variant.trial_rows import TrialRows
 from export.variant.wanted import Wanted
-from triton_batching.terminal import Failure, Mistake
+from triton_batching.terminal import Failure, Mistake, again
 
 Say = Callable[[str], None]
+# A larger difference is an overflow or another model.
+MOST_TOLERANCE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +53,9 @@ def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -
     """Convert and prove; raises `TooDifferent` for an error above the tolerance, `BatchAxisError` for mixed rows."""
     precision = wanted.converts or FP16
     if already := converted_already(model, precision):
-        raise Mistake(f"{wanted.origin.folder.name}: {already}. Make {precision} of the model that it was made of.")
+        made_of = variant_folder.original(wanted.origin.folder)
+        how = f": triton-batching variant {made_of} --precision {precision}" if made_of else ""
+        raise Mistake(f"{wanted.origin.folder.name}: {already}. Make {precision} of the model that it was made of{how}")
     say(f"converting to {precision}")
     ready = prepared(model, precision)
     keep = kept(ready, wanted.keep)
@@ -119,9 +124,11 @@ def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) ->
 def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: TrialRows) -> str:
     error = max(errors, key=lambda error: error.largest)
     calibrated = " and calibrated" if wanted.precision == STATIC else ""
+    most = float(f"{error.largest * 1.5:.1g}")
+    accepted = f"To accept it: {again('--tolerance', f'{most:g}')}" if most < MOST_TOLERANCE else ""
     drawn = f"It was compared{calibrated} on {trial.origin}, which show little of real ones: give --samples FILE.npz. "
     return (
         f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of its largest '
         f"value (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
-        f"{drawn if trial.drawn_at_random else ''}To accept it: --tolerance."
+        f"{drawn if trial.drawn_at_random else ''}{accepted}"
     )

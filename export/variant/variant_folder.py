@@ -83,6 +83,14 @@ def record(folder: Path, about: dict[str, object]) -> None:
     (folder / RECORD).write_text(json.dumps({**about, "files": files}, indent=2) + "\n")
 
 
+def original(folder: Path) -> str:
+    """The model that a variant was made of; "" if this program did not make it."""
+    try:
+        return str(json.loads((folder / RECORD).read_text())["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 def check_replaceable(folder: Path, *, force: bool) -> None:
     """Raise `Mistake` if what is there must not be replaced: it was not made by this program, or changed since.
 

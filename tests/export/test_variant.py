@@ -13,9 +13,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tiny_models import onnx_model
 
+from export.graph.axis_proof import run, session_of
 from export.repository import read_config
 from export.variant.__main__ import main
+from export.variant.precision import Conversion, prepared
 from serve.doctor.__main__ import main as doctor
+from triton_batching.terminal import Mistake
 
 WIDTH, CLASSES = 16, 10
 NUMBERS = {r"\d\.\d+e[+-]\d\d": "_ERROR_", r"\d+\.\d\d%": "PARTS%", r"[0-9a-f]{64}": "SHA-256"}
@@ -74,6 +77,29 @@ def made(repository: Path, *arguments: str, code: int = 0) -> None:
 
 def types(file: Path) -> set[int]:
     return {tensor.data_type for tensor in onnx.load(file).graph.initializer}
+
+
+MASKED = """<ir_version: 8, opset_import: ["" : 17]> m (float["b",4] x, int64["b",4] mask) => (float["b",4] y)
+<float one = {1}, float low = {-3.4e38}> {
+    taken = Cast<to=1>(mask) left = Sub(one, taken) far = Mul(left, low) scores = Add(x, far)
+    floor = Cast<to=7>(x) whole = Cast<to=1>(floor) parts = Softmax<axis=-1>(scores) y = Sub(parts, whole) }"""
+
+
+def test_casts_keep_their_meaning_in_fp16() -> None:
+    ready = prepared(onnx.parser.parse_model(MASKED), "fp16")
+    conversion = Conversion(model=ready, precision="fp16", calibration={})
+    mask = np.array([[1, 1, 0, 1], [1, 0, 0, 0]])
+    rows = {"x": np.random.default_rng(1).uniform(-3, 3, (2, 4)).astype(np.float32), "mask": mask}
+    expected, given = run(session_of(ready), rows)[0], run(conversion.session(conversion.converted()), rows)[0]
+    np.testing.assert_allclose(given, expected, atol=2e-3)
+
+
+def test_nodes_without_fp16_are_named_after_a_trial() -> None:
+    text = MASKED[: MASKED.index("taken")] + "q, s, z = DynamicQuantizeLinear(x) y = DequantizeLinear(q, s, z) }"
+    conversion = Conversion(model=prepared(onnx.parser.parse_model(text), "fp16"), precision="fp16", calibration={})
+    with pytest.raises(Mistake, match=r"Type.*Leave in FP32 what cannot be: .*--keep q --keep y$"):
+        conversion.converted()
+    conversion.converted(["q", "y"])
 
 
 def test_samples_are_split_between_calibration_and_comparison(
@@ -201,6 +227,7 @@ def test_a_variant_that_is_too_different_is_refused_with_its_errors_and_their_no
         shown += f"$ {' '.join(arguments)}\n{printed.out}{printed.err}\n"
     # Which of two layers of INT8 is the worse one depends on the processor.
     layers = {r"(?<=nothing was written\. )(No node|node \"\w+\" \(Gemm\)).*?(?= It was| To accept)": "(the layers.)"}
+    layers[r"--tolerance 0\.\d+$"] = "--tolerance _ERROR_"
     golden("export_variant_too_different", shown, masks=NUMBERS | layers)
     assert sorted(path.name for path in repository.iterdir()) == ["cancelling", "classifier", "overflowing"]
     made(repository, "cancelling", "--precision", "fp16", "--keep", "large")
