@@ -24,7 +24,7 @@ def rows_first(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]
     graph, lines = copy.graph, []
     for kind, values in (("input", graph_inputs(copy)), ("output", list(graph.output))):
         for value in values:
-            if axis := axes[value.name]:
+            if axis := axes.get(value.name):
                 _transpose(graph, value, axis, before=kind == "input")
                 shape = shape_text(("rows", *dims(value)[1:]))
                 lines.append(f'{kind} "{value.name}" has its rows on axis {axis} in the file: it is served as {shape}')
@@ -33,8 +33,8 @@ def rows_first(model: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[str, ...]
 
 
 def _axes(model: onnx.ModelProto) -> dict[str, int]:
-    """The axis of the rows of each input and output; none if there is no axis that all inputs share."""
-    inputs = graph_inputs(model)
+    """The axis of the rows of each input and output; none if there is no axis that all inputs but scalars share."""
+    inputs = [value for value in graph_inputs(model) if dims(value)]
     for batch in _candidates(model):
         axes = {value.name: _axis(model, value, batch) for value in inputs}
         known = {name: axis for name, axis in axes.items() if axis is not None}
@@ -45,9 +45,7 @@ def _axes(model: onnx.ModelProto) -> dict[str, int]:
 
 def _candidates(model: onnx.ModelProto) -> list[int | str]:
     """What the batch may be in the shapes of the inputs, the likeliest first: a name if there is an open first axis."""
-    shapes = [dims(value) for value in graph_inputs(model)]
-    if not all(shapes):
-        return []
+    shapes = [dims(value) for value in graph_inputs(model) if dims(value)]
     firsts = [shape[0] for shape in shapes]
     if all(isinstance(first, int) for first in firsts):
         return sorted(dict.fromkeys(firsts), key=firsts.count, reverse=True)

@@ -12,6 +12,7 @@ from export.graph.batched import BatchAxisError, ProofSettings, batched
 from export.graph.changed import CrashError
 from export.graph.input_values import Array, Range, ranges
 from export.graph.onnx_graph import dims, graph_inputs, shape_text
+from export.graph.rows_first import rows_first
 from export.graph.source import Source
 from triton_batching.terminal import Mistake
 
@@ -52,6 +53,7 @@ def without_rows(source: Source, settings: ProofSettings) -> Shared:
 
     They are scalars, and inputs whose first dimension is a number while that of another input is open.
     """
+    source = replace(source, model=rows_first(source.model)[0])
     inputs = graph_inputs(source.model)
     shared = [value for value in inputs if not dims(value) or isinstance(dims(value)[0], int)]
     if not shared or len(shared) == len(inputs):

@@ -2,9 +2,7 @@
 
 MODEL is a model of the repository. The variant is a model of its own, MODEL_fp16 or MODEL_int8_static, with MODEL's
 configurations. Inputs and outputs keep their types, so clients change the name only. Its batch axis is proved again,
-and its error on samples must stay within --tolerance; otherwise nothing is written, and the node that does most of the
-error is named. A second run replaces what the first one made, and nothing else.
-
+XX
 fp16          halves the file. It is for GPUs: onnxruntime computes most operators in FP32 on a CPU.
 int8-static   a quarter of the file; the ranges of activations are measured once, on --calibrate
 int8-dynamic  a quarter of the weights of MatMul and Gemm; each execution measures its ranges, over all of its rows
@@ -79,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where the server keeps TensorRT's engines (default: /tmp/tensorrt)",
     )
     repository.add_option(parser)
-    parser.add_argument("--force", action="store_true", help="replace a folder that this program did not make")
+    parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser
 
 

@@ -1,9 +1,8 @@
 """What a variant costs and buys beside its original: a table, notes, and the variant's README."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,24 +13,14 @@ from export.variant.accuracy import OutputError, WordsRead
 from export.variant.precision import FP16, STATIC
 
 Cells = tuple[str, str, str]
-MIB = 2**20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes that one instance holds by batch size; `bound` says what the figures leave out, empty if nothing."""
-
-    held: Mapping[int, int]
-    bound: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Original and variant side by side. `memory`, `words` and `proof` are None where there is nothing to compare."""
+    """Original and variant side by side. `words` and `proof` are None where there is nothing to compare."""
 
     names: tuple[str, str]
     file_bytes: tuple[int, int]
-    memory: tuple[Memory | str, Memory | str] | None
     precision: str | None
     errors: Sequence[OutputError]
     words: WordsRead | None
@@ -52,18 +41,10 @@ class Report:
     def cells(self) -> Iterator[Cells]:
         """Each line of the table: what it is, of the original, of the variant."""
         yield "file, MB", f"{self.file_bytes[0] / 1e6:.3g}", f"{self.file_bytes[1] / 1e6:.3g}"
-        if self.memory:
-            yield from self._memory_cells(*self.memory)
         yield from error_cells(self.errors, self.words, self.limit)
         if proof := self.proof:
             batches = ", ".join(map(str, proof.batches))
             yield f"batches of {batches} against their rows", "-", f"{proof.error:.1e} (limit {proof.tolerance:g})"
-
-    def _memory_cells(self, before: Memory | str, after: Memory | str) -> Iterator[Cells]:
-        sizes = before.held if isinstance(before, Memory) else after.held if isinstance(after, Memory) else {}
-        for size in sizes:
-            texts = ["unknown" if isinstance(side, str) else _held(side, size) for side in (before, after)]
-            yield f"memory at batch {size}, MiB (estimate)", texts[0], texts[1]
 
     @property
     def notes(self) -> list[str]:
@@ -92,11 +73,6 @@ class Report:
             )
         if self.accelerator == "tensorrt":
             yield "it was not run with TensorRT here: measure its error and its speed on your GPU"
-        for name, side in zip(self.names, self.memory or (), strict=False):
-            if isinstance(side, str):
-                yield f"the memory of {name} is not known: {side}"
-            elif side.bound:
-                yield f"memory of {name}: {side.bound}"
         if self.left_out:
             yield f"without {', '.join(self.left_out)}: they serve another file than config.pbtxt"
 
@@ -121,18 +97,6 @@ def error_cells(errors: Sequence[OutputError], words: WordsRead | None, limit: f
         yield "words read alike", "-", f"{words.alike} of {words.count}"
 
 
-def memory(file: Path, sizes: Sequence[int]) -> Memory | str:
-    """What `perf.memory`, a later stage, estimates for these batch sizes in its own process; its error as text."""
-    batches = ",".join(map(str, sizes))
-    ran = later_stage("perf.memory", str(file), "--batch", batches, "--format", "json")
-    if ran.returncode:
-        return ran.stderr.strip()
-    told = json.loads(ran.stdout)
-    return Memory(
-        held={line["batch"]: line["held"] for line in told["batches"]}, bound="" if told["exact"] else told["note"]
-    )
-
-
 def later_stage(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a program of a later stage in its own process, since this stage imports none of them."""
     return subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
@@ -155,8 +119,3 @@ def readme(report: Report) -> str:
         f"| | {original} | {variant} |\n|---|---|---|\n{rows}\n{notes}\n"
         f"The original's file has the SHA-256 `{report.source_sha256}`.\n"
     )
-
-
-def _held(side: Memory, size: int) -> str:
-    more = " or more" if side.bound else ""
-    return f"{side.held[size] / MIB:,.2f}{more}"

@@ -43,6 +43,14 @@ def test_arrays_get_the_names_of_the_configuration() -> None:
     assert list(metadata().check([{"b": B, "a": A}])) == ["a", "b"]
 
 
+def test_one_value_for_each_row_has_the_shape_that_the_model_gives_it() -> None:
+    tensor = 'put { name: "%s" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } }\n'
+    known = metadata("max_batch_size: 8\n" + "".join(f"{way}{tensor % way}" for way in ("in", "out")))
+    for sent in (np.ones(3, np.float32), np.ones((3, 1), np.float32)):
+        assert known.check([sent])["in"].shape == (3, 1)
+    assert known.outputs[0].own_shape(np.ones((3, 1))).shape == (3,)
+
+
 @pytest.mark.parametrize("kind", ["U2", "S2"])
 def test_texts_are_sent_as_texts_each_time(h2: H2Server, kind: str) -> None:
     sent = list[bytes]()
