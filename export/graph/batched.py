@@ -82,23 +82,26 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     Raises `BatchAxisError` if the first axis cannot become a batch axis, `Mistake` for invalid values or samples, and
     `CrashError` if onnxruntime does not survive the rewritten graph.
     """
-    _check_ranks(source)
-    _check_names(source, settings.ranges)
-    source, moved = _rows_first(source)
-    tolerance = settings.tolerance or tolerance_of(source.model)
+    _check_inputs(source, settings.ranges)
+    moved: tuple[str, ...] = ()
+    if source.reference is None:  # a torch module has its rows first
+        model, moved = rows_first(source.model)
+        source = replace(source, model=model)
     valid = ranges(source.model, settings.ranges, source.examples)
-    rewritten = _loosened(source, valid, settings)
+    tolerance = settings.tolerance or tolerance_of(source.model)
+    attempt = _Attempt(source=source, settings=settings, valid=valid, tolerance=tolerance)
+    rewritten = attempt.first()
     for _ in range(MOST_MENDS):
         load = changed.session_of if moved or rewritten.changes else session_of
         session = load(rewritten.model, user_path=source.user_path)
         settings.say("comparing batches with their rows")
         try:
-            rows, open_dim = _rows(session, rewritten, valid, settings)
+            rows, open_dim = attempt.rows(session, rewritten)
             proof = prove(session, rows, largest=settings.largest, tolerance=tolerance, open_dim=open_dim)
         except NoValidRow as error:
-            rewritten = _with_single_rows(source, rewritten, error, valid, settings)
+            rewritten = attempt.with_single_rows(rewritten, error)
         except NotRowwise as error:
-            rewritten = _with_rows_apart(source, rewritten, error, rows, valid, settings)
+            rewritten = attempt.with_rows_apart(rewritten, rows, error)
         else:
             return Batched(
                 model=rewritten.model,
@@ -106,110 +109,142 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
                 moved=moved,
                 changes=rewritten.changes,
                 valid={} if settings.samples else valid,
-                reference_error=_reference_error(source, session, rows, rewritten, tolerance),
+                reference_error=attempt.reference_error(session, rows, rewritten),
             )
     raise BatchAxisError(f"{source.origin}: the first axis is still not a batch axis after {MOST_MENDS} changes.")
 
 
-def _rows_first(source: Source) -> tuple[Source, tuple[str, ...]]:
-    """The source with the rows of every tensor first, and what was changed; a torch module has them there."""
-    if source.reference is not None:
-        return source, ()
-    model, moved = rows_first(source.model)
-    return replace(source, model=model), moved
+def _check_inputs(source: Source, names: Iterable[str]) -> None:
+    """Raise `BatchAxisError` for a scalar, `Mistake` if a name of `--range` is not an input."""
+    inputs = graph_inputs(source.model)
+    for value in inputs:
+        if not dims(value):
+            raise BatchAxisError(
+                f'{source.origin}: input "{value.name}" is a scalar, so it has no batch axis: requests with different '
+                "values cannot share an execution. Export it with a first axis of its own."
+            )
+    known = [value.name for value in inputs]
+    for name in names:
+        if name not in known:
+            raise Mistake(
+                f"{source.origin}: --range names {name}, which is not an input. The inputs are {', '.join(known)}."
+            )
 
 
-def _loosened(source: Source, valid: dict[str, Range], settings: ProofSettings) -> Rewritten:
-    """The graph with a dynamic first axis; the graph itself if it declares one."""
-    if not any(isinstance(dims(value)[0], int) for value in _edges(source.model)):
-        return Rewritten(model=source.model, rows=1)
-    if conflict := _conflict(source.model):
-        raise BatchAxisError(f"{source.origin}: {conflict}. Export it with a dynamic first axis.")
-    settings.say("making the batch axis dynamic")
-    return _open(source, valid, settings, rewrite.fixed_rows(source.model) or 1)
+@dataclass(frozen=True, kw_only=True)
+class _Attempt:
+    """What stays the same while one graph is proved and rewritten."""
 
+    source: Source
+    settings: ProofSettings
+    valid: dict[str, Range]
+    tolerance: float
 
-def _open(source: Source, valid: dict[str, Range], settings: ProofSettings, count: int) -> Rewritten:
-    """The graph without its row count `count`, in its shapes and in constant shapes; raises `NoValidRow`."""
-    session = session_of(source.model, user_path=source.user_path)
-    shapes = culprit.tensor_shapes(source.model, _exactly(session, source.model, valid, settings, count))
-    return rewrite.loosen(source.model, shapes, count)
+    def first(self) -> Rewritten:
+        """The graph with a dynamic first axis; the graph itself if it declares one."""
+        model = self.source.model
+        values = [value for value in [*graph_inputs(model), *model.graph.output] if dims(value)]
+        if not any(isinstance(dims(value)[0], int) for value in values):
+            return Rewritten(model=model, rows=1)
+        fixed = {value.name: dims(value)[0] for value in graph_inputs(model) if isinstance(dims(value)[0], int)}
+        if len(set(fixed.values())) > 1:
+            sizes = ", ".join(f'"{name}" to {size}' for name, size in fixed.items())
+            raise BatchAxisError(
+                f"{self.source.origin}: the inputs fix their first axes to different sizes, {sizes}, so they hold no "
+                "common batch. Export it with a dynamic first axis."
+            )
+        self.settings.say("making the batch axis dynamic")
+        return self._open(rewrite.fixed_rows(model) or 1)
 
+    def rows(self, session: onnxruntime.InferenceSession, rewritten: Rewritten) -> tuple[Rows, int | None]:
+        """The rows to compare, and the size of open dimensions; raises `NoValidRow`."""
+        count = max(min(self.settings.largest, MOST_ROWS), 8, rewritten.rows)
+        if not self.settings.samples:
+            return choose_rows(session, rewritten.model, self.valid, rows=count)
+        rows = take(read_samples(self.settings.samples, rewritten.model), 0, count)
+        self._check_samples(session, take(rows, 0, 1))
+        return rows, None
 
-def _exactly(
-    session: onnxruntime.InferenceSession,
-    model: onnx.ModelProto,
-    valid: dict[str, Range],
-    settings: ProofSettings,
-    count: int,
-) -> Rows:
-    """`count` rows that run together; raises `NoValidRow`."""
-    if not settings.samples:
-        return choose_rows(session, model, valid, rows=count, trying=count)[0]
-    samples = take(read_samples(settings.samples, model), 0, count)
-    # Only the shapes matter here, so too few rows are repeated.
-    rows = {name: np.resize(array, (count, *array.shape[1:])) for name, array in samples.items()}
-    _check_runs(session, rows, settings.samples)
-    return rows
+    def with_single_rows(self, rewritten: Rewritten, error: NoValidRow) -> Rewritten:
+        """The graph with one more change, because one row does not run alone: another number of rows may.
 
-
-def _check_runs(session: onnxruntime.InferenceSession, rows: Rows, origin: Path) -> None:
-    try:
-        run(session, rows)
-    except onnxruntime_errors() as error:
-        raise NoValidRow(f"{origin}: its rows do not run ({one_line(error)}).", rows) from error
-
-
-def _with_single_rows(
-    source: Source, rewritten: Rewritten, error: NoValidRow, valid: dict[str, Range], settings: ProofSettings
-) -> Rewritten:
-    """The graph with one more change, because one row does not run alone: other numbers of rows may.
-
-    Raises `error` if no number of rows runs, `BatchAxisError` if no change helps.
-    """
-    if rewritten.rows == 1 and not rewritten.changes:
-        session = session_of(source.model, user_path=source.user_path)
-        for count in ROW_COUNTS:
-            with contextlib.suppress(NoValidRow):
-                _exactly(session, source.model, valid, settings, count)
-                return _open(source, valid, settings, count)
-        raise error
-    node = culprit.failing(rewritten.model, error.tried)
-    mended = rewrite.mend(rewritten, node) if node else None
-    if mended is None and rewritten.rows == 1:
-        raise error
-    if mended is None:
+        Raises `error` if no number of rows runs, `BatchAxisError` if no change helps.
+        """
+        if rewritten.rows == 1 and not rewritten.changes:
+            for count in ROW_COUNTS:
+                with contextlib.suppress(NoValidRow):
+                    return self._open(count)
+            raise error
+        node = culprit.failing(rewritten.model, error.tried)
+        if mended := rewrite.mend(rewritten, node) if node else None:
+            return mended
+        if rewritten.rows == 1:
+            raise error
         raise BatchAxisError(
-            f"{source.origin}: it runs {rewritten.rows} rows at once and not 1, so its first axis is not a batch axis: "
-            f"{node or error}. Let the model work on all rows at once, without a loop over them, and export it again."
+            f"{self.source.origin}: it runs {rewritten.rows} rows at once and not 1, so its first axis is not a batch "
+            f"axis: {node or error}. Let the model work on all rows at once, without a loop over them, and export it "
+            "again."
         )
-    return mended
 
-
-def _with_rows_apart(
-    source: Source,
-    rewritten: Rewritten,
-    error: NotRowwise,
-    rows: Rows,
-    valid: dict[str, Range],
-    settings: ProofSettings,
-) -> Rewritten:
-    """The graph with one more change, because a batch does not answer as its rows; raises `BatchAxisError`."""
-    settings.say("looking for the node that mixes rows")
-    tolerance = settings.tolerance or tolerance_of(source.model)
-    try:
-        node = culprit.find(rewritten.model, rows, tolerance=tolerance)
-    except CrashError as crash:
-        raise BatchAxisError(f"{_refusal(source, error, rewritten)} Its node is not known: {crash}.") from crash
-    mended = rewrite.mend(rewritten, node) if node else None
-    if mended is None and not rewritten.changes and FIXED_ROWS.search(str(error)):
-        # Constant shapes of one row, in a graph that declares any number of rows.
-        opened = _open(source, valid, settings, 1)
-        mended = opened if opened.changes else None
-    if mended is None:
+    def with_rows_apart(self, rewritten: Rewritten, rows: Rows, error: NotRowwise) -> Rewritten:
+        """The graph with one more change, because a batch does not answer as its rows; raises `BatchAxisError`."""
+        self.settings.say("looking for the node that mixes rows")
+        tried = f" even after its {rewritten.rows} fixed rows were made dynamic" if rewritten.changes else ""
+        refusal = (
+            f"{self.source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: "
+            f"{error}."
+        )
+        try:
+            node = culprit.find(rewritten.model, rows, tolerance=self.tolerance)
+        except CrashError as crash:
+            raise BatchAxisError(f"{refusal} Its node is not known: {crash}.") from crash
+        if mended := rewrite.mend(rewritten, node) if node else None:
+            return mended
+        # Constant shapes of one row may be in a graph that declares any number of rows.
+        if not rewritten.changes and FIXED_ROWS.search(str(error)) and (opened := self._open(1)).changes:
+            return opened
         why = f"{node}{_accepted(rewritten.model, rows, node)}." if node else "No single node mixes the rows."
-        raise BatchAxisError(f"{_refusal(source, error, rewritten)} {why}") from error
-    return mended
+        raise BatchAxisError(f"{refusal} {why}") from error
+
+    def reference_error(self, session: onnxruntime.InferenceSession, rows: Rows, rewritten: Rewritten) -> float | None:
+        """The difference from the framework, or from the file before it was rewritten; None if there is neither."""
+        source = self.source
+        if source.reference is None and not rewritten.changes:
+            return None
+        name = "its torch module" if source.reference else "the file before it was rewritten"
+        available = len(next(iter(rows.values())))
+        together = rewritten.rows if rewritten.changes else available
+        if available < together:
+            raise Mistake(f"{source.origin}: is fixed to {together} rows, but there are only {available} rows to try.")
+        rows = take(rows, 0, available - available % together)
+        error = max(map(difference, run(session, rows), _original(source, rows, together)))
+        # Two frameworks sum in different orders, so ten times the tolerance of a batch against its rows.
+        if not error <= 10 * self.tolerance:
+            raise BatchAxisError(
+                f"{source.origin}: the graph differs from {name} by {error:.1e} of its largest value (limit "
+                f"{10 * self.tolerance:.0e}), so it is not the same model. Export it with a dynamic first axis, from "
+                ".eval()."
+            )
+        return error
+
+    def _open(self, count: int) -> Rewritten:
+        """The graph without its row count, in its shapes and in constant shapes; raises `NoValidRow`."""
+        model = self.source.model
+        session = session_of(model, user_path=self.source.user_path)
+        if self.settings.samples:
+            samples = take(read_samples(self.settings.samples, model), 0, count)
+            # Only the shapes matter here, so too few rows are repeated.
+            rows: Rows = {name: np.resize(array, (count, *array.shape[1:])) for name, array in samples.items()}
+            self._check_samples(session, rows)
+        else:
+            rows, _ = choose_rows(session, model, self.valid, rows=count, trying=count)
+        return rewrite.loosen(model, culprit.tensor_shapes(model, rows), count)
+
+    def _check_samples(self, session: onnxruntime.InferenceSession, rows: Rows) -> None:
+        try:
+            run(session, rows)
+        except onnxruntime_errors() as error:
+            raise NoValidRow(f"{self.settings.samples}: its rows do not run ({one_line(error)}).", rows) from error
 
 
 def _accepted(model: onnx.ModelProto, rows: Rows, node: culprit.Culprit) -> str:
@@ -221,77 +256,6 @@ def _accepted(model: onnx.ModelProto, rows: Rows, node: culprit.Culprit) -> str:
     except NotRowwise:
         return ""
     return f": {again('--tolerance', f'{error * 1.5:.1g}')}"
-
-
-def _edges(model: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
-    return [value for value in [*graph_inputs(model), *model.graph.output] if dims(value)]
-
-
-def _check_ranks(source: Source) -> None:
-    for value in graph_inputs(source.model):
-        if not dims(value):
-            raise BatchAxisError(
-                f'{source.origin}: input "{value.name}" is a scalar, so it has no batch axis: requests with different '
-                "values cannot share an execution. Export it with a first axis of its own."
-            )
-
-
-def _check_names(source: Source, names: Iterable[str]) -> None:
-    """Raise `Mistake` if a name of `--range` is not an input."""
-    inputs = [value.name for value in graph_inputs(source.model)]
-    for name in names:
-        if name not in inputs:
-            raise Mistake(
-                f"{source.origin}: --range names {name}, which is not an input. The inputs are {', '.join(inputs)}."
-            )
-
-
-def _conflict(model: onnx.ModelProto) -> str | None:
-    """Which inputs fix their first axes to different sizes, so that they hold no common batch; None if none do."""
-    fixed = {value.name: dims(value)[0] for value in graph_inputs(model) if isinstance(dims(value)[0], int)}
-    if len(set(fixed.values())) < 2:
-        return None
-    sizes = ", ".join(f'"{name}" to {size}' for name, size in fixed.items())
-    return f"the inputs fix their first axes to different sizes, {sizes}, so they hold no common batch"
-
-
-def _rows(
-    session: onnxruntime.InferenceSession, rewritten: Rewritten, valid: dict[str, Range], settings: ProofSettings
-) -> tuple[Rows, int | None]:
-    count = max(min(settings.largest, MOST_ROWS), 8, rewritten.rows)
-    if not settings.samples:
-        return choose_rows(session, rewritten.model, valid, rows=count)
-    rows = take(read_samples(settings.samples, rewritten.model), 0, count)
-    _check_runs(session, take(rows, 0, 1), settings.samples)
-    return rows, None
-
-
-def _refusal(source: Source, error: NotRowwise, rewritten: Rewritten) -> str:
-    tried = f" even after its {rewritten.rows} fixed rows were made dynamic" if rewritten.changes else ""
-    return f"{source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: {error}."
-
-
-def _reference_error(
-    source: Source, session: onnxruntime.InferenceSession, rows: Rows, rewritten: Rewritten, tolerance: float
-) -> float | None:
-    """The difference from the framework, or from the file before it was rewritten; None if there is neither."""
-    if source.reference is None and not rewritten.changes:
-        return None
-    name = "its torch module" if source.reference else "the file before it was rewritten"
-    available = len(next(iter(rows.values())))
-    together = rewritten.rows if rewritten.changes else available
-    if available < together:
-        raise Mistake(f"{source.origin}: is fixed to {together} rows, but there are only {available} rows to try.")
-    rows = take(rows, 0, available - available % together)
-    answers = run(session, rows)
-    error = max(map(difference, answers, _original(source, rows, together)))
-    # Two frameworks sum in different orders, so ten times the tolerance of a batch against its rows.
-    if not error <= 10 * tolerance:
-        raise BatchAxisError(
-            f"{source.origin}: the graph differs from {name} by {error:.1e} of its largest value (limit "
-            f"{10 * tolerance:.0e}), so it is not the same model. Export it with a dynamic first axis, from .eval()."
-        )
-    return error
 
 
 def _original(source: Source, rows: Rows, together: int) -> list[Array]:
