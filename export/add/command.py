@@ -26,6 +26,7 @@ from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
+from triton_batching.options import refuse_unused
 from triton_batching.terminal import Failure, Mistake, again, terminal
 
 Say = Callable[[str], None]
@@ -158,8 +159,14 @@ def _findings(folder: Path) -> list[str]:
 def _deployment(arguments: argparse.Namespace) -> Deployment:
     # The clearest cause first: without a file, no other argument matters.
     check_name(arguments.model)
-    deployment = Deployment(
-        name=_file_name(arguments.model) if arguments.name is None else arguments.name,
+    padded, alone = arguments.variable_length, arguments.batching == "none"
+    refuse_unused(
+        (bool(arguments.mask) and not padded, "--mask", "without --variable-length"),
+        (bool(arguments.pad_value) and not padded, "--pad-value", "without --variable-length"),
+        (padded and alone, "--variable-length", "with --batching none: requests never share a batch"),
+    )
+    return Deployment(
+        name=_name(arguments),
         source=arguments.model,
         batching=arguments.batching,
         max_batch_size=arguments.max_batch_size,
@@ -174,9 +181,6 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         masks=tuple(arguments.mask),
         opset=arguments.opset,
     )
-    for field, reason in deployment.faults():
-        raise Mistake(f"--{field.replace('_', '-')}: {reason}")
-    return deployment
 
 
 def _pad_value(text: str) -> tuple[str, float]:
@@ -188,9 +192,16 @@ def _pad_value(text: str) -> tuple[str, float]:
     raise Mistake(f"--pad-value {text}: not a value for an input. Write NAME=VALUE, for example tokens=0.")
 
 
-def _file_name(model: str) -> str:
-    """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
-    path = Path(model)
-    if path.suffix in (".onnx", *TORCH_ENDINGS) and NAME.fullmatch(path.stem):
-        return path.stem
-    raise Mistake(f"{model}: gives the model no name. Add --name NAME.")
+def _name(arguments: argparse.Namespace) -> str:
+    """The name of the model: that of its file, if none is given; raises `Mistake` if a model cannot have it."""
+    path = Path(arguments.model)
+    if arguments.name is None:
+        if path.suffix in (".onnx", *TORCH_ENDINGS) and NAME.fullmatch(path.stem):
+            return path.stem
+        raise Mistake(f"{arguments.model}: gives the model no name. Add --name NAME.")
+    if NAME.fullmatch(arguments.name):
+        return str(arguments.name)
+    raise Mistake(
+        f"--name: '{arguments.name}' cannot name a model: the name is a folder, part of URLs and a flag of "
+        "tritonserver. Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
+    )

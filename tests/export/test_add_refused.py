@@ -27,7 +27,7 @@ OPTIONS = (
     *("--range x=3", "--range x=3:1", "--range z=0:1", "--samples nowhere.npz"),
 )
 NO_MODELS = (
-    *("nowhere.onnx", "'two words.onnx' --name 'a b'", "m.h5 --instances 0", "spaced\\ name.onnx"),
+    *("nowhere.onnx", "'two words.onnx' --name 'a b'", "m.h5 --instances 2", "spaced\\ name.onnx"),
     *("weights.pth", "no_program.pt2", "package.pt2", "m.plan", "kept.h5", "noise.onnx", "half.onnx", "pointer.onnx"),
     *(".", ": --name q", "module: --name q", ":function --name q"),
 )
@@ -50,6 +50,14 @@ DAMAGE: dict[str, Callable[[onnx.ModelProto], object]] = {
 }
 
 
+def code(arguments: list[str]) -> int | str | None:
+    """The exit code of the program, which argparse ends for a wrong option."""
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
 def rename(model: onnx.ModelProto, name: str) -> None:
     model.graph.input[0].name = model.graph.node[0].input[0] = name
 
@@ -69,7 +77,7 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         before = sorted(tmp_path.rglob("*"))
         said = []
         for arguments in calls:
-            assert main([*shlex.split(arguments), "--repository", "models"]) == 2, arguments
+            assert code([*shlex.split(arguments), "--repository", "models"]) == 2, arguments
             printed = capsys.readouterr()
             (line,) = printed.err.strip().splitlines()
             assert printed.out == ""
