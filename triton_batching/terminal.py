@@ -85,7 +85,9 @@ def again(option: str, *values: str, repeatable: bool = False) -> str:
     """The command that runs, with other values of an option, or with more of a repeatable one: what to run instead."""
     pairs = zip(("", *_command), _command, strict=False)
     kept = [word for before, word in pairs if repeatable or option not in (before, word.partition("=")[0])]
-    return shlex.join([*kept, *(word for value in values for word in (option, value))])
+    return shlex.join(
+        [*kept, *([option] if not values else []), *(word for value in values for word in (option, value))]
+    )
 
 
 class Parser(ArgumentParser):

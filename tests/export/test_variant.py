@@ -112,7 +112,7 @@ def test_samples_are_split_between_calibration_and_comparison(
     np.savez(large, x=100 * rows)
     made(tmp_path, "classifier", "--precision", "int8-static", "--calibrate", str(small))
     assert "random rows" not in capsys.readouterr().out
-    files = ["--calibrate", str(small), "--samples", str(large)]
+    files = ["--calibrate", str(small), "--samples", str(large), "--force"]
     made(tmp_path, "classifier", "--precision", "int8-static", *files, code=1)
 
 
