@@ -213,7 +213,8 @@ def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
         fixed = [(axis, dim) for axis, dim in enumerate(wanted) if isinstance(dim, int)]
         if array.ndim != len(wanted) or any(array.shape[axis] != dim for axis, dim in fixed):
             raise Mistake(
-                f'{path}: "{value.name}" has shape {list(array.shape)}, the model takes {wanted}. Reshape it.'
+                f'{path}: "{value.name}" has shape {list(array.shape)}, the model takes {wanted}. Bring its '
+                "axes into that order: numpy.moveaxis."
             )
         rows[value.name] = array
         counts.add(len(array))
