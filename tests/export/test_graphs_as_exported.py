@@ -21,7 +21,8 @@ from export.repository import read_config
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g '
 # b: the declared first axis, k: the number of rows that the graph runs.
 ONE_INPUT = {
-    "class token": "(float[b,3,4] x) => (float[b,4,4] y) <float[1,1,4] one = {1,2,3,4}, int64[3] r = {k,1,1}>"
+    "class token": "(float[b,3,4] x) => (float[b,4,4] y) { y = Concat<axis=1>(token, x) }",
+    "Tile": "(float[b,3,4] x) => (float[b,4,4] y) <float[1,1,4] one = {1,2,3,4}, int64[3] r = {k,1,1}>"
     " { c = Tile(one, r) y = Concat<axis=1>(c, x) }",
     "ConstantOfShape": "(float[b,3,4] x) => (float[b,3,6] y) <int64[3] s = {k,3,2}>"
     " { c = ConstantOfShape(s) y = Concat<axis=2>(c, x) }",
@@ -45,6 +46,8 @@ def written(path: Path, text: str, *, b: str = '"batch"', k: int = 1) -> Path:
     )
     sizes = {"LSTM": {"W": (1, 8, 4), "R": (1, 8, 2)}, "GRU": {"W": (1, 21, 6), "R": (1, 21, 7)}}
     rng = np.random.default_rng(0)
+    if "token" in text:
+        model.graph.initializer.append(numpy_helper.from_array(np.full((k, 1, 4), 0.5, np.float32), "token"))
     for node in model.graph.node:
         for name, size in sizes.get(node.op_type, {}).items():
             model.graph.initializer.append(numpy_helper.from_array(rng.normal(size=size).astype(np.float32), name))
@@ -52,12 +55,14 @@ def written(path: Path, text: str, *, b: str = '"batch"', k: int = 1) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("b", "k"), [('"batch"', 1), ("2", 2)])
+@pytest.mark.parametrize(("b", "k"), [('"batch"', 1), ("1", 1), ("2", 2)])
 @pytest.mark.parametrize("kind", ONE_INPUT)
 def test_a_graph_of_so_many_rows_takes_any(kind: str, b: str, k: int, tmp_path: Path) -> None:
     """Its answers to any rows are those of the file to the rows that it runs."""
     path = written(tmp_path / "m.onnx", ONE_INPUT[kind], b=b, k=k)
-    save(tried(path).model, tmp_path / "made.onnx")
+    proved = tried(path)
+    assert b == '"batch"' or f'input "x": first axis {b} -> batch' in proved.changes
+    save(proved.model, tmp_path / "made.onnx")
     original, made = (onnxruntime.InferenceSession(str(tmp_path / name)) for name in ("m.onnx", "made.onnx"))
     x = np.random.default_rng(1).normal(size=(6, 5 if kind == "Reshape" else 3, 4)).astype(np.float32)
     parts = [original.run(None, {"x": x[row : row + k]})[0] for row in range(0, 6, k)]
