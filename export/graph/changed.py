@@ -38,7 +38,8 @@ def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             name = signal.Signals(os.WTERMSIG(status)).name
-            raise CrashError(f"onnxruntime ended by {name} when it loaded the changed graph of {user_path or 'it'}")
+            where = f"{user_path}: " if user_path else ""
+            raise CrashError(f"{where}onnxruntime ended by {name} when it loaded the changed graph")
         return open_session(path, optimised=optimised, user_path=user_path)
 
 

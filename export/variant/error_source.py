@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from export.graph.axis_proof import run, session_of, take
+from export.graph.axis_proof import run, take
+from export.graph.changed import CrashError, session_of
 from export.graph.culprit import with_all_outputs
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import label
@@ -51,7 +52,11 @@ def error_source(
 ) -> ErrorSource | None:
     """The node that does most of the error; None if no tensor differs, or the graphs share none."""
     some = take(rows, 0, ROWS)
-    suspects = _suspects(conversion.model, differences(conversion.model, conversion.computed(variant), some))
+    try:
+        differing = differences(conversion.model, conversion.computed(variant), some)
+    except CrashError:
+        return None
+    suspects = _suspects(conversion.model, differing)
     expected = run(session_of(conversion.model), some)
     before = _error(expected, conversion, variant, some)
     sources = []

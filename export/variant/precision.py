@@ -105,7 +105,7 @@ class Conversion:
             return made
         try:
             return rounding(made)
-        except Mistake:
+        except (changed.CrashError, Mistake):
             return made
 
     def session(self, made: onnx.ModelProto) -> onnxruntime.InferenceSession:
