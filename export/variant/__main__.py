@@ -7,7 +7,7 @@ fp16          halves the file. It is for GPUs: onnxruntime computes most operato
 int8-static   a quarter of the file; the ranges of activations are measured once, on --calibrate
 int8-dynamic  a quarter of the weights of MatMul and Gemm; each execution measures its ranges, over all of its rows
 
-With --accelerator tensorrt, --precision is TensorRT's own; openvino and --threads need no precision.
+With --accelerator tensorrt, --precision is TensorRT's own; --threads needs no precision.
 """
 
 import argparse
@@ -18,7 +18,6 @@ from triton_batching.options import MOST_THREADS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 PRECISIONS = ("fp16", "int8-static", "int8-dynamic")
-ACCELERATORS = ("tensorrt", "openvino")
 STOPPED = "stopped; a variant is written as a whole or not at all."
 
 
@@ -38,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m export.variant", __doc__, example="text_recognition --precision int8-static")
     parser.add_argument("model", metavar="MODEL", help="a model of the repository that serves an ONNX file")
     parser.add_argument("--precision", choices=PRECISIONS, help="default: that of the file")
-    parser.add_argument("--accelerator", choices=ACCELERATORS, help="tensorrt (GPU) or openvino (CPU)")
+    parser.add_argument("--accelerator", choices=("tensorrt",), help="for a GPU")
     parser.add_argument(
         "--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="threads of one execution on a CPU"
     )

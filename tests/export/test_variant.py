@@ -238,7 +238,6 @@ def test_tensorrt_needs_the_sizes_of_open_dimensions_and_threads_are_a_parameter
 
 WRONG = (
     "",
-    "--accelerator openvino",
     "--accelerator tensorrt --precision int8-dynamic",
     "--accelerator tensorrt --open-dims 8:1",
     "--precision fp16 --calibrate rows.npz",
