@@ -41,7 +41,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--instances", type=int, default=1, help="executions at a time (default: 1)")
     parser.add_argument("--kind", choices=("cpu", "gpu"), help="device (default: a GPU if the server has one)")
     parser.add_argument(
-        "--range", action="append", default=[], metavar="NAME=lo:hi", help="valid values of an input (repeatable)"
+        "--range",
+        action="append",
+        default=[],
+        metavar="NAME=lo:hi",
+        help="valid values of an input; NAME=INPUT[AXIS] if it is the length of a request (repeatable)",
     )
     parser.add_argument(
         "--samples", type=path, help="an .npz file with real rows of every input, instead of random rows"

@@ -69,8 +69,8 @@ class Deployment:
             yield "variable_length", "without batching requests never share a batch. Leave one of the two out."
         if self.tolerance is not None and not 0 < self.tolerance < 1:
             reason = (
-                f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, "
-                "divided by the largest value. Write for example 0.001."
+                f"{self.tolerance} is not between 0 and 1: it is the largest difference of a batch from its rows, as "
+                "a share of what an element varies by over the rows. Write for example 0.001."
             )
             yield "tolerance", reason
 

@@ -1,7 +1,8 @@
 """Turns a graph into one with a proven batch axis: unchanged, rewritten, or refused with the node that mixes rows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +15,21 @@ from export.graph.axis_proof import (
     NotRowwise,
     NoValidRow,
     Proof,
+    answers_alone,
     choose_rows,
-    difference,
+    count_of,
+    names_of,
     prove,
     run,
     session_of,
     take,
-    tolerance_of,
 )
+from export.graph.error_measure import Difference, Measure, Rounding, coarsest
 from export.graph.input_values import Array, Range, Rows, ranges, read_samples
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
+from export.graph.rounding import noise, roundings
+from export.graph.row_families import families
 from export.graph.source import Source
 from triton_batching.terminal import Failure, Mistake
 
@@ -46,15 +51,15 @@ class BatchAxisError(Failure):
 class Batched:
     """A graph that takes any number of rows, its proof, and the changes that were made to it.
 
-    `valid` are the ranges of the random values, empty if samples were used. `reference_error` is the largest difference
-    from the model in its own framework, or from the file before it was rewritten; None if there is neither.
+    `valid` are the ranges of the random values, empty if samples were used. `reference` is the largest difference from
+    the model in its own framework, or from the file before it was rewritten; None if there is neither.
     """
 
     model: onnx.ModelProto
     proof: Proof
     changes: tuple[str, ...]
     valid: Mapping[str, Range]
-    reference_error: float | None
+    reference: Difference | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +83,6 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     """
     _check_ranks(source)
     _check_names(source, settings.ranges)
-    tolerance = settings.tolerance or tolerance_of(source.model)
     valid = ranges(source.model, settings.ranges, source.examples)
     rewritten = _loosened(source, valid, settings)
     for _ in range(MOST_MENDS):
@@ -87,7 +91,16 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
         settings.say("comparing batches with their rows")
         try:
             rows, open_dim = _rows(session, model, valid, settings, rewritten.rows if rewritten else 1)
-            proof = prove(session, rows, largest=settings.largest, tolerance=tolerance, open_dim=open_dim)
+            kinds = [rows] if settings.samples else families(valid, rows)
+            limits = roundings(model, settings.tolerance)
+            proof = prove(
+                session,
+                kinds,
+                largest=settings.largest,
+                roundings=limits,
+                noise=partial(noise, model),
+                open_dim=open_dim,
+            )
         except NoValidRow as error:
             # Constants of the old row count may keep a single row from running.
             node = culprit.failing(model, error.tried) if rewritten else None
@@ -95,7 +108,8 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
                 raise
         except NotRowwise as error:
             settings.say("looking for the node that mixes rows")
-            node = culprit.find(model, rows, tolerance=tolerance)
+            mixed = error.rows if count_of(error.rows) >= culprit.MOST_ROWS else rows
+            node = culprit.find(model, mixed, coarsest(limits))
             if (mended := _mended(rewritten, node)) is None:
                 raise BatchAxisError(
                     _refusal(source, error, node, rewritten), advice="To serve it without batching: --batching none."
@@ -106,7 +120,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
                 proof=proof,
                 changes=rewritten.changes if rewritten else (),
                 valid={} if settings.samples else valid,
-                reference_error=_reference_error(source, session, rows, rewritten, tolerance),
+                reference=_reference(source, session, rows, rewritten, limits),
             )
         rewritten = mended
     raise BatchAxisError(
@@ -201,28 +215,29 @@ def _refusal(
     )
 
 
-def _reference_error(
+def _reference(
     source: Source,
     session: onnxruntime.InferenceSession,
     rows: Rows,
     rewritten: Rewritten | None,
-    tolerance: float,
-) -> float | None:
+    limits: Sequence[Rounding],
+) -> Difference | None:
     """The difference from the framework on all rows, or from the file before the rewrite on its own row count."""
     original = _original(source, rows, rewritten)
     if original is None:
         return None
     count, expected, name = original
-    names = [output.name for output in session.get_outputs()]
-    outputs = dict(zip(names, run(session, take(rows, 0, count)), strict=True))
-    error = max(difference(outputs[output], value) for output, value in expected.items())
-    # Two frameworks sum in different orders, so ten times the tolerance of a batch against its rows.
-    if not error <= 10 * tolerance:
+    names, outputs = names_of(session), run(session, take(rows, 0, count))
+    # Two frameworks sum in different orders, so ten times the rounding of a batch against its rows.
+    loose = [limit.loosened(10) for limit in limits]
+    measure = Measure(names, answers_alone(session, rows), loose, lambda: noise(source.model, rows))
+    found = measure.compare(outputs, [expected[output] for output in names])
+    if found.exceeds:
         raise BatchAxisError(
-            f"{source.origin}: the graph differs from {name} by {error:.1e} of its largest value (limit "
-            f"{10 * tolerance:.0e}), so it is not the same model. Export it with a dynamic first axis, from .eval()."
+            f"{source.origin}: the graph differs from {name} by {found}, so it is not the same model. Export it with a "
+            "dynamic first axis, from .eval()."
         )
-    return error
+    return found
 
 
 def _original(source: Source, rows: Rows, rewritten: Rewritten | None) -> tuple[int, Mapping[str, Array], str] | None:

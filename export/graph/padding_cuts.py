@@ -1,6 +1,7 @@
 """How the outputs of a graph follow the length of a request, so that what belongs to padding can be cut off."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -11,8 +12,10 @@ from export.graph.input_values import Range
 from export.graph.onnx_graph import dims
 from export.graph.padding_axes import Axis, PaddingError, Variation
 
-# Lengths in a row that show how outputs follow them, and the largest stride, of which they show at least one step.
-SPAN, MOST_STRIDE = 65, 64
+# Lengths in a row that are tried first, and the largest stride, for which lengths up to three times as far are tried.
+SPAN, MOST_STRIDE = 9, 2**12
+# Steps of the size that show its stride, and the seconds of a run from which no longer ones are tried.
+STEPS, MOST_SECONDS = 3, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +57,9 @@ def cuts_of(
     for axis in variation.fills:
         sources.setdefault(axis.size, axis)  # of inputs with one length, the graph's first
     for source in sources.values():
-        answers = list(_shapes(session, model, valid, variation, length, source))
+        shapes = _Shapes(session, model, valid, variation, length, source)
         for (number, place), name in opened.items():
-            sizes = [(own, shapes[number][place]) for own, shapes in answers if place < len(shapes[number])]
+            sizes = shapes.sizes(number, place)
             if len({size for _, size in sizes}) <= 1:
                 continue
             if first := found.get((number, place)):
@@ -67,9 +70,9 @@ def cuts_of(
             found[number, place] = _followed(name, place, sizes, source)
     if still := [f"axis {key[1]} of {name!r}" for key, name in opened.items() if key not in found]:
         raise PaddingError(
-            f"{', '.join(still)} is open in the graph and had one size for all lengths from {length} to "
-            f"{length + SPAN - 1}, so it is not known what belongs to a request. Export it with a fixed size there, or "
-            "serve requests of equal length."
+            f"{', '.join(still)} is open in the graph and had one size for all lengths that run from {length} to "
+            f"{length + MOST_STRIDE}, so it is not known what belongs to a request. Export it with a fixed size there, "
+            "or serve requests of equal length."
         )
     cuts: dict[str, list[Cut]] = {}
     for key, cut in sorted(found.items()):
@@ -77,32 +80,68 @@ def cuts_of(
     return cuts
 
 
-def _shapes(
-    session: onnxruntime.InferenceSession,
-    model: onnx.ModelProto,
-    valid: Mapping[str, Range],
-    variation: Variation,
-    length: int,
-    source: Axis,
-) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """The lengths of `source` in a row that run while all others have `length`, with the shapes of the outputs."""
-    for own in range(length, length + SPAN):
-        lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
-        try:
-            outputs = run(session, variation.alone(model, valid, lengths, 0))
-        except onnxruntime_errors():
-            continue
-        yield own, [output.shape for output in outputs]
+class _Shapes:
+    """The sizes of the outputs for lengths of `source`, while all others have `length`."""
+
+    def __init__(
+        self,
+        session: onnxruntime.InferenceSession,
+        model: onnx.ModelProto,
+        valid: Mapping[str, Range],
+        variation: Variation,
+        length: int,
+        source: Axis,
+    ) -> None:
+        self._session, self._model, self._valid, self._variation = session, model, valid, variation
+        self._length, self._source = length, source
+        self._slow = False
+        self._tried: dict[int, list[tuple[int, ...]] | None] = {}
+
+    def sizes(self, output: int, axis: int) -> list[tuple[int, int]]:
+        """Lengths that run, with the size of an axis: some in a row, and both sides of the next steps of the size."""
+        last = self._length
+        for own in range(self._length, self._length + SPAN):
+            self._size(own, output, axis)
+        for _ in range(STEPS):
+            last = self._next_step(last, output, axis)
+        tried = ((own, self._size(own, output, axis)) for own in sorted(self._tried))
+        return [(own, size) for own, size in tried if size is not None]
+
+    def _next_step(self, start: int, output: int, axis: int) -> int:
+        """The first length after `start` that gives another size; `start` if none up to `MOST_STRIDE` more does."""
+        first, reach = self._size(start, output, axis), 1
+        while self._size(start + reach, output, axis) in (first, None):
+            reach *= 2
+            if reach > MOST_STRIDE or self._slow:
+                return start
+        low, high = start + reach // 2, start + reach
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._size(middle, output, axis) in (first, None) else (low, middle)
+        return high
+
+    def _size(self, own: int, output: int, axis: int) -> int | None:
+        """The size for one length; None if that does not run."""
+        if own not in self._tried:
+            lengths = dict.fromkeys(self._variation.sizes, self._length) | {self._source.size: own}
+            rows, began = self._variation.alone(self._model, self._valid, lengths, 0), time.perf_counter()
+            try:
+                self._tried[own] = [output.shape for output in run(self._session, rows)]
+            except onnxruntime_errors():
+                self._tried[own] = None
+            self._slow |= time.perf_counter() - began > MOST_SECONDS
+        shapes = self._tried[own]
+        return None if shapes is None or axis >= len(shapes[output]) else shapes[output][axis]
 
 
 def _followed(name: str, axis: int, sizes: Sequence[tuple[int, int]], source: Axis) -> Cut:
-    """The one floor((length + moved) / stride) that gives all these sizes, which are of lengths in a row."""
-    fits = []
-    for stride in range(1, MOST_STRIDE + 1):
+    """The one floor((length + moved) / stride) that gives all these sizes."""
+    fits: list[Cut] = []
+    for stride in range(1, min(MOST_STRIDE, sizes[-1][0]) + 1):
         # Every size gives an interval for what is added before the division.
         low = max(size * stride - length for length, size in sizes)
         high = min(size * stride - length + stride - 1 for length, size in sizes)
-        fits += [Cut(index=axis, source=source, moved=moved, stride=stride) for moved in range(low, high + 1)]
+        fits += [Cut(index=axis, source=source, moved=moved, stride=stride) for moved in range(low, high + 1)[:2]]
     if len(fits) != 1:
         raise PaddingError(
             f'axis {axis} of output "{name}" depends on the length, but not as one whole fraction of it that lengths '

@@ -11,9 +11,8 @@ import numpy as np
 import onnx
 
 from export.graph.axis_proof import run, session_of, take
-from export.graph.culprit import with_all_outputs
 from export.graph.input_values import Array, Rows
-from export.graph.onnx_graph import label
+from export.graph.onnx_graph import label, with_all_outputs
 from export.variant.precision import Conversion
 
 # All tensors of some rows fit into memory; suspects are tried with as many.

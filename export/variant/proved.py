@@ -10,6 +10,7 @@ import onnx
 
 from export.graph.axis_proof import MOST_ROWS, Proof, session_of
 from export.graph.batched import BatchAxisError, ProofSettings, batched
+from export.graph.error_measure import Rounding
 from export.graph.source import Source
 from export.variant.accelerator import TENSORRT
 from export.variant.accuracy import OutputError, WordsRead, answers, compare, words_read, worst
@@ -92,7 +93,8 @@ def _errors(
     after = answers(conversion.session(made), trial.rows, batch, lambda text: say(f"the variant answers, {text}"))
     output = next(iter(before))
     words = words_read(before[output], after[output], trial.words) if trial.words else None
-    return compare(before, after), words
+    rounding = Rounding(tolerance=wanted.limit, share=PRECISIONS[wanted.converts or FP16].share)
+    return compare(before, after, rounding), words
 
 
 def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) -> tuple[Proof, bool]:
@@ -121,7 +123,7 @@ def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: 
     calibrated = " and calibrated" if wanted.precision == STATIC else ""
     drawn = f"It was compared{calibrated} on {trial.origin}, which show little of real ones: give --samples FILE.npz. "
     return (
-        f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of its largest '
-        f"value (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
+        f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of what an '
+        f"element varies by (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
         f"{drawn if trial.drawn_at_random else ''}To accept it: --tolerance."
     )
