@@ -43,13 +43,10 @@ def notes(model: Added) -> Iterator[str]:
     for name, bounds in model.batched.valid.items():
         yield f"proved for {name} {bounds}"
     for sizes, difference in by_size(model.batched.proof):
-        yield f"rows in batches of {sizes} against the same alone: {difference}"
+        yield f"rows in batches of {sizes} and alone: {difference}"
     if padding := model.padding:
         lengths = ", ".join(map(str, padding.lengths))
-        yield (
-            f"requests of {lengths} elements, padded to at most {padding.longest}, against the same alone: "
-            f"{padding.difference}"
-        )
+        yield (f"requests of {lengths} elements, padded to at most {padding.longest}, and alone: {padding.difference}")
         for name in padding.constant:
             yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:

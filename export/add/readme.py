@@ -39,8 +39,8 @@ def _proof_text(added: Added) -> str:
     if added.padding:
         text += (
             f"Requests of {', '.join(map(str, added.padding.lengths))} elements, padded to longer ones, answered as "
-            f"alone ({added.padding.difference}), so requests of different length share a batch. The longest were padded "
-            f"to {added.padding.longest} elements; longer batches are not proved.\n"
+            f"alone ({added.padding.difference}), so requests of different length share a batch. The longest were "
+            f"padded to {added.padding.longest} elements; longer batches are not proved.\n"
         )
         for name in added.padding.constant:
             text += f'Output "{name}" had one value for all of them, so the proof shows little of it.\n'

@@ -206,7 +206,8 @@ def _leak(
     from export.graph.padding_leak import find
 
     each, row = trial.members[place]
-    requests = [each.request(row), *(each.request(other) for other in each.usable[-SHOWING:])]
+    like = [other for other in each.usable if each.measures[other] is each.measures[row]]
+    requests = [each.request(row), *map(each.request, like[:SHOWING])]
     node = find(model, requests, variation.joined(requests[:1], trial.longer), rounding)
     sizes = " and ".join(f"{own} to {trial.longer[size]}" for size, own in each.lengths.items())
     mixed = any(other is not each for other, _ in trial.members)
