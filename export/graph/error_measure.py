@@ -29,12 +29,12 @@ from export.graph.input_values import Array
 
 TIMES_NOISE = 8
 # If half of so many elements are off by so many times the tolerance, that is no rounding, and measuring it takes long.
-MANY, FAR = 100, 100
+MANY, FAR = 16, 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounding:
-    """What a type explains: the `tolerance`, a share of the variation, and `share`, a share of an element's own size."""
+    """What a type explains: `tolerance`, a share of the variation, and `share`, a share of an element's own size."""
 
     tolerance: float
     share: float
@@ -95,7 +95,7 @@ class Scale:
     """What each element of one output may differ by, from the answers to rows of one family."""
 
     def __init__(self, answers: Sequence[Array], rounding: Rounding) -> None:
-        """`answers` are of single rows, without an axis for rows; shorter ones count for the positions that they have."""
+        """`answers` are of single rows, without an axis for rows; short ones count for the positions that they have."""
         self.rounding = rounding
         shape = np.max([answer.shape for answer in answers], axis=0).astype(int)
         low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
@@ -154,10 +154,9 @@ class Measure:
     def compare(self, actual: Sequence[Array], expected: Sequence[Array], *, first_row: int = 0) -> Difference:
         """The largest difference of all outputs; `first_row` is the place of these rows in their batch."""
         errors = self._errors(actual, expected)
-        exceeds = [
-            not (each <= scale.rounding.tolerance).all() for each, scale in zip(errors, self._scales, strict=True)
-        ]
-        if self._noise is not None and any(exceeds) and not any(map(_hopeless, errors, self._scales)):
+        pairs = list(zip(errors, self._scales, strict=True))
+        exceeds = any((each > scale.rounding.tolerance).any() for each, scale in pairs)
+        if self._noise is not None and exceeds and not any(map(_hopeless, errors, self._scales)):
             for scale, noise in zip(self._scales, self._noise(), strict=True):
                 scale.add_noise(noise)
             self._noise = None

@@ -35,8 +35,8 @@ AXIS = re.compile(r".+\[\d+\]")
 class Range:
     """Values from `low` to `high`, both included, and why they are valid.
 
-    `guessed`: nothing says that they are, or that no others are. `follows` is the axis of an input, as `speech[1]`, whose
-    size is the value: the number of elements of the request.
+    `guessed`: nothing says that they are, or that no others are. `follows` is the axis of an input, as `speech[1]`: the
+    only value is its size, the length of the request.
     """
 
     low: float

@@ -72,7 +72,7 @@ def test_a_wrong_file_is_not_proved(ranker: Path, tmp_path: Path, mistake: str, 
 
 def test_a_batch_that_mixes_its_rows_is_not_proved(tmp_path: Path) -> None:
     folder = mixing(tmp_path)
-    with pytest.raises(ProofError, match="differs from the rows alone by .* So the first axis is not a batch axis"):
+    with pytest.raises(ProofError, match=r"differs from the rows alone by .* So the first axis is not a batch axis"):
         prove("mixing", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
 
 
