@@ -38,6 +38,7 @@ def by_lengths(model: onnx.ModelProto, chosen: dict[str, Range] | None = None, *
     return prove(model, valid, length=length, roundings=roundings(model), variation=Variation.of(model, {}))
 
 
+@pytest.mark.slow
 @settings(max_examples=300 if MANY else 40)
 @given(SEEDS)
 def test_rows_that_mix_are_refused_and_others_are_not(seed: int) -> None:
@@ -50,6 +51,7 @@ def test_rows_that_mix_are_refused_and_others_are_not(seed: int) -> None:
         pytest.fail(f"certified, though its rows mix by: {how}")
 
 
+@pytest.mark.slow
 @settings(max_examples=200 if MANY else 20)
 @given(SEEDS)
 def test_padding_that_reaches_an_answer_is_refused_and_other_is_not(seed: int) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from tiny_models import mixing
 
@@ -17,11 +16,9 @@ from export import verify
 from export.__main__ import main
 from export.command import export
 from export.graph.recipe import Recipe
-from export.graph.samples import sample
-from export.graph.signature import Signature
 from export.models.catalogue import CATALOGUE, TRAINED, Exporter
 from export.models.ranker import Reference
-from export.repository import REPOSITORY, RepositoryError, read_config
+from export.repository import REPOSITORY, RepositoryError
 from export.verify import ProofError, prove
 from triton_batching.terminal import Mistake
 
@@ -76,18 +73,14 @@ def test_a_batch_that_mixes_its_rows_is_not_proved(tmp_path: Path) -> None:
         prove("mixing", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
 
 
-def test_the_committed_recogniser_is_its_weights(tmp_path: Path) -> None:
-    """Exporting the committed weights again gives the same answers as the committed file."""
+def test_the_committed_recogniser_is_its_weights() -> None:
+    """The committed file answers as torch does with the committed weights."""
     exporter = CATALOGUE["text_recognition"]
     committed = REPOSITORY / "text_recognition" / "1" / "model.onnx"
     assert exporter.recipe == Recipe.of(committed)
-    again = tmp_path / "again.onnx"
-    exporter.write(exporter.recipe, exporter.weights, again)
-    config = read_config(REPOSITORY / "text_recognition" / "config.pbtxt")
-    inputs = sample(config, rows=5, seed=3)
-    answers = [onnxruntime.InferenceSession(str(path)).run(None, inputs)[0] for path in (committed, again)]
-    np.testing.assert_allclose(answers[0], answers[1], atol=1e-5)
-    assert Signature.of(again) == Signature.of(committed)
+    proof = prove("text_recognition", committed, exporter)
+    assert proof.reference is not None
+    assert proof.reference.error <= 1e-4
 
 
 def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,10 +98,8 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
     assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
 
 
-@pytest.mark.parametrize("variant", ["config.pbtxt", "configs/dynamic.pbtxt"])
-def test_a_config_that_disagrees_ends_with_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], variant: str
-) -> None:
+def test_a_config_that_disagrees_ends_with_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant = "configs/dynamic.pbtxt"
     folder = tmp_path / "ranker"
     shutil.copytree(REPOSITORY / "ranker", folder, ignore=shutil.ignore_patterns("*.onnx"))
     path = folder / variant
