@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         "--samples", type=path, help="an .npz file with real rows of every input, instead of random rows"
     )
     parser.add_argument("--opset", type=int, help="convert the graph to this version, 21 for NVIDIA's release 24.10")
-    parser.add_argument("--tolerance", type=float, help="largest accepted difference of a batch from its rows")
+    parser.add_argument(
+        "--tolerance", type=float, help="largest difference of a batch from its rows, of what an element varies by"
+    )
     parser.add_argument(
         "--variable-length",
         action="store_true",

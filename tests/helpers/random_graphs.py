@@ -5,11 +5,15 @@ Each has a part that mixes or keeps, at a scale of 1e-3 to 1e4, beside channels 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+
+Tensor = tuple[str, int, Sequence[str | int]]
+"""Name, type and shape of an input."""
 
 WIDTH = 4
 OTHER = 0.3
@@ -24,7 +28,7 @@ class Graph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
 
-    def node(self, kind: str, *inputs: str, **attributes: object) -> str:
+    def node(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """Add a node; returns the name of its first output."""
         name = f"t{len(self.nodes)}"
         outputs = [name, f"{name}_places"] if kind == "TopK" else [name]
@@ -58,7 +62,7 @@ class Graph:
         tensor = self.node("Mul", tensor, self.constant(scale))
         return self.node("Add", tensor, self.constant(scale * 3)) if self.rng.random() < 0.5 else tensor
 
-    def model(self, takes: Sequence[tuple[str, int, Sequence[str | int]]], gives: dict[str, int]) -> onnx.ModelProto:
+    def model(self, takes: Sequence[Tensor], gives: dict[str, int]) -> onnx.ModelProto:
         """The model, with outputs of these ranks."""
         shapes = {rank: ["batch", *(f"d{axis}" for axis in range(1, rank))] for rank in (1, 2, 3)}
         graph = helper.make_graph(
@@ -134,7 +138,7 @@ def with_rows(seed: int) -> tuple[onnx.ModelProto, str]:
         tensor, how = mixed(graph, tensor, "x")
     parts = [graph.scaled(tensor), graph.scaled(kept(graph, "x"))]
     graph.rng.shuffle(parts)
-    takes = [("x", TensorProto.FLOAT, ["batch", WIDTH])]
+    takes: list[Tensor] = [("x", TensorProto.FLOAT, ["batch", WIDTH])]
     layout = graph.rng.integers(3)
     if layout == 0:
         return graph.model(takes, dict.fromkeys(parts, 2)), how
@@ -204,7 +208,7 @@ def with_lengths(seed: int) -> tuple[onnx.ModelProto, str]:
     graph.rng.shuffle(parts)
     masked = graph.node("ReduceSum", graph.node("Mul", along(graph, "x"), "mask"), graph.whole(1), keepdims=1)
     pooled = graph.scaled(graph.node("Div", masked, graph.node("ReduceSum", "mask", graph.whole(1), keepdims=1)))
-    takes = [(name, TensorProto.FLOAT, ["batch", "length"]) for name in ("x", "mask")]
+    takes: list[Tensor] = [(name, TensorProto.FLOAT, ["batch", "length"]) for name in ("x", "mask")]
     if graph.rng.random() < 0.5:
         return graph.model(takes, {**dict.fromkeys(parts, 2), pooled: 2}), how
     stacked = graph.node("Concat", *(graph.node("Unsqueeze", part, graph.whole(1)) for part in parts), axis=1)
