@@ -135,10 +135,24 @@ class Family:
 
     @classmethod
     def of(
-        cls, session: onnxruntime.InferenceSession, rows: Rows, roundings: Sequence[Rounding], noise: Noise
+        cls,
+        session: onnxruntime.InferenceSession,
+        rows: Rows,
+        roundings: Sequence[Rounding],
+        noise: Noise,
+        *,
+        finite: bool = False,
     ) -> "Family":
-        """Run each row alone; `noise` is called with the rows if a comparison needs it. Raises `NotRowwise`."""
-        alone = answers_alone(session, rows)
+        """Run each row alone; `noise` is called with the rows if a comparison needs it. Raises `NotRowwise`.
+
+        With `finite` rows that do not run, or have an answer that is not finite, are left out.
+        """
+        if finite:
+            answers = [_finite(session, take(rows, row, row + 1)) for row in range(count_of(rows))]
+            rows = {name: array[[answer is not None for answer in answers]] for name, array in rows.items()}
+            alone = [answer for answer in answers if answer is not None]
+        else:
+            alone = answers_alone(session, rows)
         names = names_of(session)
         _check_shapes(names, alone, rows)
         return cls(rows=rows, alone=alone, measure=Measure(names, alone, roundings, lambda: noise(rows)))
@@ -159,37 +173,29 @@ def prove(
 ) -> Proof:
     """Compare batches of `BATCHES` and `largest` rows with each row alone; raises `NotRowwise` or `Mistake`.
 
-    The first family are valid rows. Others are left out if the graph does not run them or has no finite answer. Their
-    rows are compared with one another, and one of them is put beside rows of the first.
+    The first family are valid rows. Of others, rows are left out that do not run or have no finite answer.
+    The rest are compared with one another, and one of them is put beside rows of the first.
     """
     _check_repeats(session, families[0])
     usual = Family.of(session, families[0], roundings, noise)
     _check_numbers(names_of(session), usual.alone)
-    others = [family for rows in families[1:] if (family := _usable(session, rows, roundings, noise))]
+    others = [Family.of(session, rows, roundings, noise, finite=True) for rows in families[1:]]
+    others = [family for family in others if family.alone]
     found: dict[int, list[Difference]] = {}
     for members in batches(usual, others, largest):
         found.setdefault(len(members), []).append(compared(session, members))
-    varied = any(
-        not np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
-        for answers in usual.alone[1:]
-        for one, other in zip(usual.alone[0], answers, strict=True)
-    )
+    varied = any(not _equal(*pair) for row in usual.alone[1:] for pair in zip(usual.alone[0], row, strict=True))
     differences = {size: largest_of(found[size]) for size in sorted(found)}
     return Proof(differences=differences, varied=varied, open_dim=open_dim)
 
 
-def _usable(
-    session: onnxruntime.InferenceSession, rows: Rows, roundings: Sequence[Rounding], noise: Noise
-) -> Family | None:
-    """The family, if all of its rows run and have finite answers."""
+def _finite(session: onnxruntime.InferenceSession, row: Rows) -> list[Array] | None:
+    """The answers to a row; None if it does not run, or one is not finite."""
     try:
-        family = Family.of(session, rows, roundings, noise)
-    except NotRowwise:
-        raise
+        answers = run(session, row)
     except onnxruntime_errors():
         return None
-    numbers = [output for answers in family.alone for output in answers if output.dtype.kind == "f"]
-    return family if all(np.isfinite(output).all() for output in numbers) else None
+    return answers if all(np.isfinite(answer).all() for answer in answers if answer.dtype.kind == "f") else None
 
 
 def batches(usual: Family, others: Sequence[Family], largest: int) -> Iterator[list[Member]]:
@@ -288,5 +294,9 @@ def _check_numbers(names: Sequence[str], alone: Sequence[Sequence[Array]]) -> No
 def _check_repeats(session: onnxruntime.InferenceSession, rows: Rows) -> None:
     one = take(rows, 0, 1)
     for name, before, after in zip(names_of(session), run(session, one), run(session, one), strict=True):
-        if not np.array_equal(before, after, equal_nan=before.dtype.kind == "f"):
+        if not _equal(before, after):
             raise NotRowwise(f'output "{name}" differs between two runs of the same row', one)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
