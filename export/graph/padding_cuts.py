@@ -1,8 +1,8 @@
 """How the outputs of a graph follow the length of a request, so that what belongs to padding can be cut off."""
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import onnx
 import onnxruntime
@@ -14,8 +14,8 @@ from export.graph.padding_axes import Axis, PaddingError, Variation
 
 # Lengths in a row that are tried first, and the largest stride, for which lengths up to three times as far are tried.
 SPAN, MOST_STRIDE = 9, 2**12
-# Steps of the size that show its stride, and the seconds of a run from which no longer ones are tried.
-STEPS, MOST_SECONDS = 3, 1.0
+STEPS = 3
+"""Steps of the size that show its stride."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ def cuts_of(
     for axis in variation.fills:
         sources.setdefault(axis.size, axis)  # of inputs with one length, the graph's first
     for source in sources.values():
-        shapes = _Shapes(session, model, valid, variation, length, source)
+        shapes = _tried(session, model, valid, variation, length, source)
         for (number, place), name in opened.items():
-            sizes = shapes.sizes(number, place)
+            sizes = _sizes(partial(_size, shapes, number, place), length)
             if len({size for _, size in sizes}) <= 1:
                 continue
             if first := found.get((number, place)):
@@ -80,58 +80,48 @@ def cuts_of(
     return cuts
 
 
-class _Shapes:
-    """The sizes of the outputs for lengths of `source`, while all others have `length`."""
+def _tried(
+    session: onnxruntime.InferenceSession,
+    model: onnx.ModelProto,
+    valid: Mapping[str, Range],
+    variation: Variation,
+    length: int,
+    source: Axis,
+) -> Callable[[int], list[tuple[int, ...]]]:
+    """Gives the shapes of the outputs for a length of `source`, none if that does not run; all others have `length`."""
 
-    def __init__(
-        self,
-        session: onnxruntime.InferenceSession,
-        model: onnx.ModelProto,
-        valid: Mapping[str, Range],
-        variation: Variation,
-        length: int,
-        source: Axis,
-    ) -> None:
-        self._session, self._model, self._valid, self._variation = session, model, valid, variation
-        self._length, self._source = length, source
-        self._slow = False
-        self._tried: dict[int, list[tuple[int, ...]] | None] = {}
+    @cache
+    def shapes(own: int) -> list[tuple[int, ...]]:
+        lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
+        try:
+            return [output.shape for output in run(session, variation.alone(model, valid, lengths, 0))]
+        except onnxruntime_errors():
+            return []
 
-    def sizes(self, output: int, axis: int) -> list[tuple[int, int]]:
-        """Lengths that run, with the size of an axis: some in a row, and both sides of the next steps of the size."""
-        last = self._length
-        for own in range(self._length, self._length + SPAN):
-            self._size(own, output, axis)
-        for _ in range(STEPS):
-            last = self._next_step(last, output, axis)
-        tried = ((own, self._size(own, output, axis)) for own in sorted(self._tried))
-        return [(own, size) for own, size in tried if size is not None]
+    return shapes
 
-    def _next_step(self, start: int, output: int, axis: int) -> int:
-        """The first length after `start` that gives another size; `start` if none up to `MOST_STRIDE` more does."""
-        first, reach = self._size(start, output, axis), 1
-        while self._size(start + reach, output, axis) in (first, None):
+
+def _size(shapes: Callable[[int], list[tuple[int, ...]]], output: int, axis: int, own: int) -> int | None:
+    found = shapes(own)
+    return found[output][axis] if found and axis < len(found[output]) else None
+
+
+def _sizes(size: Callable[[int], int | None], length: int) -> list[tuple[int, int]]:
+    """Lengths that run with the size of an output: some in a row, and both sides of the next steps of the size."""
+    found = {own: size(own) for own in range(length, length + SPAN)}
+    step = length
+    for _ in range(STEPS):
+        same, reach = (size(step), None), 1
+        while reach <= MOST_STRIDE and size(step + reach) in same:
             reach *= 2
-            if reach > MOST_STRIDE or self._slow:
-                return start
-        low, high = start + reach // 2, start + reach
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._size(middle, output, axis) in (first, None) else (low, middle)
-        return high
-
-    def _size(self, own: int, output: int, axis: int) -> int | None:
-        """The size for one length; None if that does not run."""
-        if own not in self._tried:
-            lengths = dict.fromkeys(self._variation.sizes, self._length) | {self._source.size: own}
-            rows, began = self._variation.alone(self._model, self._valid, lengths, 0), time.perf_counter()
-            try:
-                self._tried[own] = [output.shape for output in run(self._session, rows)]
-            except onnxruntime_errors():
-                self._tried[own] = None
-            self._slow |= time.perf_counter() - began > MOST_SECONDS
-        shapes = self._tried[own]
-        return None if shapes is None or axis >= len(shapes[output]) else shapes[output][axis]
+        if reach > MOST_STRIDE:
+            break
+        low, step = step + reach // 2, step + reach
+        while step - low > 1:
+            middle = (low + step) // 2
+            low, step = (middle, step) if size(middle) in same else (low, middle)
+        found |= {step - 1: size(step - 1), step: size(step)}
+    return [(own, each) for own, each in sorted(found.items()) if each is not None]
 
 
 def _followed(name: str, axis: int, sizes: Sequence[tuple[int, int]], source: Axis) -> Cut:
