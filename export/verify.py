@@ -6,17 +6,21 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-import numpy as np
+import onnx
 import onnxruntime
-from numpy.typing import NDArray
 from rich.table import Column, Table
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export import verify_ragged
+from export.graph.axis_proof import Family, NotRowwise, batches, compared, names_of, run
+from export.graph.error_measure import Difference, largest
+from export.graph.onnx_graph import load
 from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import Recipe
+from export.graph.rounding import noise, roundings
 from export.graph.samples import sample
 from export.graph.signature import Signature, check
 from export.models.catalogue import Exporter, Reference, choose
@@ -32,9 +36,7 @@ from export.repository import (
 )
 from triton_batching.terminal import Failure, Mistake, complain, guarded, program_parser, terminal
 
-BATCHES = (1, 3, 8)
-
-Arrays = Mapping[str, NDArray[np.generic]]
+ROWS = 8
 
 
 class ProofError(Failure):
@@ -45,15 +47,14 @@ class ProofError(Failure):
 class Proof:
     """The result for one file.
 
-    Errors are the largest absolute difference over all batches, divided by the largest reference value (at least 1).
-    `reference_error` and `parameters` are None without a reference.
+    `rows` and `reference` are the largest differences of a batch from its rows alone, and from the reference.
+    `reference` and `parameters` are None without a reference.
     """
 
     model: str
     outputs: Mapping[str, tuple[int, ...]]
-    rows_error: float
-    tolerance: float
-    reference_error: float | None = None
+    rows: Difference
+    reference: Difference | None = None
     parameters: int | None = None
 
 
@@ -68,27 +69,23 @@ def prove(
     signature = Signature.of(path)
     config = _checked_config(model, signature, repository)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    ragged = is_ragged(config)
-    rows_error = (verify_ragged.rows_error if ragged else _rows_error)(config, session, exporter)
-    # `not <=` instead of `>`, so that NaN fails.
-    if not rows_error <= exporter.tolerance:
-        raise ProofError(f"{path}: {_reason(ragged, rows_error, exporter.tolerance)}")
+    trial = (verify_ragged.Mixes if is_ragged(config) else _Rows)(config, session, load(path), exporter)
+    try:
+        rows = trial.rows()
+    except NotRowwise as error:
+        raise ProofError(f"{path}: {error}. {trial.remedy}") from error
     reference = _reference(model, path, exporter) if with_reference else None
-    reference_error = None
-    if reference is not None:
-        compare = verify_ragged.reference_error if ragged else _reference_error
-        reference_error = compare(config, session, exporter, reference)
-        if not reference_error <= exporter.tolerance:
-            raise ProofError(
-                f"{path}: differs from its reference by {reference_error:.1e} (tolerance {exporter.tolerance:.0e}). "
-                f"The file does not match its recipe. Export it again: make export ARGS='{model} --force'."
-            )
+    difference = None if reference is None else trial.reference(reference)
+    if difference and difference.exceeds:
+        raise ProofError(
+            f"{path}: differs from its reference by {difference}. The file does not match its recipe. Export it again: "
+            f"make export ARGS='{model} --force'."
+        )
     return Proof(
         model=model,
         outputs={name: tensor.shape for name, tensor in signature.outputs.items()},
-        rows_error=rows_error,
-        tolerance=exporter.tolerance,
-        reference_error=reference_error,
+        rows=rows,
+        reference=difference,
         parameters=None if reference is None else reference.parameters,
     )
 
@@ -103,35 +100,26 @@ def _checked_config(model: str, signature: Signature, repository: Path) -> Model
     return read_config(config_file(folder, None))
 
 
-def _rows_error(config: ModelConfig, session: onnxruntime.InferenceSession, _: Exporter) -> float:
-    """The largest difference of a batch from its rows alone."""
-    inputs = sample(config, rows=max(BATCHES))
-    alone = _stack([_run(session, inputs, 1, start=row) for row in range(max(BATCHES))])
-    return max(_error(_run(session, inputs, rows), alone) for rows in BATCHES)
+class _Rows:
+    """Rows of a model alone, in batches, and in its reference."""
 
+    remedy = "So the first axis is not a batch axis. Export again with a dynamic axis."
 
-def _reference_error(
-    config: ModelConfig, session: onnxruntime.InferenceSession, _: Exporter, reference: Reference
-) -> float:
-    """The largest difference of a batch from the reference on the batch."""
-    inputs = sample(config, rows=max(BATCHES))
-    return max(
-        _error(_run(session, inputs, rows), reference({name: array[:rows] for name, array in inputs.items()}))
-        for rows in BATCHES
-    )
+    def __init__(
+        self, config: ModelConfig, session: onnxruntime.InferenceSession, model: onnx.ModelProto, exporter: Exporter
+    ) -> None:
+        self._session, self._drawn = session, sample(config, rows=ROWS)
+        self._family = Family.of(session, self._drawn, roundings(model, exporter.tolerance), partial(noise, model))
 
+    def rows(self) -> Difference:
+        """The largest difference of a batch from its rows alone; raises `NotRowwise`."""
+        return largest([compared(self._session, members) for members in batches(self._family, [], ROWS)])
 
-def _reason(ragged: bool, error: float, tolerance: float) -> str:
-    difference = f"by {error:.1e} (tolerance {tolerance:.0e})"
-    if ragged:
-        return (
-            f"an item among longer ones answers differently from the item alone {difference}, so padding reaches its "
-            "answer. Mask the positions beyond an item's own length, see export/models/ragged.py."
-        )
-    return (
-        f"a batch answers differently from its rows alone {difference}, so the first axis is not a batch axis. "
-        "Export again with a dynamic axis."
-    )
+    def reference(self, reference: Reference) -> Difference:
+        """The largest difference of a batch from the reference."""
+        expected = reference(self._drawn)
+        answers = run(self._session, self._drawn)
+        return self._family.measure.compare(answers, [expected[name] for name in names_of(self._session)])
 
 
 def _reference(model: str, path: Path, exporter: Exporter) -> Reference:
@@ -150,25 +138,6 @@ def _reference(model: str, path: Path, exporter: Exporter) -> Reference:
         ) from error
 
 
-def _run(session: onnxruntime.InferenceSession, inputs: Arrays, rows: int, start: int = 0) -> Arrays:
-    names = [node.name for node in session.get_outputs()]
-    feed = {name: array[start : start + rows] for name, array in inputs.items()}
-    return dict(zip(names, session.run(names, feed), strict=True))
-
-
-def _stack(answers: list[Arrays]) -> Arrays:
-    return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
-
-
-def _error(actual: Arrays, expected: Arrays) -> float:
-    """Largest difference of the rows in `actual` from the first rows of `expected`."""
-    return max(
-        float(np.abs(array.astype(np.float64) - expected[name][: len(array)].astype(np.float64)).max())
-        / max(1.0, float(np.abs(expected[name]).max()))
-        for name, array in actual.items()
-    )
-
-
 def table(proofs: list[Proof]) -> Table:
     """A table of the proofs for the terminal."""
     grid = Table(
@@ -178,16 +147,17 @@ def table(proofs: list[Proof]) -> Table:
         "vs rows",
         "vs ref.",
         Column("limit", no_wrap=True),
-        caption="largest difference of a batch from its rows alone, and from the torch or numpy reference",
+        caption="largest difference of a batch from its rows alone, and from the torch or numpy reference, "
+        "of what the same element varies by",
     )
     for proof in proofs:
         grid.add_row(
             proof.model,
             "-" if proof.parameters is None else f"{proof.parameters:,}",
             ", ".join(_shape(shape) for shape in proof.outputs.values()),
-            f"{proof.rows_error:.1e}",
-            "-" if proof.reference_error is None else f"{proof.reference_error:.1e}",
-            f"{proof.tolerance:.0e}",
+            f"{proof.rows.error:.1e}",
+            "-" if proof.reference is None else f"{proof.reference.error:.1e}",
+            f"{proof.rows.tolerance:.0e}",
         )
     return grid
 

@@ -48,7 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kind", choices=("cpu", "gpu"), help="device (default: a GPU if the server has one)")
     parser.add_argument(
-        "--range", action="append", default=[], metavar="NAME=lo:hi", help="valid values of an input (repeatable)"
+        "--range",
+        action="append",
+        default=[],
+        metavar="NAME=lo:hi",
+        help="valid values of an input; NAME=INPUT[AXIS] if it is the length of a request (repeatable)",
     )
     parser.add_argument(
         "--samples", type=path, help="an .npz file with real rows of every input, instead of random rows"
@@ -57,7 +61,9 @@ def _parser() -> argparse.ArgumentParser:
         "--opset", type=whole_number(1, 99), help="convert the graph to this version, 21 for NVIDIA's release 24.10"
     )
     parser.add_argument(
-        "--tolerance", type=number(above=0, most=1), help="largest accepted difference of a batch from its rows"
+        "--tolerance",
+        type=number(above=0, most=1),
+        help="largest difference of a batch from its rows, of what an element varies by",
     )
     parser.add_argument(
         "--variable-length",

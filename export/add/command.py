@@ -15,13 +15,14 @@ from export.add.deployment import NAME, VERSION, Deployment
 from export.add.model_source import check_name, read
 from export.compiled import TORCH_ENDINGS
 from export.graph import onnx_graph
-from export.graph.axis_proof import NoValidRow, open_session, tolerance_of
+from export.graph.axis_proof import NoValidRow, open_session
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
 from export.graph.input_values import parse_range, ranges, read_samples
-from export.graph.lengths import declared
+from export.graph.lengths import check_counts, declared
 from export.graph.opset import lowered
 from export.graph.padding_axes import Variation
 from export.graph.padding_proof import Padding, prove
+from export.graph.rounding import roundings
 from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
@@ -122,12 +123,13 @@ def _padding(
         examples = read_samples(settings.samples, proved.model)
         length = max(examples[axis.tensor].shape[axis.index] for axis in variation.fills)
     valid = ranges(proved.model, settings.ranges, examples)
+    check_counts(proved.model, valid, variation)
     model = declared(proved.model, valid, length)
     return replace(proved, model=model), prove(
         model,
         valid,
         length=length,
-        tolerance=settings.tolerance or tolerance_of(model),
+        roundings=roundings(model, settings.tolerance),
         variation=Variation.of(model, deployment.pad_values, deployment.masks),
         say=settings.say,
     )

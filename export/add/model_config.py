@@ -63,7 +63,7 @@ def _backend(added: Added) -> Iterator[str]:
 def _padding(padding: Padding) -> Iterator[str]:
     lengths = ", ".join(map(str, padding.lengths))
     yield "# Requests of different length share a batch, padded to the longest. Requests of the lengths"
-    yield f"# {lengths} were compared with themselves alone: within {padding.error:.1e}."
+    yield f"# {lengths} were compared with themselves alone: {one_line(str(padding.difference))}."
     yield f"# The longest batch tried had {padding.longest} elements; longer ones are not proved. INPUT[AXIS]=VALUE:"
     comments = {
         "pad_mask": "# Masks that clients do not send: 1 for own elements, 0 for padding.",
@@ -104,7 +104,7 @@ def _tensors(added: Added, tensors: Mapping[str, Tensor]) -> Iterator[str]:
             # backend does that itself, and Triton refuses an empty reshape.
             dims, reshape = [1], " reshape: { shape: [ ] }" if added.batched else ""
         comma = "" if name == last else ","
-        note = f"  # proved with {one_line(str(valid))}" if valid else ""
+        note = f"  # proved for {one_line(str(valid))}" if valid else ""
         sizes = ", ".join(map(str, dims))
         yield f'  {{ name: "{quoted(name)}" data_type: {tensor.type} dims: [ {sizes} ]{reshape} }}{comma}{note}'
 

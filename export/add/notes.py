@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from rich.table import Table
 
 from export.add.added import Added
+from export.graph.axis_proof import Proof
+from export.graph.error_measure import Difference
 
 # Without a terminal, progress is a line after so many seconds.
 SILENT_S = 5.0
@@ -15,7 +17,7 @@ SILENT_S = 5.0
 
 def table(model: Added) -> Table:
     """The model and its proof."""
-    table = Table("model", "from", "max batch", "batching", "batches proved", "largest difference")
+    table = Table("model", "from", "max batch", "batching", "batches proved")
     proof = model.batched.proof if model.batched else None
     delay = model.deployment.batch_timeout_us
     dynamic = model.batched and model.deployment.batching == "dynamic"
@@ -25,7 +27,6 @@ def table(model: Added) -> Table:
         str(model.max_batch_size),
         f"dynamic, {delay or 0} us delay" if dynamic else "none",
         ", ".join(map(str, proof.batches)) if proof else "-",
-        f"{proof.error:.1e} (limit {proof.tolerance:.0e})" if proof else "-",
     )
     return table
 
@@ -47,19 +48,27 @@ def notes(model: Added) -> Iterator[str]:
         places = "1 place" if changes == 1 else f"{changes} places"
         yield f"was exported for a fixed number of rows, and changed in {places} for any number (see its README.md)"
     for name, bounds in model.batched.valid.items():
-        yield f"input {name} was tried with {bounds}"
+        yield f"proved for {name} {bounds}"
+    for sizes, difference in by_size(model.batched.proof):
+        yield f"rows in batches of {sizes} and alone: {difference}"
     if padding := model.padding:
         lengths = ", ".join(map(str, padding.lengths))
-        yield (
-            f"padded requests answer as alone, within {padding.error:.1e}: lengths {lengths} were tried, padded to at "
-            f"most {padding.longest}"
-        )
+        yield (f"requests of {lengths} elements, padded to at most {padding.longest}, and alone: {padding.difference}")
         for name in padding.constant:
             yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:
             yield f"clients do not send {', '.join(padding.masks)}: the server makes it, 0 for padding"
     if not model.batched.proof.varied:
         yield "every row gave the same answer: try --samples"
+
+
+def by_size(proof: Proof) -> Iterator[tuple[str, Difference]]:
+    """The largest difference of the batches of each size; sizes that are bit-equal come first, together."""
+    if equal := [str(size) for size, difference in proof.differences.items() if not difference.error]:
+        yield ", ".join(equal), Difference()
+    for size, difference in proof.differences.items():
+        if difference.error:
+            yield str(size), difference
 
 
 def in_lines() -> Callable[[str], None]:

@@ -34,7 +34,7 @@ def _shape(added: Added, tensor: Tensor) -> str:
 
 def _valid(added: Added, side: str, name: str) -> str:
     valid = added.batched.valid.get(name) if added.batched and side == "in" else None
-    return f"proved with {valid}" if valid else ""
+    return f"proved for {valid}" if valid else ""
 
 
 def _proof_text(added: Added) -> str:
@@ -44,20 +44,20 @@ def _proof_text(added: Added) -> str:
     proof = added.batched.proof
     text = (
         f"The first axis is a batch axis: in batches of {', '.join(map(str, proof.batches))} rows, every row got the "
-        f"answer that it gets alone, within {proof.error:.1e} of the largest value (limit {proof.tolerance:.0e}).\n"
+        f"answer that it gets alone: {proof.largest}.\n"
     )
     if proof.open_dim is not None:
         text += f"Open dimensions had {proof.open_dim} elements.\n"
     if added.padding:
         text += (
             f"Requests of {', '.join(map(str, added.padding.lengths))} elements, padded to longer ones, answered as "
-            f"alone, within {added.padding.error:.1e}, so requests of different length share a batch. The longest were "
+            f"alone ({added.padding.difference}), so requests of different length share a batch. The longest were "
             f"padded to {added.padding.longest} elements; longer batches are not proved.\n"
         )
         for name in added.padding.constant:
             text += f'Output "{name}" had one value for all of them, so the proof shows little of it.\n'
-    if added.batched.reference_error is not None:
-        text += f"The graph differs from the original model by {added.batched.reference_error:.1e}.\n"
+    if added.batched.reference is not None:
+        text += f"Against the original model: {added.batched.reference}.\n"
     if not proof.varied:
         text += "All rows gave the same answer, so the proof shows little: repeat it with --samples.\n"
     if added.batched.changes:

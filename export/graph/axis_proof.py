@@ -2,7 +2,7 @@
 
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +10,9 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from export.graph.input_values import OPEN_SIZES, Array, Range, Rows, open_dims, random_rows, remedy
+from export.graph.error_measure import Difference, Measure, Rounding
+from export.graph.error_measure import largest as largest_of
+from export.graph.input_values import Array, Range, Rows, open_dims, open_sizes, random_rows, remedy
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Failure, Mistake
 
@@ -18,14 +20,23 @@ BATCHES = (1, 2, 3, 8)
 MOST_ROWS = 32
 """Larger batches are proved with this many rows: more rows show nothing new, and pictures take memory."""
 
-HALF_TYPES = {onnx.TensorProto.FLOAT16: 1e-2, onnx.TensorProto.BFLOAT16: 5e-2}
-TOLERANCE = 1e-4
+QUIET_BESIDE_LOUD = 2
+"""Rows of the first family in a batch with one row of another."""
+
 # File, line and function of onnxruntime's own code, which precede its message.
 CODE = re.compile(r"/onnxruntime_src/.*?\) ")
 
 
+Noise = Callable[[Rows], Sequence[Array]]
+"""What each element of every output changes by if weights and these inputs are rounded otherwise."""
+
+
 class NotRowwise(Failure):
-    """A batch answers differently from its rows; the text says what differs, not why."""
+    """A batch answers differently from its rows; the text says what differs, not why. `rows` are those of the batch."""
+
+    def __init__(self, text: str, rows: Rows) -> None:
+        super().__init__(text)
+        self.rows = rows
 
 
 class NoValidRow(Mistake):
@@ -40,16 +51,24 @@ class NoValidRow(Mistake):
 class Proof:
     """The result of a proof.
 
-    `batches` are the row counts that ran. `error` is the largest difference of a batch from its rows, divided by the
-    largest value of the output. `varied` is False if all rows gave the same answer; such a proof cannot show that rows
-    mix. `open_dim` is the size that open dimensions had, None if the graph has none.
+    `differences` are the largest of all batches of each row count that ran. `varied` is False if all rows gave the same
+    answer; such a proof cannot show that rows mix. `open_dim` is the size that open dimensions had, None if the graph
+    has none.
     """
 
-    batches: tuple[int, ...]
-    error: float
-    tolerance: float
+    differences: Mapping[int, Difference]
     varied: bool
     open_dim: int | None
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """The row counts that ran."""
+        return tuple(self.differences)
+
+    @property
+    def largest(self) -> Difference:
+        """The largest difference of a batch from its rows."""
+        return largest_of([*self.differences.values()])
 
 
 def open_session(path: Path, *, optimised: bool = True, user_path: str = "") -> onnxruntime.InferenceSession:
@@ -77,13 +96,6 @@ def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str
         return open_session(path, optimised=optimised, user_path=user_path)
 
 
-def tolerance_of(model: onnx.ModelProto) -> float:
-    """The difference that rounding explains for the graph's coarsest type: kernels sum one row and many differently."""
-    types = {tensor.data_type for tensor in model.graph.initializer}
-    types |= {value.type.tensor_type.elem_type for value in [*model.graph.input, *model.graph.output]}
-    return max([TOLERANCE, *(bound for kind, bound in HALF_TYPES.items() if kind in types)])
-
-
 def choose_rows(
     session: onnxruntime.InferenceSession,
     model: onnx.ModelProto,
@@ -94,10 +106,10 @@ def choose_rows(
 ) -> tuple[Rows, int | None]:
     """Random rows that the model runs, and the size of its open dimensions (None if it has none).
 
-    Tries the sizes of `OPEN_SIZES` until the first `trying` rows run together; raises `NoValidRow` if none does.
+    Tries the sizes of `open_sizes` until the first `trying` rows run together; raises `NoValidRow` if none does.
     """
     problem = None
-    for size in OPEN_SIZES if open_dims(model) else OPEN_SIZES[:1]:
+    for size in open_sizes(model):
         drawn = random_rows(model, valid, rows=rows, open_dim=size)
         try:
             run(session, take(drawn, 0, trying))
@@ -112,29 +124,130 @@ def choose_rows(
     ) from problem
 
 
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Rows of one kind, the answers to each alone, and the measure of what these may differ by."""
+
+    rows: Rows
+    alone: Sequence[Sequence[Array]]
+    measure: Measure
+
+    @classmethod
+    def of(
+        cls,
+        session: onnxruntime.InferenceSession,
+        rows: Rows,
+        roundings: Sequence[Rounding],
+        noise: Noise,
+        *,
+        finite: bool = False,
+    ) -> "Family":
+        """Run each row alone; `noise` is called with the rows if a comparison needs it. Raises `NotRowwise`.
+
+        With `finite` rows that do not run, or have an answer that is not finite, are left out.
+        """
+        if finite:
+            answers = [_finite(session, take(rows, row, row + 1)) for row in range(count_of(rows))]
+            rows = {name: array[[answer is not None for answer in answers]] for name, array in rows.items()}
+            alone = [answer for answer in answers if answer is not None]
+        else:
+            alone = answers_alone(session, rows)
+        names = names_of(session)
+        _check_shapes(names, alone, rows)
+        return cls(rows=rows, alone=alone, measure=Measure(names, alone, roundings, lambda: noise(rows)))
+
+
+Member = tuple[Family, int]
+"""A row in a batch: its family, and its place there."""
+
+
 def prove(
-    session: onnxruntime.InferenceSession, rows: Rows, *, largest: int, tolerance: float, open_dim: int | None = None
+    session: onnxruntime.InferenceSession,
+    families: Sequence[Rows],
+    *,
+    largest: int,
+    roundings: Sequence[Rounding],
+    noise: Noise,
+    open_dim: int | None = None,
 ) -> Proof:
-    """Compare batches of `BATCHES` and `largest` rows with each row alone; raises `NotRowwise` or `Mistake`."""
-    count = len(next(iter(rows.values())))
-    sizes = tuple(sorted({size for size in (*BATCHES, largest) if size <= min(count, max(largest, 2))}))
-    alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
-    names = [output.name for output in session.get_outputs()]
-    _check_numbers(names, alone)
-    _check_repeats(names, alone[0], run(session, take(rows, 0, 1)), tolerance)
-    worst = 0.0
-    for size in sizes:
-        # The first rows and the last: an answer must not depend on the row's place in the batch.
-        for start in {0, count - size}:
-            try:
-                batch = run(session, take(rows, start, start + size))
-            except onnxruntime_errors() as error:
-                raise NotRowwise(f"{size} rows do not run: {one_line(error)}") from error
-            worst = max(worst, _compare(names, batch, alone[start : start + size], tolerance))
-    varied = any(
-        difference(first, second) != 0 for other in alone[1:] for first, second in zip(alone[0], other, strict=True)
-    )
-    return Proof(batches=sizes, error=worst, tolerance=tolerance, varied=varied, open_dim=open_dim)
+    """Compare batches of `BATCHES` and `largest` rows with each row alone; raises `NotRowwise` or `Mistake`.
+
+    The first family are valid rows. Of others, rows are left out that do not run or have no finite answer.
+    The rest are compared with one another, and one of them is put beside rows of the first.
+    """
+    _check_repeats(session, families[0])
+    usual = Family.of(session, families[0], roundings, noise)
+    _check_numbers(names_of(session), usual.alone)
+    others = [Family.of(session, rows, roundings, noise, finite=True) for rows in families[1:]]
+    others = [family for family in others if family.alone]
+    found: dict[int, list[Difference]] = {}
+    for members in batches(usual, others, largest):
+        found.setdefault(len(members), []).append(compared(session, members))
+    varied = any(not _equal(*pair) for row in usual.alone[1:] for pair in zip(usual.alone[0], row, strict=True))
+    differences = {size: largest_of(found[size]) for size in sorted(found)}
+    return Proof(differences=differences, varied=varied, open_dim=open_dim)
+
+
+def _finite(session: onnxruntime.InferenceSession, row: Rows) -> list[Array] | None:
+    """The answers to a row; None if it does not run, or one is not finite."""
+    try:
+        answers = run(session, row)
+    except onnxruntime_errors():
+        return None
+    return answers if all(np.isfinite(answer).all() for answer in answers if answer.dtype.kind == "f") else None
+
+
+def batches(usual: Family, others: Sequence[Family], largest: int) -> Iterator[list[Member]]:
+    """The first rows and the last (an answer must not depend on the place of its row), equal rows, and other kinds."""
+    count, most = count_of(usual.rows), max(largest, 2)
+    rows = [(usual, row) for row in range(count)]
+    for size in sorted(size for size in {*BATCHES, largest} if size <= min(count, most)):
+        yield rows[:size]
+        if size < count:
+            yield rows[-size:]
+    yield (rows[:1] * 3)[:most]
+    for number, family in enumerate(others):
+        own = [(family, row) for row in range(count_of(family.rows))]
+        yield own[:most]
+        beside = rows[: min(QUIET_BESIDE_LOUD, most - 1)]
+        yield [*beside, own[-1]] if number % 2 else [own[-1], *beside]
+
+
+def compared(session: onnxruntime.InferenceSession, members: Sequence[Member]) -> Difference:
+    """The largest difference of a batch from its rows alone; raises `NotRowwise` if that is not rounding."""
+    parts = [take(family.rows, row, row + 1) for family, row in members]
+    batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    size = len(members)
+    try:
+        outputs = run(session, batch)
+    except onnxruntime_errors() as error:
+        raise NotRowwise(f"{size} rows do not run: {one_line(error)}", batch) from error
+    for name, output in zip(names_of(session), outputs, strict=True):
+        if output.shape[:1] != (size,):
+            raise NotRowwise(f'output "{name}" has shape {list(output.shape)} for {size} rows', batch)
+    found = []
+    for place, (family, row) in enumerate(members):
+        own = [output[place : place + 1] for output in outputs]
+        found.append(family.measure.compare(own, family.alone[row], first_row=place))
+    worst = largest_of(found)
+    if worst.exceeds:
+        raise NotRowwise(f'output "{worst.output}" of {size} rows differs from the rows alone by {worst}', batch)
+    return worst
+
+
+def answers_alone(session: onnxruntime.InferenceSession, rows: Rows) -> list[list[Array]]:
+    """Every output for each row alone."""
+    return [run(session, take(rows, row, row + 1)) for row in range(count_of(rows))]
+
+
+def names_of(session: onnxruntime.InferenceSession) -> list[str]:
+    """The names of the outputs."""
+    return [output.name for output in session.get_outputs()]
+
+
+def count_of(rows: Rows) -> int:
+    """How many rows these are."""
+    return len(next(iter(rows.values())))
 
 
 def run(session: onnxruntime.InferenceSession, rows: Rows) -> list[Array]:
@@ -148,25 +261,6 @@ def take(rows: Rows, start: int, end: int) -> Rows:
     return {name: array[start:end] for name, array in rows.items()}
 
 
-def difference(actual: Array, expected: Array) -> float:
-    """Largest difference divided by the largest finite expected value; infinity for another shape.
-
-    Whole numbers and texts differ by 0 or infinity. Two NaN are equal; one NaN differs by infinity.
-    """
-    if actual.shape != expected.shape:
-        return float("inf")
-    if actual.dtype.kind not in "fV":
-        return 0.0 if np.array_equal(actual, expected) else float("inf")
-    if not actual.size:
-        return 0.0
-    actual, expected = actual.astype(np.float64), expected.astype(np.float64)
-    scale = np.abs(expected[np.isfinite(expected)]).max(initial=0.0) or 1.0
-    with np.errstate(invalid="ignore"):
-        equal = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
-        errors = np.where(equal, 0.0, np.abs(actual - expected))
-    return float(errors.max() / scale) if not np.isnan(errors).any() else float("inf")
-
-
 def one_line(error: BaseException | None) -> str:
     """The message of an onnxruntime error on one line, without its source locations, at most 400 characters."""
     return CODE.sub("", " ".join(str(error).split()))[:400]
@@ -177,27 +271,17 @@ def onnxruntime_errors() -> tuple[type[BaseException], ...]:
     return (Exception,)
 
 
-def _compare(names: Sequence[str], outputs: list[Array], alone: list[list[Array]], tolerance: float) -> float:
-    worst = 0.0
-    for index, (name, batch) in enumerate(zip(names, outputs, strict=True)):
-        parts = [answer[index] for answer in alone]
-        if batch.shape[:1] != (len(alone),):
-            raise NotRowwise(f'output "{name}" has shape {list(batch.shape)} for {len(alone)} rows')
-        if any(part.shape[:1] != (1,) for part in parts):
-            raise NotRowwise(f'output "{name}" has shape {list(parts[0].shape)} for 1 row')
-        if len({part.shape for part in parts}) != 1:
-            raise NotRowwise(f'the shape of output "{name}" depends on the values of a row')
-        error = difference(batch, np.concatenate(parts))
-        if not error <= tolerance:
-            raise NotRowwise(
-                f'output "{name}" of {len(alone)} rows differs from the rows alone by {error:.1e} of its largest value '
-                f"(tolerance {tolerance:.0e})"
-            )
-        worst = max(worst, error)
-    return worst
+def _check_shapes(names: Sequence[str], alone: Sequence[Sequence[Array]], rows: Rows) -> None:
+    for index, name in enumerate(names):
+        shapes = {answers[index].shape for answers in alone}
+        wrong = [list(shape) for shape in shapes if shape[:1] != (1,)]
+        if wrong:
+            raise NotRowwise(f'output "{name}" has shape {wrong[0]} for 1 row', rows)
+        if len(shapes) != 1:
+            raise NotRowwise(f'the shape of output "{name}" depends on the values of a row', rows)
 
 
-def _check_numbers(names: Sequence[str], alone: list[list[Array]]) -> None:
+def _check_numbers(names: Sequence[str], alone: Sequence[Sequence[Array]]) -> None:
     for name, output in zip(names, alone[0], strict=True):
         if output.dtype.kind == "f" and not np.isfinite(output).any() and output.size:
             raise Mistake(
@@ -206,7 +290,12 @@ def _check_numbers(names: Sequence[str], alone: list[list[Array]]) -> None:
             )
 
 
-def _check_repeats(names: Sequence[str], first: list[Array], second: list[Array], tolerance: float) -> None:
-    for name, before, after in zip(names, first, second, strict=True):
-        if not difference(before, after) <= tolerance:
-            raise NotRowwise(f'output "{name}" differs between two runs of the same row')
+def _check_repeats(session: onnxruntime.InferenceSession, rows: Rows) -> None:
+    one = take(rows, 0, 1)
+    for name, before, after in zip(names_of(session), run(session, one), run(session, one), strict=True):
+        if not _equal(before, after):
+            raise NotRowwise(f'output "{name}" differs between two runs of the same row', one)
+
+
+def _equal(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

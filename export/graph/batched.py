@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,25 +17,31 @@ from export.graph.axis_proof import (
     NotRowwise,
     NoValidRow,
     Proof,
+    answers_alone,
     choose_rows,
-    difference,
+    count_of,
+    names_of,
     one_line,
     onnxruntime_errors,
     prove,
     run,
     session_of,
     take,
-    tolerance_of,
 )
 from export.graph.changed import CrashError
+from export.graph.error_measure import Difference, Measure, coarsest
 from export.graph.input_values import Array, Range, Rows, ranges, read_samples
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
+from export.graph.rounding import noise, roundings
+from export.graph.row_families import families
 from export.graph.rows_first import rows_first
 from export.graph.source import Source
 from triton_batching.terminal import Failure, Mistake, again
 
 MOST_MENDS = 64
+# A larger difference than half of what an element varies by is advised to nobody.
+MOST_TOLERANCE = 0.6
 # Row counts that are tried with a graph that does not run one row.
 ROW_COUNTS = (2, 3, 4, 5, 6, 8, 10, 16, 32)
 # How `prove` says that a batch fails, or has another number of answers than rows.
@@ -50,7 +57,7 @@ class Batched:
     """A graph that takes any number of rows, its proof, and the changes that were made to it.
 
     `moved` are lines on tensors whose rows were brought first. `valid` are the ranges of the random values, empty if
-    samples were used. `reference_error` is the largest difference from the model in its own framework, or from the file
+    samples were used. `reference` is the largest difference from the model in its own framework, or from the file
     before it was rewritten; None if there is neither.
     """
 
@@ -59,7 +66,7 @@ class Batched:
     moved: tuple[str, ...]
     changes: tuple[str, ...]
     valid: Mapping[str, Range]
-    reference_error: float | None
+    reference: Difference | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +95,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
         model, moved = rows_first(source.model)
         source = replace(source, model=model)
     valid = ranges(source.model, settings.ranges, source.examples)
-    tolerance = settings.tolerance or tolerance_of(source.model)
-    attempt = _Attempt(source=source, settings=settings, valid=valid, tolerance=tolerance)
+    attempt = _Attempt(source=source, settings=settings, valid=valid)
     rewritten = attempt.first()
     for _ in range(MOST_MENDS):
         load = changed.session_of if moved or rewritten.changes else session_of
@@ -97,7 +103,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
         settings.say("comparing batches with their rows")
         try:
             rows, open_dim = attempt.rows(session, rewritten)
-            proof = prove(session, rows, largest=settings.largest, tolerance=tolerance, open_dim=open_dim)
+            proof = attempt.prove(session, rewritten.model, rows, open_dim)
         except NoValidRow as error:
             rewritten = attempt.with_single_rows(rewritten, error)
         except NotRowwise as error:
@@ -109,7 +115,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
                 moved=moved,
                 changes=rewritten.changes,
                 valid={} if settings.samples else valid,
-                reference_error=attempt.reference_error(session, rows, rewritten),
+                reference=attempt.reference(session, rows, rewritten),
             )
     raise BatchAxisError(f"{source.origin}: the first axis is still not a batch axis after {MOST_MENDS} changes.")
 
@@ -138,7 +144,6 @@ class _Attempt:
     source: Source
     settings: ProofSettings
     valid: dict[str, Range]
-    tolerance: float
 
     def first(self) -> Rewritten:
         """The graph with a dynamic first axis; the graph itself if it declares one."""
@@ -164,6 +169,24 @@ class _Attempt:
         rows = take(read_samples(self.settings.samples, rewritten.model), 0, count)
         self._check_samples(session, take(rows, 0, 1))
         return rows, None
+
+    def prove(
+        self,
+        session: onnxruntime.InferenceSession,
+        model: onnx.ModelProto,
+        rows: Rows,
+        open_dim: int | None,
+        tolerance: float | None = None,
+    ) -> Proof:
+        """Compare batches with their rows; `tolerance` replaces that of the settings. Raises `NotRowwise`."""
+        return prove(
+            session,
+            [rows] if self.settings.samples else families(self.valid, rows),
+            largest=self.settings.largest,
+            roundings=roundings(model, tolerance or self.settings.tolerance),
+            noise=partial(noise, model),
+            open_dim=open_dim,
+        )
 
     def with_single_rows(self, rewritten: Rewritten, error: NoValidRow) -> Rewritten:
         """The graph with one more change, because one row does not run alone: another number of rows may.
@@ -194,8 +217,9 @@ class _Attempt:
             f"{self.source.origin}: the first axis is not a batch axis{tried}, so requests must not run together: "
             f"{error}."
         )
+        mixed = error.rows if count_of(error.rows) >= culprit.MOST_ROWS else rows
         try:
-            node = culprit.find(rewritten.model, rows, tolerance=self.tolerance)
+            node = culprit.find(rewritten.model, mixed, coarsest(roundings(rewritten.model, self.settings.tolerance)))
         except CrashError as crash:
             raise BatchAxisError(f"{refusal} Its node is not known: {crash}.") from crash
         if mended := rewrite.mend(rewritten, node) if node else None:
@@ -203,29 +227,40 @@ class _Attempt:
         # Constant shapes of one row may be in a graph that declares any number of rows.
         if not rewritten.changes and FIXED_ROWS.search(str(error)) and (opened := self._open(1)).changes:
             return opened
-        why = f"{node}{_accepted(rewritten.model, rows, node)}." if node else "No single node mixes the rows."
+        why = f"{node}{self._accepted(rewritten.model, rows, node)}." if node else "No single node mixes the rows."
         raise BatchAxisError(f"{refusal} {why}") from error
 
-    def reference_error(self, session: onnxruntime.InferenceSession, rows: Rows, rewritten: Rewritten) -> float | None:
+    def reference(self, session: onnxruntime.InferenceSession, rows: Rows, rewritten: Rewritten) -> Difference | None:
         """The difference from the framework, or from the file before it was rewritten; None if there is neither."""
-        source = self.source
+        source, available = self.source, count_of(rows)
         if source.reference is None and not rewritten.changes:
             return None
-        name = "its torch module" if source.reference else "the file before it was rewritten"
-        available = len(next(iter(rows.values())))
         together = rewritten.rows if rewritten.changes else available
         if available < together:
             raise Mistake(f"{source.origin}: is fixed to {together} rows, but there are only {available} rows to try.")
         rows = take(rows, 0, available - available % together)
-        error = max(map(difference, run(session, rows), _original(source, rows, together)))
-        # Two frameworks sum in different orders, so ten times the tolerance of a batch against its rows.
-        if not error <= 10 * self.tolerance:
+        # Two frameworks sum in different orders, so ten times the rounding of a batch against its rows.
+        loose = [limit.loosened(10) for limit in roundings(rewritten.model, self.settings.tolerance)]
+        alone = answers_alone(session, rows)
+        measure = Measure(names_of(session), alone, loose, partial(noise, rewritten.model, rows))
+        found = measure.compare(run(session, rows), _original(source, rows, together))
+        if found.exceeds:
+            name = "its torch module" if source.reference else "the file before it was rewritten"
             raise BatchAxisError(
-                f"{source.origin}: the graph differs from {name} by {error:.1e} of its largest value (limit "
-                f"{10 * self.tolerance:.0e}), so it is not the same model. Export it with a dynamic first axis, from "
-                ".eval()."
+                f"{source.origin}: the graph differs from {name} by {found}, so it is not the same model. Export it "
+                "with a dynamic first axis, from .eval()."
             )
-        return error
+        return found
+
+    def _accepted(self, model: onnx.ModelProto, rows: Rows, node: culprit.Culprit) -> str:
+        """The command that accepts what dynamic quantisation does, with a tolerance that was tried; "" if none is."""
+        if node.node.op_type != "DynamicQuantizeLinear":
+            return ""
+        try:
+            found = self.prove(session_of(model), model, rows, None, tolerance=MOST_TOLERANCE).largest
+        except NotRowwise:
+            return ""
+        return f": {again('--tolerance', f'{found.error * 1.5:.1g}')}"
 
     def _open(self, count: int) -> Rewritten:
         """The graph without its row count, in its shapes and in constant shapes; raises `NoValidRow`."""
@@ -247,23 +282,12 @@ class _Attempt:
             raise NoValidRow(f"{self.settings.samples}: its rows do not run ({one_line(error)}).", rows) from error
 
 
-def _accepted(model: onnx.ModelProto, rows: Rows, node: culprit.Culprit) -> str:
-    """The command that accepts what dynamic quantisation does, with a tolerance that was tried; "" for another node."""
-    if node.node.op_type != "DynamicQuantizeLinear":
-        return ""
-    try:
-        error = prove(session_of(model), rows, largest=MOST_ROWS, tolerance=0.6).error
-    except NotRowwise:
-        return ""
-    return f": {again('--tolerance', f'{error * 1.5:.1g}')}"
-
-
 def _original(source: Source, rows: Rows, together: int) -> list[Array]:
     """The outputs of the model as it was, which runs so many rows together."""
     reference = source.reference
     session = None if reference else session_of(source.model, user_path=source.user_path)
     parts = []
-    for row in range(0, len(next(iter(rows.values()))), together):
+    for row in range(0, count_of(rows), together):
         some = take(rows, row, row + together)
         try:
             parts.append(run(session, some) if reference is None else [*reference(some).values()])

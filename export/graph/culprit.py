@@ -11,11 +11,15 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from export.graph.axis_proof import difference, onnxruntime_errors, run, take
+from export.graph.axis_proof import onnxruntime_errors, run, take
 from export.graph.changed import session_of
+from export.graph.error_measure import Rounding, Scale
 from export.graph.input_values import Array, Rows
-from export.graph.onnx_graph import Net, graph_inputs, label
+from export.graph.onnx_graph import Net, graph_inputs, label, with_all_outputs
 from export.graph.reason import reason
+
+MOST_ROWS = 3
+"""A tensor of every node is kept for each row and for the batch."""
 
 FAILED = re.compile(r"Name:'([^']*)'")
 
@@ -32,10 +36,10 @@ class Culprit:
         return f"{label(self.node)} {self.why}"
 
 
-def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | None:
+def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | None:
     """The first node that mixes rows, or fails for more than one row; None if every tensor keeps its rows apart."""
-    open_model = with_all_outputs(model)
-    count = min(3, len(next(iter(rows.values()))))
+    open_model, rounding = with_all_outputs(model), rounding.loosened(10)
+    count = min(MOST_ROWS, len(next(iter(rows.values()))))
     session, failed = session_of(open_model, optimised=False), None
     try:
         batch = run(session, take(rows, 0, count))
@@ -54,7 +58,7 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
     layout = {
         name: axis
         for name, (parts, whole) in values.items()
-        if (axis := batch_axis(parts, whole, tolerance)) is not None
+        if (axis := batch_axis(parts, whole, rounding)) is not None
     }
     layout |= {value.name: 0 for value in graph_inputs(model)}
     net, data = Net.of(model), _data_tensors(model)
@@ -62,7 +66,7 @@ def find(model: onnx.ModelProto, rows: Rows, *, tolerance: float) -> Culprit | N
         for name in node.output:
             if failed is not None and node.output[0] == failed.output[0]:
                 return Culprit(node=node, why=reason(net, node, layout), layout=layout)
-            if name in data and name in values and name not in layout and not _unchanged(*values[name], tolerance):
+            if name in data and name in values and name not in layout and not _unchanged(*values[name], rounding):
                 return Culprit(node=node, why=reason(net, node, layout), layout=layout)
     return None
 
@@ -87,24 +91,28 @@ def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     return None
 
 
-def batch_axis(parts: list[Array], whole: Array, tolerance: float) -> int | None:
+def batch_axis(parts: list[Array], whole: Array, rounding: Rounding) -> int | None:
     """The axis along which `whole` holds the `parts` of its rows, in blocks or interleaved; None if there is none."""
     shape, count = parts[0].shape, len(parts)
     if any(part.shape != shape for part in parts) or whole.ndim != len(shape):
         return None
+    scale, expected = Scale(parts, rounding), np.stack(parts)
     for axis, size in enumerate(shape):
         if whole.shape != (*shape[:axis], size * count, *shape[axis + 1 :]):
             continue
-        blocks = np.concatenate(parts, axis=axis)
-        interleaved = np.stack(parts, axis=axis + 1).reshape(whole.shape)
-        if any(difference(whole, order) <= 10 * tolerance for order in (blocks, interleaved)):
+        blocks = np.stack(np.split(whole, count, axis=axis))
+        interleaved = np.stack([whole.take(range(row, size * count, count), axis=axis) for row in range(count)])
+        if any((scale.errors(order, expected) <= rounding.tolerance).all() for order in (blocks, interleaved)):
             return axis
     return None
 
 
-def _unchanged(parts: list[Array], whole: Array, tolerance: float) -> bool:
+def _unchanged(parts: list[Array], whole: Array, rounding: Rounding) -> bool:
     """Whether the tensor is the same for every row and for the batch, so it does not depend on the rows."""
-    return all(difference(part, whole) <= tolerance for part in parts)
+    if any(part.shape != whole.shape for part in parts):
+        return False
+    errors = Scale(parts, rounding).errors(np.stack([whole] * len(parts)), np.stack(parts))
+    return bool((errors <= rounding.tolerance).all())
 
 
 def _data_tensors(model: onnx.ModelProto) -> Set[str]:
@@ -118,19 +126,6 @@ def _data_tensors(model: onnx.ModelProto) -> Set[str]:
 
 def _random(node: onnx.NodeProto) -> bool:
     return node.op_type.startswith("Random") or node.op_type in ("Multinomial", "Bernoulli")
-
-
-def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which every node has a unique name, which onnxruntime's errors show, and every tensor is an output."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    outputs = {output.name for output in copy.graph.output}
-    for number, node in enumerate(copy.graph.node):
-        node.name = f"node-{number}"
-        for name in node.output:
-            if name and name not in outputs:
-                copy.graph.output.append(onnx.ValueInfoProto(name=name))
-    return copy
 
 
 def _failed_node(model: onnx.ModelProto, open_model: onnx.ModelProto, error: str) -> onnx.NodeProto | None:

@@ -23,24 +23,32 @@ Rows = Mapping[str, Array]
 # Nodes that keep the values of indices and change their shape or type.
 CARRIERS = {"Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice"}
 CARRIERS |= {"Gather", "GatherND", "GatherElements", "Concat"}
-# Sizes to try for open dimensions, in this order: models for pictures refuse small ones, other models large ones.
-OPEN_SIZES = (16, 32, 64, 128, 224, 8, 1)
+# Sizes to try for open dimensions, in this order: models for pictures refuse small ones, other models large ones, and
+# those for sound need a window of samples.
+OPEN_SIZES, SOUND_SIZES = (16, 32, 64, 128, 224, 8, 1), (512, 4096)
 # What onnxruntime says of values that are no index, count or size.
 OF_A_VALUE = re.compile(r"\b(index|indices|idx|bounds|negative)\b")
 # Random values are drawn as float64 or int64; more bytes would leave no memory for the model on a common machine.
 BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
+AXIS = re.compile(r".+\[\d+\]")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """Values from `low` to `high`, both included, and why they are valid."""
+    """Values from `low` to `high`, both included, and why they are valid.
+
+    `guessed`: nothing says that they are, or that no others are. `follows` is the axis of an input, as `speech[1]`: the
+    only value is its size, the length of the request.
+    """
 
     low: float
     high: float
     why: str
+    guessed: bool = False
+    follows: str = ""
 
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g} ({self.why})"
+        return self.why if self.follows else f"{self.low:g} to {self.high:g} ({self.why})"
 
     def draw(self, rng: np.random.Generator, shape: Sequence[int], dtype: "np.dtype[Any]") -> Array:
         """Random values of a whole or floating type."""
@@ -50,12 +58,15 @@ class Range:
 
 
 def parse_range(text: str) -> tuple[str, Range]:
-    """Read `NAME=lo:hi`; raises `Mistake`."""
+    """Read `NAME=lo:hi` or `NAME=INPUT[AXIS]`; raises `Mistake`."""
     name, _, bounds_text = text.rpartition("=")
     bounds = read_bounds(bounds_text)
+    if AXIS.fullmatch(bounds_text):
+        bounds = Range(low=1, high=1, why=f"the length of the request, {bounds_text}", follows=bounds_text)
     if not name or bounds is None:
         raise Mistake(
-            f"--range {text}: not a range of values. Write NAME=lo:hi with lo <= hi, for example tokens=0:999."
+            f"--range {text}: not a range of values. Write NAME=lo:hi with lo <= hi, for example tokens=0:999, or for "
+            "the length of a request NAME=INPUT[AXIS], for example lengths=tokens[1]."
         )
     return name, bounds
 
@@ -73,9 +84,10 @@ def read_bounds(text: str) -> Range | None:
 def ranges(model: onnx.ModelProto, chosen: Mapping[str, Range], examples: Rows) -> dict[str, Range]:
     """The range of every numeric input: the user's in `chosen`, of the table it indexes, of its examples, or a guess.
 
-    Raises `Mistake` for a range that the input's type cannot hold.
+    Raises `Mistake` for a range that the input's type cannot hold, or that follows no open axis.
     """
     net, bounds = Net.of(model), {}
+    _check_followed(model, chosen)
     for value in graph_inputs(model):
         data_type = TYPES.get(value.type.tensor_type.elem_type, "")
         if data_type not in ("TYPE_STRING", "TYPE_BOOL"):
@@ -87,6 +99,21 @@ def ranges(model: onnx.ModelProto, chosen: Mapping[str, Range], examples: Rows) 
             )
             _check_bounds(value.name, bounds[value.name], data_type)
     return bounds
+
+
+def _check_followed(model: onnx.ModelProto, chosen: Mapping[str, Range]) -> None:
+    axes = [
+        f"{value.name}[{axis}]"
+        for value in graph_inputs(model)
+        for axis, dim in enumerate(inner_dims(value), 1)
+        if isinstance(dim, str)
+    ]
+    for name, bounds in chosen.items():
+        if bounds.follows and bounds.follows not in axes:
+            raise Mistake(
+                f"--range {name}={bounds.follows}: no input has an open axis of that name. These are open: "
+                f"{', '.join(axes) or 'none'}."
+            )
 
 
 def _check_bounds(name: str, bounds: Range, data_type: str) -> None:
@@ -105,14 +132,14 @@ def _guess(data_type: str) -> Range:
         info = np.iinfo(data_type.removeprefix("TYPE_").lower())
         return Range(low=info.min, high=info.max, why="all values of the type")
     if "INT" in data_type:
-        return Range(low=0, high=1, why="a guess: valid in masks, flags and every table")
-    return Range(low=-1, high=1, why="a guess")
+        return Range(low=0, high=1, why="a guess: valid in masks, flags and every table", guessed=True)
+    return Range(low=-1, high=1, why="a guess; 0.01, 10 and 1000 times that too, where it runs", guessed=True)
 
 
 def _of_example(example: Array | None) -> Range | None:
     if example is None or example.dtype.kind not in "iuf" or not example.size or example.min() == example.max():
         return None
-    return Range(low=float(example.min()), high=float(example.max()), why="as in the example inputs")
+    return Range(low=float(example.min()), high=float(example.max()), why="as in the example inputs", guessed=True)
 
 
 def _indexed(net: Net, name: str) -> Range | None:
@@ -150,6 +177,14 @@ def open_dims(model: onnx.ModelProto) -> list[str]:
     return sorted({dim for value in graph_inputs(model) for dim in inner_dims(value) if isinstance(dim, str)})
 
 
+def open_sizes(model: onnx.ModelProto) -> Sequence[int]:
+    """The sizes to try for open dimensions; one for a graph without."""
+    opened = [sum(isinstance(dim, str) for dim in inner_dims(value)) for value in graph_inputs(model)]
+    if not any(opened):
+        return OPEN_SIZES[:1]
+    return OPEN_SIZES if max(opened) > 1 else (*OPEN_SIZES, *SOUND_SIZES)
+
+
 def inner_dims(value: onnx.ValueInfoProto) -> list[int | str]:
     """Dimensions after the first axis; an open one without a name gets a unique one."""
     return [f"{value.name}.{axis}" if dim == "" else dim for axis, dim in enumerate(dims(value))][1:]
@@ -160,7 +195,7 @@ def remedy(problem: object, model: onnx.ModelProto) -> str:
     if OF_A_VALUE.search(str(problem)):
         return "Name valid values with --range NAME=lo:hi, or give real ones with --samples FILE.npz."
     if open_dims(model):
-        sizes = ", ".join(map(str, OPEN_SIZES))
+        sizes = ", ".join(map(str, open_sizes(model)))
         return f"Open dimensions had {sizes} elements. Give rows of a length that runs with --samples FILE.npz."
     return "Give rows that run with --samples FILE.npz."
 
@@ -182,7 +217,9 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
             arrays[value.name] = draw(data_type)(rng, shape)
             continue
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        arrays[value.name] = valid[value.name].draw(rng, shape, dtype)
+        bounds = valid[value.name]
+        drawn = bounds.draw(rng, shape, dtype)
+        arrays[value.name] = np.full_like(drawn, open_dim) if bounds.follows else drawn
     return arrays
 
 

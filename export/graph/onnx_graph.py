@@ -104,6 +104,19 @@ def declare_outputs(model: onnx.ModelProto, origin: str) -> None:
         output.CopyFrom(inferred[output.name])
 
 
+def with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which every node has a unique name, which onnxruntime's errors show, and every tensor is an output."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    outputs = {output.name for output in copy.graph.output}
+    for number, node in enumerate(copy.graph.node):
+        node.name = f"node-{number}"
+        for name in node.output:
+            if name and name not in outputs:
+                copy.graph.output.append(onnx.ValueInfoProto(name=name))
+    return copy
+
+
 def label(node: onnx.NodeProto) -> str:
     """How messages name a node."""
     return (

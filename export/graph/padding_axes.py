@@ -88,6 +88,11 @@ class Variation:
         request = {name: array[self._own(name, array, lengths)] for name, array in drawn.items()}
         for name, axis in self.masks.items():
             request[name] = np.ones((rows, lengths[axis.size]), dtype=request[name].dtype)
+        sizes = {str(axis): lengths[axis.size] for axis in self.fills}
+        sizes |= {f"{name}[1]": lengths[axis.size] for name, axis in self.masks.items()}
+        for name, bounds in valid.items():
+            if bounds.follows:
+                request[name] = np.full_like(request[name], sizes[bounds.follows])
         return request
 
     def joined(self, requests: Sequence[Rows], lengths: Mapping[str, int]) -> Rows:

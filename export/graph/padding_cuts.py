@@ -1,7 +1,8 @@
 """How the outputs of a graph follow the length of a request, so that what belongs to padding can be cut off."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import onnx
 import onnxruntime
@@ -11,8 +12,10 @@ from export.graph.input_values import Range
 from export.graph.onnx_graph import dims
 from export.graph.padding_axes import Axis, PaddingError, Variation
 
-# Lengths in a row that show how outputs follow them, and the largest stride, of which they show at least one step.
-SPAN, MOST_STRIDE = 65, 64
+# Lengths in a row that are tried first, and the largest stride, for which lengths up to three times as far are tried.
+SPAN, MOST_STRIDE = 9, 2**12
+STEPS = 3
+"""Steps of the size that show its stride."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +57,9 @@ def cuts_of(
     for axis in variation.fills:
         sources.setdefault(axis.size, axis)  # of inputs with one length, the graph's first
     for source in sources.values():
-        answers = list(_shapes(session, model, valid, variation, length, source))
+        shapes = _tried(session, model, valid, variation, length, source)
         for (number, place), name in opened.items():
-            sizes = [(own, shapes[number][place]) for own, shapes in answers if place < len(shapes[number])]
+            sizes = _sizes(partial(_size, shapes, number, place), length)
             if len({size for _, size in sizes}) <= 1:
                 continue
             if first := found.get((number, place)):
@@ -67,9 +70,9 @@ def cuts_of(
             found[number, place] = _followed(name, place, sizes, source)
     if still := [f"axis {key[1]} of {name!r}" for key, name in opened.items() if key not in found]:
         raise PaddingError(
-            f"{', '.join(still)} is open in the graph and had one size for all lengths from {length} to "
-            f"{length + SPAN - 1}, so it is not known what belongs to a request. Export it with a fixed size there, or "
-            "serve requests of equal length."
+            f"{', '.join(still)} is open in the graph and had one size for all lengths that run from {length} to "
+            f"{length + MOST_STRIDE}, so it is not known what belongs to a request. Export it with a fixed size there, "
+            "or serve requests of equal length."
         )
     cuts: dict[str, list[Cut]] = {}
     for key, cut in sorted(found.items()):
@@ -77,32 +80,58 @@ def cuts_of(
     return cuts
 
 
-def _shapes(
+def _tried(
     session: onnxruntime.InferenceSession,
     model: onnx.ModelProto,
     valid: Mapping[str, Range],
     variation: Variation,
     length: int,
     source: Axis,
-) -> Iterator[tuple[int, list[tuple[int, ...]]]]:
-    """The lengths of `source` in a row that run while all others have `length`, with the shapes of the outputs."""
-    for own in range(length, length + SPAN):
+) -> Callable[[int], list[tuple[int, ...]]]:
+    """Gives the shapes of the outputs for a length of `source`, none if that does not run; all others have `length`."""
+
+    @cache
+    def shapes(own: int) -> list[tuple[int, ...]]:
         lengths = dict.fromkeys(variation.sizes, length) | {source.size: own}
         try:
-            outputs = run(session, variation.alone(model, valid, lengths, 0))
+            return [output.shape for output in run(session, variation.alone(model, valid, lengths, 0))]
         except onnxruntime_errors():
-            continue
-        yield own, [output.shape for output in outputs]
+            return []
+
+    return shapes
+
+
+def _size(shapes: Callable[[int], list[tuple[int, ...]]], output: int, axis: int, own: int) -> int | None:
+    found = shapes(own)
+    return found[output][axis] if found and axis < len(found[output]) else None
+
+
+def _sizes(size: Callable[[int], int | None], length: int) -> list[tuple[int, int]]:
+    """Lengths that run with the size of an output: some in a row, and both sides of the next steps of the size."""
+    found = {own: size(own) for own in range(length, length + SPAN)}
+    step = length
+    for _ in range(STEPS):
+        same, reach = (size(step), None), 1
+        while reach <= MOST_STRIDE and size(step + reach) in same:
+            reach *= 2
+        if reach > MOST_STRIDE:
+            break
+        low, step = step + reach // 2, step + reach
+        while step - low > 1:
+            middle = (low + step) // 2
+            low, step = (middle, step) if size(middle) in same else (low, middle)
+        found |= {step - 1: size(step - 1), step: size(step)}
+    return [(own, each) for own, each in sorted(found.items()) if each is not None]
 
 
 def _followed(name: str, axis: int, sizes: Sequence[tuple[int, int]], source: Axis) -> Cut:
-    """The one floor((length + moved) / stride) that gives all these sizes, which are of lengths in a row."""
-    fits = []
-    for stride in range(1, MOST_STRIDE + 1):
+    """The one floor((length + moved) / stride) that gives all these sizes."""
+    fits: list[Cut] = []
+    for stride in range(1, min(MOST_STRIDE, sizes[-1][0]) + 1):
         # Every size gives an interval for what is added before the division.
         low = max(size * stride - length for length, size in sizes)
         high = min(size * stride - length + stride - 1 for length, size in sizes)
-        fits += [Cut(index=axis, source=source, moved=moved, stride=stride) for moved in range(low, high + 1)]
+        fits += [Cut(index=axis, source=source, moved=moved, stride=stride) for moved in range(low, high + 1)[:2]]
     if len(fits) != 1:
         raise PaddingError(
             f'axis {axis} of output "{name}" depends on the length, but not as one whole fraction of it that lengths '

@@ -1,36 +1,43 @@
 """Finds the node that lets padding into the answer, and says in words how it does that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import onnx
 
-from export.graph.axis_proof import difference, run, session_of
-from export.graph.culprit import with_all_outputs
+from export.graph.axis_proof import names_of, run, session_of
+from export.graph.error_measure import Rounding, Scale
 from export.graph.input_values import Array, Rows
-from export.graph.onnx_graph import Net, attribute, label
+from export.graph.onnx_graph import Net, attribute, label, with_all_outputs
 
 
-def find(model: onnx.ModelProto, request: Rows, longer: Rows, *, tolerance: float) -> str:
-    """The first node whose output for a padded request differs where its inputs do not; empty if none is seen."""
+def find(model: onnx.ModelProto, requests: Sequence[Rows], longer: Rows, rounding: Rounding) -> str:
+    """The first node whose output for the first request, padded to `longer`, differs where its inputs do not.
+
+    Empty if none is seen. The other requests have the same length, and show what each tensor varies by.
+    """
     session = session_of(with_all_outputs(model), optimised=False)
-    names = [output.name for output in session.get_outputs()]
-    alone, padded = (dict(zip(names, run(session, rows), strict=True)) for rows in (request, longer))
+    names, loose = names_of(session), rounding.loosened(10)
+    every = [dict(zip(names, run(session, rows), strict=True)) for rows in requests]
+    alone, padded = every[0], dict(zip(names, run(session, longer), strict=True))
     spoiled: set[str] = set()
     net = Net.of(model)
     for node in model.graph.node:
         outputs = [name for name in node.output if name in alone]
-        wrong = [name for name in outputs if not _holds(alone[name], padded[name], tolerance)]
+        wrong = [name for name in outputs if not _holds([each[name] for each in every], padded[name], loose)]
         if wrong and not spoiled.intersection(node.input) and not _of_shapes(net, node, alone, padded):
             return f"{label(node)} {why(net, node, alone)}"
         spoiled.update(wrong if not _of_shapes(net, node, alone, padded) else ())
     return ""
 
 
-def _holds(alone: Array, padded: Array, tolerance: float) -> bool:
-    """Whether the padded tensor begins with that of the request alone."""
+def _holds(every: Sequence[Array], padded: Array, rounding: Rounding) -> bool:
+    """Whether the padded tensor begins with that of the request alone, the first of `every`."""
+    alone = every[0]
     if alone.ndim != padded.ndim or any(own > size for own, size in zip(alone.shape, padded.shape, strict=True)):
         return False
-    return difference(padded[tuple(map(slice, alone.shape))], alone) <= 10 * tolerance
+    same = [each for each in every if each.shape == alone.shape]
+    errors = Scale(same, rounding).errors(padded[tuple(map(slice, alone.shape))][None], alone[None])
+    return bool((errors <= rounding.tolerance).all())
 
 
 def _of_shapes(net: Net, node: onnx.NodeProto, alone: Mapping[str, Array], padded: Mapping[str, Array]) -> bool:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from export.graph.axis_proof import session_of
+from export.graph.axis_proof import names_of, session_of
+from export.graph.error_measure import Difference, Rounding, coarsest, largest
 from export.graph.input_values import Array, Range
 from export.graph.padding_axes import Axis, PaddingError, Variation, written
 from export.graph.padding_cuts import Cut, check_sizes, cuts_of
-from export.graph.padding_limits import Limit, limits_of
 from export.graph.padding_requests import FAR, FEW, Alone, Member, Requests
 
 # How much longer than the proved length all requests are padded, then some of them.
@@ -23,15 +23,17 @@ BEYOND, FAR_BEYOND = (2.0, 1.5, 1.0), 8
 # square of the length, so there is a largest one.
 FARTHEST_TIMES, LEAST_FARTHEST, MOST_FARTHEST = 64, 2048, 4096
 LEAST_LENGTHS = 3
+# Further requests that show what a tensor in the middle of the graph varies by.
+SHOWING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Padding:
     """Which axes are padded, with which values, which masks are made, how outputs are cut, and what was tried.
 
-    `lengths` are those of the requests, `longest` is the largest that one was padded to. `error` is the largest
-    difference of a padded answer from that of the request alone, divided by the largest value of its column (the last
-    axis). `constant` are outputs that had one value for all requests, for which the proof shows little.
+    `lengths` are those of the requests, `longest` is the largest that one was padded to. `difference` is the largest of
+    a padded answer from that of the request alone. `constant` are outputs that had one value for all requests, for
+    which the proof shows little.
     """
 
     fills: Mapping[Axis, float]
@@ -39,7 +41,7 @@ class Padding:
     cuts: Mapping[str, Sequence[Cut]]
     lengths: tuple[int, ...]
     longest: int
-    error: float
+    difference: Difference
     constant: tuple[str, ...] = ()
 
     @property
@@ -67,7 +69,7 @@ def prove(
     valid: Mapping[str, Range],
     *,
     length: int,
-    tolerance: float,
+    roundings: Sequence[Rounding],
     variation: Variation,
     say: Callable[[str], None] = lambda _: None,
 ) -> Padding:
@@ -76,8 +78,8 @@ def prove(
     Raises `PaddingError` with what differs, and the node that lets padding into the answer.
     """
     session = session_of(model)
-    names = [output.name for output in session.get_outputs()]
-    requests = Requests(session, model, valid, variation)
+    names = names_of(session)
+    requests = Requests(session, model, valid, variation, roundings)
     alone = []
     for each in requests.alone(length):
         say(f"requests of {_sizes(each.lengths)} elements have answered alone")
@@ -96,20 +98,19 @@ def prove(
     if len(alone) < LEAST_LENGTHS:
         raise PaddingError(_few(requests, model, valid, length))
     check_sizes(names, cuts, [(each.lengths, [output.shape for output in each.outputs]) for each in alone])
-    limits = {id(each): limits_of(requests, each, tolerance) for each in alone}
-    worst, longest, compared = 0.0, 0, set()
+    found, longest, compared = list[Difference](), 0, set()
     for trial in _trials(requests, alone, length):
         say(f"comparing {len(trial.members)} requests padded to {_sizes(trial.longer)} elements")
         longest = max(longest, *trial.longer.values())
         compared |= {tuple(each.lengths.values()) for each, _ in trial.members}
         for place, (each, row) in enumerate(trial.members):
-            for index, name in enumerate(names):
-                own = _cut(trial.outputs[index][place : place + 1], cuts.get(name, ()), each.lengths)
-                limit: Limit = limits[id(each)][index]
-                wrong_answer, error = limit.exceeded(own, each.outputs[index][row : row + 1])
-                if wrong_answer:
-                    raise PaddingError(_leak(model, variation, trial, place, f'output "{name}"', error, tolerance))
-                worst = max(worst, error)
+            own = [
+                _cut(output[place : place + 1], cuts.get(name, ()), each.lengths)
+                for name, output in zip(names, trial.outputs, strict=True)
+            ]
+            found.append(each.measures[row].compare(own, [output[row : row + 1] for output in each.outputs]))
+            if found[-1].exceeds:
+                raise PaddingError(_leak(model, variation, trial, place, found[-1], coarsest(roundings)))
     if len(compared) < LEAST_LENGTHS:
         raise PaddingError(_few(requests, model, valid, length))
     return Padding(
@@ -118,7 +119,7 @@ def prove(
         cuts=cuts,
         lengths=tuple(sorted({size for lengths in compared for size in lengths})),
         longest=longest,
-        error=worst,
+        difference=largest(found),
         constant=tuple(name for index, name in enumerate(names) if _constant([each.outputs[index] for each in alone])),
     )
 
@@ -200,20 +201,21 @@ def _constant(outputs: Sequence[Array]) -> bool:
 
 
 def _leak(
-    model: onnx.ModelProto, variation: Variation, trial: Trial, place: int, name: str, error: float, tolerance: float
+    model: onnx.ModelProto, variation: Variation, trial: Trial, place: int, found: Difference, rounding: Rounding
 ) -> str:
     from export.graph.padding_leak import find
 
     each, row = trial.members[place]
-    request = each.request(row)
-    node = find(model, request, variation.joined([request], trial.longer), tolerance=tolerance)
+    like = [other for other in each.usable if each.measures[other] is each.measures[row]]
+    requests = [each.request(row), *map(each.request, like[:SHOWING])]
+    node = find(model, requests, variation.joined(requests[:1], trial.longer), rounding)
     sizes = " and ".join(f"{own} to {trial.longer[size]}" for size, own in each.lengths.items())
     mixed = any(other is not each for other, _ in trial.members)
     others = ", in a batch with requests of other lengths," if mixed else ""
     reason = f" {node}." if node else ""
     return (
-        f"{name} of a request that is padded from {sizes} elements{others} differs from its answer alone by "
-        f"{error:.1e} of the largest value of its column (tolerance {tolerance:.0e}).{reason}"
+        f'output "{found.output}" of a request that is padded from {sizes} elements{others} differs from its answer '
+        f"alone by {found}.{reason}"
     )
 
 

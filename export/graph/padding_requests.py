@@ -9,28 +9,37 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from export.graph.axis_proof import onnxruntime_errors, run, take
+from export.graph.axis_proof import names_of, onnxruntime_errors, run, take
+from export.graph.error_measure import Measure, Rounding
 from export.graph.input_values import Array, Range, Rows
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.padding_axes import Variation
+from export.graph.rounding import noise
+from export.graph.row_families import SCALES
 
 # Lengths that are always tried, shares of the proved length, and multiples of it.
 SHORT, SHARES, FAR = (1, 2, 3), (0.2, 0.45, 0.6, 0.7, 0.95, 1.0), (4, 16)
 # How many requests of one length: those with extreme values, and all of them for the shortest lengths (their answers
 # have few elements, so each shows less), for usual lengths and for long ones.
 SPECIAL, MANY, SOME, FEW = 7, 39, 23, 6
+# Of the random requests of one length, one in so many is multiplied by each of the scales.
+FEW_OF = 5
 # A run of more elements or seconds has fewer requests.
 MOST_ELEMENTS, MOST_SECONDS = 2**21, 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Alone:
-    """Requests of one length that were not padded, their answers, and the rows whose answers are finite."""
+    """Requests of one length that were not padded, their answers, and the rows whose answers are finite.
+
+    `measures` compare the answer to a row, by the family of the row.
+    """
 
     lengths: Mapping[str, int]
     rows: Rows
     outputs: Sequence[Array]
     usable: Sequence[int]
+    measures: Sequence[Measure]
 
     def request(self, row: int) -> Rows:
         """One of the requests."""
@@ -55,9 +64,10 @@ class Requests:
         model: onnx.ModelProto,
         valid: Mapping[str, Range],
         variation: Variation,
+        roundings: Sequence[Rounding],
     ) -> None:
         self._session, self._model, self._valid, self.variation = session, model, valid, variation
-        self._seen = (1, 0.0)
+        self._roundings, self._seen = roundings, (1, 0.0)
 
     def run(self, rows: Rows) -> list[Array] | None:
         """The outputs; None if these rows do not run."""
@@ -102,12 +112,37 @@ class Requests:
     def _alone(self, lengths: Mapping[str, int], count: int, seed: int) -> Iterator[Alone]:
         rows = self.variation.alone(self._model, self._valid, lengths, seed, rows=count)
         special = min(SPECIAL, count // 2)
-        for tried in (self._special(rows, special), rows) if special else (rows,):
+        kinds = [0] * special + self._scales(count - special)
+        for tried in (self._scaled(self._special(rows, special), kinds), rows) if special else (rows,):
             if (outputs := self.run(tried)) is not None:
                 numbers = [output for output in outputs if output.dtype.kind == "f"]
                 usable = [row for row in range(count) if all(np.isfinite(output[row]).all() for output in numbers)]
-                yield Alone(lengths=lengths, rows=tried, outputs=outputs, usable=usable)
+                by_kind = {
+                    kind: self._measure(tried, outputs, [r for r in usable if kinds[r] == kind]) for kind in {*kinds}
+                }
+                measures = [by_kind[kind] for kind in kinds]
+                yield Alone(lengths=lengths, rows=tried, outputs=outputs, usable=usable, measures=measures)
                 return
+
+    def _scales(self, count: int) -> list[float]:
+        """What each of the random rows is multiplied by: most stay, a few are small, large or saturating."""
+        few = count // FEW_OF
+        return [1.0] * (count - few * len(SCALES)) + [times for times in SCALES for _ in range(few)]
+
+    def _scaled(self, rows: Rows, scales: Sequence[float]) -> Rows:
+        """The same with numbers of a guessed range times their scale; 0 stands for extreme values, which stay."""
+        changed = dict(rows)
+        for name, bounds in self._valid.items():
+            if bounds.guessed and rows[name].dtype.kind == "f" and name not in self.variation.masks:
+                factors = np.array([times or 1.0 for times in scales], dtype=rows[name].dtype)
+                changed[name] = rows[name] * factors.reshape(-1, *[1] * (rows[name].ndim - 1))
+        return changed
+
+    def _measure(self, rows: Rows, outputs: Sequence[Array], places: Sequence[int]) -> Measure:
+        """The measure of one family of rows, from their answers."""
+        alone = [[output[row : row + 1] for output in outputs] for row in places]
+        own = {name: array[list(places)] for name, array in rows.items()}
+        return Measure(names_of(self._session), alone, self._roundings, lambda: noise(self._model, own))
 
     def _special(self, rows: Rows, count: int) -> Rows:
         """The same, but the first `count` rows have extreme values: the lowest, the highest, or the fill value."""

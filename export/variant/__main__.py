@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tolerance",
         type=number(above=0, most=1e6),
         metavar="X",
-        help="largest accepted difference, of the output's largest value (default: 0.01 for fp16, 0.2 for int8)",
+        help="largest accepted difference, of what an element varies by (default: 0.01 for fp16, 0.2 for int8)",
     )
     parser.add_argument(
         "--keep",

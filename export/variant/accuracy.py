@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime
 
 from export.graph.axis_proof import run, take
+from export.graph.error_measure import Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.models import alphabet
 
@@ -15,7 +16,7 @@ Answers = dict[str, Array]
 
 @dataclass(frozen=True, kw_only=True)
 class OutputError:
-    """The difference of one output, in parts of the original's largest value.
+    """The largest and the mean error of one output (`export.graph.error_measure`), and the tolerance.
 
     `agreement` is the share of places where the largest value along the last axis is at the same index (top-1 of a
     classifier), or of equal whole numbers; None for an output with neither.
@@ -50,9 +51,9 @@ def answers(session: onnxruntime.InferenceSession, rows: Rows, batch: int, say: 
     return {name: np.concatenate([part[index] for part in parts]) for index, name in enumerate(names)}
 
 
-def compare(original: Answers, variant: Answers) -> list[OutputError]:
-    """The difference of every output."""
-    return [_output(name, np.asarray(original[name]), np.asarray(variant[name])) for name in original]
+def compare(original: Answers, variant: Answers, rounding: Rounding) -> list[OutputError]:
+    """The difference of every output; whole numbers and texts differ by the share of places that are not equal."""
+    return [_output(name, np.asarray(original[name]), np.asarray(variant[name]), rounding) for name in original]
 
 
 def words_read(original: Array, variant: Array, words: Sequence[str]) -> WordsRead:
@@ -72,32 +73,20 @@ def worst(errors: Sequence[OutputError]) -> float:
     return max(error.largest for error in errors)
 
 
-def _output(name: str, original: Array, variant: Array) -> OutputError:
-    if original.shape != variant.shape:
-        return OutputError(output=name, largest=float("inf"), mean=float("inf"), agreement=None)
-    if original.dtype.kind not in "fV":
+def _output(name: str, original: Array, variant: Array, rounding: Rounding) -> OutputError:
+    if original.shape == variant.shape and original.dtype.kind not in "fV":
         different = float(np.mean(original != variant)) if original.size else 0.0
         return OutputError(output=name, largest=different, mean=different, agreement=1 - different)
-    differences = _differences(original.astype(np.float64), variant.astype(np.float64))
+    errors = Scale([*original], rounding).errors(variant, original)
     return OutputError(
         output=name,
-        largest=float(differences.max(initial=0.0)),
-        mean=float(differences.mean()) if differences.size else 0.0,
+        largest=float(errors.max(initial=0.0)),
+        mean=float(errors.mean()) if errors.size else 0.0,
         agreement=_agreement(original, variant),
     )
 
 
-def _differences(original: Array, variant: Array) -> Array:
-    """Element by element, in parts of the largest finite value; infinite where one alone is NaN or infinite."""
-    scale = np.abs(original[np.isfinite(original)]).max(initial=0.0) or 1.0
-    with np.errstate(invalid="ignore"):
-        equal = (original == variant) | (np.isnan(original) & np.isnan(variant))
-        differences = np.where(equal, 0.0, np.abs(original - variant) / scale)
-    differences[np.isnan(differences)] = np.inf
-    return np.asarray(differences)
-
-
 def _agreement(original: Array, variant: Array) -> float | None:
-    if original.ndim < 2 or original.shape[-1] < 2 or not original.size:
+    if original.shape != variant.shape or original.ndim < 2 or original.shape[-1] < 2 or not original.size:
         return None
     return float(np.mean(original.argmax(axis=-1) == variant.argmax(axis=-1)))

@@ -12,9 +12,8 @@ import onnx
 
 from export.graph.axis_proof import run, take
 from export.graph.changed import CrashError, session_of
-from export.graph.culprit import with_all_outputs
 from export.graph.input_values import Array, Rows
-from export.graph.onnx_graph import label
+from export.graph.onnx_graph import label, with_all_outputs
 from export.variant.precision import Conversion
 from triton_batching.terminal import again
 

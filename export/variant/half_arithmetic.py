@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from export.graph.axis_proof import one_line
 from export.graph.changed import session_of
-from export.graph.culprit import with_all_outputs
+from export.graph.onnx_graph import with_all_outputs
 from triton_batching.terminal import Mistake
 
 HALF, FLOAT = TensorProto.FLOAT16, TensorProto.FLOAT

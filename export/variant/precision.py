@@ -40,23 +40,25 @@ CALIBRATED_TOGETHER = 8
 class Precision:
     """A precision, the difference from FP32 that it may have, and that of a batch from its rows.
 
-    Both are parts of the output's largest value. A `batch_tolerance` of None is that of the graph's types.
+    Both are shares of what an element varies by; `share` is that of its own size which is rounding. A `batch_tolerance`
+    of None is that of the graph's types.
     """
 
     name: str
     tolerance: float
+    share: float
     batch_tolerance: float | None = None
 
 
 PRECISIONS = {
     # 11 bits: half a step is 5e-4 of a value. A hundred layers that each round once, at random, add ten of them.
-    FP16: Precision(name=FP16, tolerance=0.01),
+    FP16: Precision(name=FP16, tolerance=0.01, share=4 * 2.0**-10),
     # 255 steps over the range of a tensor: half a step is 2e-3 of its largest value, and the largest of thousands of
     # outputs gets many times that. The models here have 0.05 to 0.17, and the recogniser reads the same words. A batch
     # that sums in another order may round to another step.
-    STATIC: Precision(name=STATIC, tolerance=0.2, batch_tolerance=0.01),
+    STATIC: Precision(name=STATIC, tolerance=0.2, share=2.0**-7, batch_tolerance=0.01),
     # Its rows share scales, so a batch differs from its rows by as much as the variant from the original.
-    DYNAMIC: Precision(name=DYNAMIC, tolerance=0.2),
+    DYNAMIC: Precision(name=DYNAMIC, tolerance=0.2, share=2.0**-7),
 }
 
 

@@ -10,6 +10,7 @@ import onnx
 
 from export.graph.axis_proof import MOST_ROWS, Proof, session_of
 from export.graph.batched import BatchAxisError, ProofSettings, batched
+from export.graph.error_measure import Rounding
 from export.graph.source import Source
 from export.variant import variant_folder
 from export.variant.accelerator import TENSORRT
@@ -67,12 +68,12 @@ def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -
             f"{wanted.origin.folder.name}: has no node that {precision} quantises, so the variant would be the same "
             "model. Choose another --precision."
         )
-    errors, words = _errors(wanted, model, conversion, made, trial, say)
+    errors, words, needed = _errors(wanted, model, conversion, made, trial, say)
     if not worst(errors) <= wanted.limit:
         say("looking for the node that does most of the error")
         source = error_source(conversion, made, trial.rows, keep, say)
         where = str(source) if source else "No tensor of the graph shows where"
-        raise TooDifferent(_refusal(wanted, errors, where, trial), errors, words)
+        raise TooDifferent(_refusal(wanted, errors, where, trial, needed), errors, words)
     proof, shared = _proof(wanted, made, trial, say)
     return Converted(
         model=made,
@@ -91,13 +92,18 @@ def _errors(
     made: onnx.ModelProto,
     trial: TrialRows,
     say: Say,
-) -> tuple[list[OutputError], WordsRead | None]:
+) -> tuple[list[OutputError], WordsRead | None, float]:
+    """The errors, the words read, and the tolerance that would accept them."""
     batch = min(wanted.origin.config.max_batch_size, MOST_ROWS)
     before = answers(session_of(model), trial.rows, batch, lambda text: say(f"the original answers, {text}"))
     after = answers(conversion.session(made), trial.rows, batch, lambda text: say(f"the variant answers, {text}"))
     output = next(iter(before))
     words = words_read(before[output], after[output], trial.words) if trial.words else None
-    return compare(before, after), words
+    share = PRECISIONS[wanted.converts or FP16].share
+    errors, accepted = (
+        compare(before, after, Rounding(tolerance=limit, share=share)) for limit in (wanted.limit, MOST_TOLERANCE)
+    )
+    return errors, words, 1.5 * worst(accepted)
 
 
 def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) -> tuple[Proof, bool]:
@@ -121,14 +127,13 @@ def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) ->
         return proof(wanted.limit), True
 
 
-def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: TrialRows) -> str:
+def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: TrialRows, needed: float) -> str:
     error = max(errors, key=lambda error: error.largest)
     calibrated = " and calibrated" if wanted.precision == STATIC else ""
-    most = float(f"{error.largest * 1.5:.1g}")
-    accepted = f"To accept it: {again('--tolerance', f'{most:g}')}" if most < MOST_TOLERANCE else ""
+    accepted = f"To accept it: {again('--tolerance', f'{needed:.1g}')}" if needed < MOST_TOLERANCE else ""
     drawn = f"It was compared{calibrated} on {trial.origin}, which show little of real ones: give --samples FILE.npz. "
     return (
-        f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of its largest '
-        f"value (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
+        f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of what an '
+        f"element varies by (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
         f"{drawn if trial.drawn_at_random else ''}{accepted}"
     )

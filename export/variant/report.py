@@ -44,7 +44,11 @@ class Report:
         yield from error_cells(self.errors, self.words, self.limit)
         if proof := self.proof:
             batches = ", ".join(map(str, proof.batches))
-            yield f"batches of {batches} against their rows", "-", f"{proof.error:.1e} (limit {proof.tolerance:g})"
+            yield (
+                f"batches of {batches} against their rows",
+                "-",
+                f"{proof.largest.error:.1e} (limit {proof.largest.tolerance:g})",
+            )
 
     @property
     def notes(self) -> list[str]:
@@ -53,7 +57,7 @@ class Report:
 
     def _notes(self) -> Iterator[str]:
         if self.errors:
-            yield "differences are parts of the output's largest value"
+            yield "differences are parts of what each element varies by over the rows"
         if self.errors and not self.drawn_at_random:
             yield f"compared on {self.origin}"
         if self.drawn_at_random:

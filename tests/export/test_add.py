@@ -172,7 +172,7 @@ def test_samples_of_one_input_cover_every_row(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", x=np.random.default_rng(1).standard_normal((20, 4)).astype(np.float32))
     path = linear(tmp_path / "m.onnx")
     assert add(path, tmp_path / "models", "--samples", str(tmp_path / "rows.npz")) == 0
-    assert "proved with" not in (tmp_path / "models" / "m" / "config.pbtxt").read_text()
+    assert "proved for" not in (tmp_path / "models" / "m" / "config.pbtxt").read_text()
 
 
 def test_a_reader_without_a_terminal_gets_progress(

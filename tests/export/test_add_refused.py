@@ -196,14 +196,17 @@ def large(path: Path) -> Path:
 
 
 def program(path: Path, repository: Path, *, file_bytes: int | None = None, **environment: str) -> str:
-    """The program's standard error, in its own process; its exit code must be 2."""
+    """The program's standard error, in its own process; its exit code must be 2.
+
+    It writes no bytecode (-B): cut off by the limit, that would break every later start of Python.
+    """
 
     def limit() -> None:
         if file_bytes is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 
     done = subprocess.run(
-        [sys.executable, "-m", "export.add", str(path), "--name", "m", "--repository", str(repository)],
+        [sys.executable, "-B", "-m", "export.add", str(path), "--name", "m", "--repository", str(repository)],
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,

@@ -25,7 +25,7 @@ def test_a_factory_is_served_as_its_module_answers(tmp_path: Path, capsys: pytes
     (scores,) = session.run(["scores"], {"tokens": tokens.numpy(), "scale": scale.numpy()})
     np.testing.assert_allclose(scores, module.eval()(tokens, scale).detach().numpy(), rtol=1e-4, atol=1e-6)
     config = (tmp_path / "models" / "m" / "config.pbtxt").read_text()
-    assert 'proved with 0 to 29 (an index into "table.weight" of 30 rows)' in config
+    assert 'proved for 0 to 29 (an index into "table.weight" of 30 rows)' in config
     printed = capsys.readouterr().out
     assert "m: the length is fixed, as in the example inputs (tokens takes [5] per row). If requests" in printed
 

@@ -69,17 +69,19 @@ def test_a_wrong_file_is_not_proved(ranker: Path, tmp_path: Path, mistake: str, 
 
 def test_a_batch_that_mixes_its_rows_is_not_proved(tmp_path: Path) -> None:
     folder = mixing(tmp_path)
-    with pytest.raises(ProofError, match="answers differently from its rows alone"):
+    with pytest.raises(ProofError, match=r"differs from the rows alone by .* So the first axis is not a batch axis"):
         prove("mixing", folder / "1" / "model.onnx", NO_REFERENCE, repository=tmp_path)
 
 
 @pytest.mark.slow
 def test_the_committed_recogniser_is_its_weights() -> None:
-    """The torch module with the committed weights answers as the committed file."""
+    """The committed file answers as torch does with the committed weights."""
     exporter = CATALOGUE["text_recognition"]
     committed = REPOSITORY / "text_recognition" / "1" / "model.onnx"
     assert exporter.recipe == Recipe.of(committed)
-    assert prove("text_recognition", committed, exporter).reference_error is not None
+    proof = prove("text_recognition", committed, exporter)
+    assert proof.reference is not None
+    assert proof.reference.error <= 1e-4
 
 
 def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,10 +99,8 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
     assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
 
 
-@pytest.mark.parametrize("variant", ["config.pbtxt", "configs/dynamic.pbtxt"])
-def test_a_config_that_disagrees_ends_with_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], variant: str
-) -> None:
+def test_a_config_that_disagrees_ends_with_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    variant = "configs/dynamic.pbtxt"
     folder = tmp_path / "ranker"
     shutil.copytree(REPOSITORY / "ranker", folder, ignore=shutil.ignore_patterns("*.onnx"))
     path = folder / variant

@@ -33,9 +33,9 @@ def recogniser() -> TextRecogniser:
 @pytest.mark.parametrize(("model", "limit"), [("text_recognition_ragged", 1e-5), ("ragged_encoder", 1e-6)])
 def test_every_item_is_answered_as_it_is_alone(model: str, limit: float) -> None:
     proof = prove(model, REPOSITORY / model / "1" / "model.onnx", CATALOGUE[model])
-    assert proof.rows_error <= limit
-    assert proof.reference_error is not None
-    assert proof.reference_error <= limit
+    assert proof.rows.error <= limit
+    assert proof.reference is not None
+    assert proof.reference.error <= limit
 
 
 def test_logits_are_those_of_the_recogniser_at_its_natural_width(recogniser: TextRecogniser) -> None:
@@ -91,7 +91,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_model_whose_padding_leaks_is_not_proved(leaky: Path) -> None:
     exporter = dataclasses.replace(CATALOGUE["ragged_encoder"], lengths=(1, 9))
     with pytest.raises(
-        ProofError, match=r"an item among longer ones answers differently .* padding reaches its answer"
+        ProofError, match=r"an item among longer ones answers differently .* So padding reaches the answer"
     ):
         prove("leaky", leaky / "leaky" / "1" / "model.onnx", exporter, repository=leaky, with_reference=False)
 

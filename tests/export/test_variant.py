@@ -304,7 +304,17 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     repository = tmp_path / "repository"
     classifier(repository)
     done = subprocess.run(
-        [sys.executable, "-m", "export.variant", "classifier", "--precision", "fp16", "--repository", str(repository)],
+        [
+            sys.executable,
+            "-B",
+            "-m",
+            "export.variant",
+            "classifier",
+            "--precision",
+            "fp16",
+            "--repository",
+            str(repository),
+        ],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,

@@ -1,0 +1,104 @@
+"""How much a graph rounds: the coarsest type on the path to each output, and what each element changes by for noise."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from export.graph import changed
+from export.graph.axis_proof import onnxruntime_errors, run, session_of
+from export.graph.error_measure import ROUNDINGS, SINGLE, Rounding, coarsest
+from export.graph.input_values import Array, Rows
+from export.graph.onnx_graph import attribute, graph_inputs, with_all_outputs
+
+# How many times weights and inputs move, and by how many steps of their type.
+TIMES, STEPS = 4, 4
+FLOATS = {"tensor(float)": TensorProto.FLOAT, "tensor(double)": TensorProto.DOUBLE}
+FLOATS |= {"tensor(float16)": TensorProto.FLOAT16, "tensor(bfloat16)": TensorProto.BFLOAT16}
+
+
+def roundings(model: onnx.ModelProto, tolerance: float | None = None) -> list[Rounding]:
+    """The rounding of each output, by the coarsest type of the tensors on the path from the inputs to it.
+
+    A constant is not on the path, so weights that are kept in FP16 and widened before they are used do not count.
+    `tolerance` replaces that of the type.
+    """
+    types = _float_types(model)
+    finest = ROUNDINGS[TensorProto.DOUBLE]
+    path = {value.name: ROUNDINGS.get(value.type.tensor_type.elem_type, finest) for value in graph_inputs(model)}
+    for node in model.graph.node if types else ():
+        sources = [path[name] for name in node.input if name in path]
+        if sources and node.op_type not in ("Shape", "Size"):
+            for name in node.output:
+                path[name] = coarsest([*sources, ROUNDINGS.get(types.get(name, 0), finest)])
+    found = []
+    for value in model.graph.output:
+        own = ROUNDINGS.get(value.type.tensor_type.elem_type, SINGLE)
+        rounding = coarsest([path.get(value.name, own), own]) if types else SINGLE
+        found.append(Rounding(tolerance=tolerance or rounding.tolerance, share=rounding.share))
+    return found
+
+
+def _float_types(model: onnx.ModelProto) -> Mapping[str, int]:
+    """The type of every floating tensor that a node makes; empty if the graph has none but FP32."""
+    named = {value.type.tensor_type.elem_type for value in [*model.graph.input, *model.graph.output]}
+    named |= {tensor.data_type for tensor in model.graph.initializer}
+    named |= {attribute(node, "to") for node in model.graph.node if node.op_type == "Cast"}
+    if not named & (ROUNDINGS.keys() - {TensorProto.FLOAT}):
+        return {}
+    try:
+        outputs = changed.session_of(with_all_outputs(model), optimised=False).get_outputs()
+    except changed.CrashError:
+        return {}
+    return {value.name: FLOATS[value.type] for value in outputs if value.type in FLOATS}
+
+
+def noise(model: onnx.ModelProto, rows: Rows) -> list[Array]:
+    """What each element of each output changes by, over all rows, when weights and inputs move by some steps.
+
+    Whole numbers stay, because they may be sizes, indices or flags. Zeros if the rows do not run together.
+    """
+    zeros = [np.zeros(()) for _ in model.graph.output]
+    try:
+        expected = run(session_of(model), rows)
+    except onnxruntime_errors():
+        return zeros
+    largest = [np.zeros(output.shape[1:]) for output in expected]
+    for seed in range(TIMES):
+        rng = np.random.default_rng(seed)
+        try:
+            moved = run(session_of(_with_moved_weights(model, rng)), {name: _moved(rows[name], rng) for name in rows})
+        except onnxruntime_errors():
+            continue
+        largest = [np.maximum(before, _change(*each)) for before, *each in zip(largest, moved, expected, strict=True)]
+    return largest
+
+
+def _change(moved: Array, expected: Array) -> Array:
+    """The largest change of each element over the rows; 0 where there is none to speak of."""
+    if moved.shape != expected.shape or moved.dtype == object or not moved.size:
+        return np.zeros(())
+    with np.errstate(invalid="ignore"):
+        changes = np.abs(moved.astype(np.float64) - expected.astype(np.float64))
+    return np.asarray(np.where(np.isfinite(changes), changes, 0.0).max(axis=0))
+
+
+def _with_moved_weights(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for tensor in copy.graph.initializer:
+        if tensor.data_type in ROUNDINGS:
+            tensor.CopyFrom(numpy_helper.from_array(_moved(numpy_helper.to_array(tensor), rng), tensor.name))
+    return copy
+
+
+def _moved(values: Array, rng: np.random.Generator) -> Array:
+    """Numbers with a fraction, moved by up to `STEPS` steps of their type (16 bits: by one)."""
+    if values.dtype.kind not in "fV":
+        return values
+    wide = values.astype(np.float64)
+    step = {8: STEPS * 2.0**-52, 4: STEPS * 2.0**-23, 2: 2.0**-10}[values.dtype.itemsize]
+    with np.errstate(invalid="ignore"):
+        moved = np.where(wide == np.round(wide), wide, wide * (1 + step * rng.uniform(-1, 1, wide.shape)))
+    return moved.astype(values.dtype)

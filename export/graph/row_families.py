@@ -1,0 +1,35 @@
+"""Rows of several kinds, because a graph may mix its rows for some values only: small, large, saturating ones."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from export.graph.input_values import Array, Range, Rows
+
+# Times the guessed range: where a threshold or a square may begin to count, and where a sigmoid is 1.
+SCALES = (0.01, 10.0, 1000.0)
+ROWS = 3
+
+
+def families(valid: Mapping[str, Range], rows: Rows) -> list[Rows]:
+    """`rows`, and smaller families made of them, which need not be valid: numbers of a guessed range times `SCALES`.
+
+    The last family has every input at its lowest and highest valid value, and at 0.
+    """
+    few = {name: array[:ROWS] for name, array in rows.items()}
+    drawn = {name: bounds for name, bounds in valid.items() if not bounds.follows}
+    guessed = {name for name, bounds in drawn.items() if bounds.guessed and rows[name].dtype.kind == "f"}
+    scaled = [few | {name: _times(few[name], times) for name in guessed} for times in (SCALES if guessed else ())]
+    bounds = few | {name: _bounds(each, few[name]) for name, each in drawn.items()}
+    return [rows, *scaled, bounds] if drawn else [rows]
+
+
+def _times(array: Array, times: float) -> Array:
+    with np.errstate(over="ignore"):
+        return np.asarray(array * array.dtype.type(times))
+
+
+def _bounds(bounds: Range, rows: Array) -> Array:
+    """Rows of one value each."""
+    values = [bounds.low, bounds.high, min(max(0, bounds.low), bounds.high)]
+    return np.stack([np.full_like(row, value) for row, value in zip(rows, values, strict=False)])
