@@ -5,7 +5,6 @@ import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import golden as golden_files
 import pytest
@@ -47,23 +46,27 @@ def pytest_configure(config: pytest.Config) -> None:
     starts.count()
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    most = session.config.getoption("most_servers")
-    if most and starts.by_file().total() > most and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how many servers were started, and which more than may be."""
-    most = config.getoption("most_servers")
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """End with what was skipped and the servers that were started; more than `--most-servers` is a failure."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(session.config, "workerinput"):
+        return
     started = starts.by_file()
-    terminalreporter.write_line(f"{started.total()} servers started")
+    most = session.config.getoption("most_servers")
+    reporter.write_line(f"{started.total()} servers started")
     if most and started.total() > most:
-        terminalreporter.write_line(
-            f"more than {most}: load models into `bench`, or say why a test has a server of its own"
-        )
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(f"more than {most}: load models into `bench`, or say why a test has a server of its own")
         for file, number in started.most_common():
-            terminalreporter.write_line(f"{number:4} {file}")
+            reporter.write_line(f"{number:4} {file}")
+    skipped = reporter.stats.get("skipped", [])
+    if skipped:
+        reasons = sorted({str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped})
+        reporter.write_line(
+            f"{len(skipped)} tests skipped, as root `make system` brings what it can: {'; '.join(reasons)}"
+        )
 
 
 @pytest.fixture(autouse=True)
