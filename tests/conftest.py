@@ -17,13 +17,17 @@ from export.__main__ import main as export
 from export.repository import REPOSITORY
 from serve.launcher import Server, Settings, launch
 
-# Other tests run at the same time, so a draw may take seconds. `make test` draws the same examples each time, `make
-# test-properties` many others.
+# Other tests run at the same time, so a draw may take seconds, and the fixtures hold nothing of an example. `make test`
+# draws the same examples each time, `make test-properties` many others.
 hypothesis_settings.register_profile(
-    "shared", suppress_health_check=[HealthCheck.too_slow], deadline=None, derandomize=True, max_examples=50
+    "shared", suppress_health_check=list(HealthCheck), deadline=None, derandomize=True, max_examples=30
 )
 hypothesis_settings.register_profile(
-    "properties", suppress_health_check=list(HealthCheck), deadline=None, max_examples=1000, print_blob=True
+    "properties",
+    parent=hypothesis_settings.get_profile("shared"),
+    derandomize=False,
+    max_examples=1000,
+    print_blob=True,
 )
 hypothesis_settings.load_profile("shared")
 
