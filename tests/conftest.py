@@ -1,10 +1,13 @@
 """What the tests share: one real server, and the model that it needs exported."""
 
+import functools
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import golden as golden_files
 import pytest
@@ -12,10 +15,11 @@ import starts
 from bench import Bench
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from xdist.scheduler import LoadFileScheduling
 
 from export.__main__ import main as export
 from export.repository import REPOSITORY
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
 # Other tests run at the same time, so a draw may take seconds, and the fixtures hold nothing of an example. `make test`
 # draws the same examples each time, `make test-properties` many others.
@@ -73,6 +77,20 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         )
 
 
+class Scheduling(LoadFileScheduling):
+    """Gives each file to one worker, and all files that share a server of the session to the same one."""
+
+    @functools.cache  # noqa: B019
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        shared = re.search("client_server|held_bench", Path(file).read_text())
+        return shared[0] if shared else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
+
+
 @pytest.fixture(autouse=True)
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """A test runner's workers say how wide a terminal is that is not there, and tables would be cut to it."""
@@ -84,14 +102,6 @@ def ranker() -> Path:
     """The ranker's ONNX file, exported when it is not there."""
     assert export(["ranker"]) == 0
     return REPOSITORY / "ranker" / "1" / "model.onnx"
-
-
-@pytest.fixture(scope="session")
-def server(ranker: Path) -> Iterator[Server]:
-    """One real tritonserver with the models that need no torch, batching dynamically."""
-    settings = Settings(models=("ranker", "simulated_accelerator", "text_recognition"), config_name="dynamic")
-    with launch(settings) as running:
-        yield running
 
 
 @pytest.fixture(scope="session")
@@ -110,6 +120,14 @@ def held_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def completing_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The same for configurations that the server completes from the model's file."""
     yield from _bench(Bench(folder=tmp_path_factory.mktemp("completing_bench"), arguments=()))
+
+
+@pytest.fixture(scope="module")
+def server(bench: Bench, ranker: Path) -> Iterator[Server]:
+    """The models that need no torch, batching dynamically."""
+    assert ranker.is_file()
+    with bench.serving(("ranker", "simulated_accelerator", "text_recognition"), config_name="dynamic") as running:
+        yield running
 
 
 def _bench(bench: Bench) -> Iterator[Bench]:
