@@ -92,10 +92,9 @@ def _largest_set(rows: int, floor: "Floor") -> str:
     """Where the floor comes from, and what it leaves out."""
     tensors = ", ".join(f"{name} {size / MIB:,.1f}" for name, size in floor.largest[:NAMED])
     unknown = f" {floor.unknown} tensors count nothing, as their shapes depend on values." if floor.unknown else ""
-    return (
-        f"The floor at batch {rows}: {floor.weights / MIB:,.1f} MiB of weights, {floor.live / MIB:,.1f} MiB of tensors in "
-        f"{floor.node or 'no node'} ({tensors or 'none'}).{unknown}"
-    )
+    where = f"{floor.node or 'no node'} ({tensors or 'none'})"
+    weights, live = f"{floor.weights / MIB:,.1f} MiB of weights", f"{floor.live / MIB:,.1f} MiB of tensors in {where}"
+    return f"The floor at batch {rows}: {weights}, {live}.{unknown}"
 
 
 def _document(record: "MemoryRecord", floors: Mapping[int, "Floor"]) -> dict[str, object]:
