@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", metavar="MODEL", help="a model of the repository, or an .onnx file")
     repository.add_option(parser)
     parser.add_argument("--config-name", metavar="NAME", help="a variant in configs/ (default: config.pbtxt)")
-    parser.add_argument("--batch", default="1,8,32", metavar="SIZES", help="rows, for example 1,8,32 (the default)")
+    parser.add_argument("--batch", metavar="SIZES", help="rows (default: 1,8,32, or 1 for a model without batches)")
     size_mix.add_option(parser)
     parser.add_argument("--format", choices=("table", "json"), default="table", help="json has bytes (default: table)")
     parser.add_argument("--results", type=path, default=RESULTS, help=f"folder of the records (default: {RESULTS})")
@@ -45,9 +45,9 @@ def _run(arguments: argparse.Namespace) -> None:
     from perf.memory.floor import floor
     from perf.memory.measured import Instance
 
-    sizes = _sizes(arguments.batch)
     mix = None if arguments.mix is None else size_mix.SizeMix(text=arguments.mix)
     instance = Instance.of(arguments.model, arguments.config_name, mix, arguments.repository)
+    sizes = _sizes(arguments.batch or ("1,8,32" if instance.config.max_batch_size else "1"))
     with terminal().status("reading the graph") as status:
         floors = {rows: floor(instance.file, instance.graph_shapes(rows)) for rows in sizes}
         record = instance.measured(sizes, arguments.results, status.update)

@@ -20,24 +20,10 @@ ALIASES = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Un
 # Element by element, or fused into the node before by onnxruntime.
 IN_PLACE = frozenset(
     {
-        *(
-            "Abs",
-            "Add",
-            "BatchNormalization",
-            "Cast",
-            "Ceil",
-            "Celu",
-            "Clip",
-            "Cos",
-            "Div",
-            "Elu",
-            "Erf",
-            "Exp",
-            "Floor",
-        ),
-        *("Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Mish", "Mul"),
-        *("Neg", "Not", "Pow", "PRelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sin", "Softmax", "Softplus"),
-        *("Softsign", "Sqrt", "Sub", "Tanh", "Trilu", "Where"),
+        *("Abs", "Add", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu", "Erf", "Exp"),
+        *("Floor", "Gelu", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "Mish"),
+        *("Mul", "Neg", "Not", "Pow", "PRelu", "Reciprocal", "Relu", "Round", "Selu", "Sigmoid", "Sin", "Softmax"),
+        *("Softplus", "Softsign", "Sqrt", "Sub", "Tanh", "Trilu", "Where"),
     }
 )
 HALF_BYTE = frozenset({TensorProto.INT4, TensorProto.UINT4})
@@ -101,7 +87,7 @@ def _live_sets(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> Iterator[tup
     live = {value.name: sizes[value.name] for value in graph.input if value.name in sizes}
     buffer = {name: name for name in live}
     ends = {name: last[name] for name in live}
-    total = most = sum(live.values())
+    total, most = sum(live.values()), 0
     for at, node in enumerate(graph.node):
         for name in node.output:
             if name not in sizes:

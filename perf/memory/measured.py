@@ -38,6 +38,8 @@ from triton_batching.terminal import Failure, Mistake
 BACKEND = Path(__file__).parents[2] / "serve" / "backends" / "onnxruntime"
 CUDA = "CUDAExecutionProvider"
 MIB = 2**20
+# Triton's, for a model whose configuration has none.
+DEFAULT_MAX_BATCH_SIZE = 4
 # What decides how requests are batched decides nothing of the memory of a batch.
 BATCHING = ("dynamic_batching", "max_batch_size", "version_policy", "model_warmup", "name")
 Progress = Callable[[str], None]
@@ -96,13 +98,13 @@ class Instance:
         if model.endswith(".onnx"):
             file = Path(model)
             _check_file(file, "Name another.")
-            config = _config_of(file)
+            config = ModelConfig(name=file.stem, backend="onnxruntime", default_model_filename=file.name)
         else:
             folder = model_folder(model, repository)
             config = read_config(config_file(folder, config_name))
             file = model_file(folder, config)
             _check_file(file, remedy(model, file))
-        return cls(config=config, file=file).with_mix(mix)
+        return cls(config=_completed(config, file), file=file).with_mix(mix)
 
     def with_mix(self, mix: SizeMix | None) -> "Instance":
         """The same with the longest requests of a mix; raises `MixError` if the requests have no open dimension."""
@@ -192,8 +194,8 @@ class Instance:
             )
         if config.max_batch_size == 0 and max(sizes) > 1:
             raise Mistake(
-                f"'{name}' has max_batch_size 0, so an execution has one request, and no batch of {max(sizes)}. Ask "
-                "for batch 1."
+                f"'{name}' has max_batch_size 0, so an execution has one request, and no batch of {max(sizes)}. "
+                "Ask for a batch of 1."
             )
 
 
@@ -272,13 +274,15 @@ def _check_file(file: Path, how: str) -> None:
         raise Mistake(f"{file}: no such file. {how}")
 
 
-def _config_of(file: Path) -> ModelConfig:
-    """The configuration that Triton completes for a file alone: one instance, batches if the first axis is open."""
+def _completed(config: ModelConfig, file: Path) -> ModelConfig:
+    """The configuration with the inputs and outputs of the graph, if it names none: as Triton completes it."""
+    if config.input:
+        return config
     signature = Signature.of(file)
-    batched = all(tensor.shape[:1] == (-1,) for tensor in [*signature.inputs.values(), *signature.outputs.values()])
-    config = ModelConfig(name=file.stem, backend="onnxruntime", default_model_filename=file.name)
-    config.max_batch_size = int(batched)
-    config.instance_group.add(count=1)
+    tensors = [*signature.inputs.values(), *signature.outputs.values()]
+    if not config.max_batch_size and all(tensor.shape[:1] == (-1,) for tensor in tensors):
+        config.max_batch_size = DEFAULT_MAX_BATCH_SIZE
+    batched = int(config.max_batch_size > 0)
     for name, tensor in signature.inputs.items():
         config.input.append(ModelInput(name=name, data_type=tensor.type, dims=tensor.shape[batched:]))
     for name, tensor in signature.outputs.items():
@@ -311,6 +315,7 @@ def _inputs(instance: Instance) -> Iterator[dict[str, Any]]:
 def _as_dict(config: ModelConfig) -> dict[str, Any]:
     """A configuration as the backend gets it from Triton, with numbers as numbers."""
     content: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
+    content.setdefault("max_batch_size", 0)
     for tensor in [*content.get("input", ()), *content.get("output", ())]:
         tensor["dims"] = [int(dim) for dim in tensor["dims"]]
     return content
