@@ -139,8 +139,10 @@ def _inferred(file: Path, inputs: Mapping[str, Shape]) -> onnx.GraphProto:
     for value in model.graph.input:
         for dim, size in zip(value.type.tensor_type.shape.dim, inputs.get(value.name, ()), strict=False):
             dim.dim_value = size
-    for value in [*model.graph.output, *model.graph.value_info]:
-        value.type.tensor_type.ClearField("shape")
+    del model.graph.value_info[:]  # the exporter's shapes, of other batches
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim:
+            dim.Clear()
     return onnx.shape_inference.infer_shapes(model, data_prop=True).graph
 
 

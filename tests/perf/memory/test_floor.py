@@ -16,9 +16,10 @@ ROW_BYTES = 4 * ITEMS
 
 
 def saved(folder: Path, nodes: list[onnx.NodeProto], weights: tuple[onnx.TensorProto, ...] = ()) -> Path:
-    """A graph from `x` to `y`, both [batch, 1000]."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", ITEMS]) for name in "xy"]
-    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], list(weights))
+    """A graph from `x` to `y`, both [batch, 1000], whose weights are declared, as some exporters do."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", ITEMS]) for name in "xy")
+    declared = [helper.make_tensor_value_info(each.name, each.data_type, each.dims) for each in weights]
+    graph = helper.make_graph(nodes, "graph", [x], [y], list(weights), value_info=declared)
     path = folder / "graph.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     return path
