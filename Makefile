@@ -163,7 +163,7 @@ $(VENV)/.cluster: $(READY)
 
 $(VENV)/.dev: $(READY) | $(VENV)/axe.min.js
 	@echo "installing torch, Ray and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,memory,ray,dev]'
+	$(INSTALL) --editable '.[$(RUNTIME),export,ray,dev]'
 	@touch $@
 
 $(VENV)/axe.min.js: | $(VENV)/bin/python

@@ -18,7 +18,7 @@ from batch_policy import create
 from complete import complete, is_complete
 from executor import Answer, Executor, isolate
 from gather import Tensors
-from heap import keep_freed
+from heap import keep_freed, return_freed
 from padding import Padding, Run
 from parameters import backend_options, default_max_batch_size
 from policy_loop import PolicyLoop
@@ -57,6 +57,7 @@ class TritonPythonModel:
         import session
 
         config = json.loads(args["model_config"])
+        return_freed()
         try:
             opened = session.create(
                 config,
