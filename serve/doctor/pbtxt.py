@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 # Deeper than any ModelConfig, shallower than Python's stack.
 DEEPEST = 100
@@ -28,6 +29,14 @@ class Value:
     start: int
     end: int
     fields: tuple["Field", ...] | None
+
+    @cached_property
+    def named(self) -> dict[str, tuple["Field", list["Value"]]]:
+        """By its name, the first occurrence of each field of a message and the values of all occurrences."""
+        found: dict[str, tuple[Field, list[Value]]] = {}
+        for field in self.fields or ():
+            found.setdefault(field.name, (field, []))[1].extend(field.values)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

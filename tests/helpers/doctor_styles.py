@@ -190,6 +190,45 @@ class Engine:
         scores = self.model.predict(np.stack(rows))
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", score[None])]) for score in scores]
 """,
+    "M820 one tensor for all": """
+        arrays = []
+        for request in requests:
+            arrays.append(pb_utils.get_input_tensor_by_name(request, "x").as_numpy())
+        scores = self.session.run(None, {"x": np.vstack(arrays)})[0]
+        tensor = pb_utils.Tensor("y", scores.astype(np.float32))
+        return [pb_utils.InferenceResponse(output_tensors=[tensor]) for _ in requests]
+""",
+    "M820 one response for all": """
+        x = torch.cat([torch.from_numpy(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests])
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("y", self.model(x).cpu().numpy())])
+        return [response] * len(requests)
+""",
+    "M828 one text": """
+        responses = []
+        for request in requests:
+            prompt = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0].decode("utf-8")
+            text = self.generator.complete(prompt, max_tokens=20)
+            y = np.array([[text.encode()]], dtype=object)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "M828 in a helper": """
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        row = pb_utils.get_input_tensor_by_name(request, "x").as_numpy().flatten()[0]
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full((1, 1), row * 2))])
+""",
+    "M829 await in a helper": """
+    async def execute(self, requests):
+        return [await self._one(request) for request in requests]
+
+    async def _one(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x")
+        pending = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).async_exec()
+        answer = await asyncio.wait_for(pending, 1)
+        return pb_utils.InferenceResponse(answer.output_tensors())
+""",
     "M821 generator": """
         for request in requests:
             yield pb_utils.InferenceResponse([])
@@ -440,5 +479,124 @@ RIGHT = {
         for request in requests:
             self.queue.put(request)
         return None
+""",
+    "calls gathered": """
+    async def execute(self, requests):
+        calls = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x")
+            call = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x])
+            calls.append(call.async_exec())
+        return [pb_utils.InferenceResponse((await call).output_tensors()) for call in calls]
+""",
+    "coroutines gathered": """
+    async def execute(self, requests):
+        return list(await asyncio.gather(*[self._one(request) for request in requests]))
+
+    async def _one(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x")
+        answer = await pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).async_exec()
+        return pb_utils.InferenceResponse(answer.output_tensors())
+""",
+    "tasks": """
+    async def execute(self, requests):
+        tasks = [asyncio.create_task(self._one(request)) for request in requests]
+        return [await task for task in tasks]
+
+    async def _one(self, request):
+        answer = await self._call(request)
+        return pb_utils.InferenceResponse(answer.output_tensors())
+
+    async def _call(self, request):
+        call = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=request.inputs())
+        return await call.async_exec()
+""",
+    "one call for all": """
+        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        x = pb_utils.Tensor("x", np.concatenate(arrays))
+        answer = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).exec()
+        y = pb_utils.get_output_tensor_by_name(answer, "y").as_numpy()
+        parts = np.split(y, np.cumsum([len(a) for a in arrays])[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
+""",
+    "a setting of the first row": """
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            scale = float(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0])
+            first = x[0]
+            y = np.stack([(row - first) * scale for row in x])
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "a model of the first row": """
+        responses = []
+        for request in requests:
+            language = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0][0].decode()
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            y = np.repeat(self.tables[language][None], len(x), axis=0)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "one row is checked": """
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            if x.shape[0] != 1:
+                error = pb_utils.TritonError("one row, please")
+                responses.append(pb_utils.InferenceResponse(error=error))
+                continue
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x[0][None])]))
+        return responses
+""",
+    "rows one by one": """
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            texts = [self.tidy(x[i][0].decode()) for i in range(x.shape[0])]
+            y = np.array([[text.encode()] for text in texts], dtype=object)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "parts of one request joined": """
+        responses = []
+        for request in requests:
+            parts = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.names]
+            y = np.concatenate(parts)[: len(parts[0])]
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "a number about the batch": """
+        joined = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        largest = np.array([[joined.max()]])
+        rows = [len(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests]
+        parts = np.split(joined / largest, np.cumsum(rows)[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
+""",
+    "one request alone": """
+        if len(requests) == 1:
+            x = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]) for _ in requests]
+        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("one at a time")) for _ in requests]
+""",
+    "start and length": """
+        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        y = self.session.run(None, {"x": np.concatenate(arrays)})[0]
+        responses, start = [], 0
+        for array in arrays:
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y[start : start + array.shape[0]])]))
+            start += array.shape[0]
+        return responses
+""",
+    "outputs split": """
+        lengths = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy().shape[0] for r in requests]
+        joined = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        outputs = self.session.run(None, {"x": joined})
+        ends = np.cumsum(lengths)
+        responses = []
+        for end, length in zip(ends, lengths):
+            tensors = [pb_utils.Tensor(name, output[end - length : end]) for name, output in zip(self.names, outputs)]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        return responses
 """,
 }

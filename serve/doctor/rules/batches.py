@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act
-from serve.doctor.flow.values import Kind, Size, Value
+from serve.doctor.flow.values import REQUESTS, Kind, Size, Value, holds_all
 from serve.doctor.python_file import PythonFile
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, answers_one_by_one, batches, takes_one_row
@@ -347,6 +347,122 @@ def nothing_waits_in_execute(source: Source) -> Iterator[Problem]:
                 source.at(event.node),
                 f"{event.name} keeps the instance waiting, and every request with it. Move it out of execute, or wait "
                 "for all requests of the batch at once.",
+            )
+
+
+@rule(
+    "M820",
+    Severity.ERROR,
+    bad=model(
+        "import numpy as np",
+        ARRAYS,
+        JOIN,
+        'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", joined)]) for request in requests]',
+        config=BATCHED,
+    ),
+    good=SPLIT,
+)
+def requests_get_their_own_rows(source: Source) -> Iterator[Problem]:
+    """Every request is answered with the rows of all requests of its batch.
+
+    Nothing compares the rows of an answer with those of its request: the server sends it with status 200. Each client
+    gets the answers of strangers (measured: 40 of 40 clients, each with the rows of its whole batch). A single request
+    works.
+
+    Source: server#8407, server#3885; python_backend hands over requests unmerged.
+    Fix: split the result by the rows of each request: np.split(rows, np.cumsum(lengths)[:-1]).
+    """
+    if not batches(source):
+        return
+    made = [event for event in source.events if event.act is Act.ALL_ROWS]
+    lists = ((event, value) for event, value in returned_lists(source) if value.size == REQUESTS)
+    repeated = [event for event, value in lists if value.item is not None and holds_all(value.item)]
+    for event in [*made, *repeated]:
+        yield Problem(
+            source.at(event.node),
+            "this answers each request with the rows of all requests of its batch. Split the result by the rows of "
+            "each request.",
+        )
+
+
+@rule(
+    "M828",
+    Severity.ERROR,
+    bad=model(
+        "responses = []",
+        "for request in requests:",
+        f"    {READ}[0]",
+        f"    responses.append({ANSWER.replace('x)', 'x[None])')})",
+        "return responses",
+        config=BATCHED,
+    ),
+    good=LOOP,
+)
+def every_row_is_answered(source: Source) -> Iterator[Problem]:
+    """A request is answered with one row, made from one of its rows, though it may have several.
+
+    A request may bring up to max_batch_size rows. It gets the answer to the first one, with status 200 (measured: 3
+    rows in, 1 row out). Not reported if the file compares the number of rows with 1, or if the model is decoupled.
+
+    Source: server#3885; Triton's model configuration (max_batch_size counts rows).
+    Fix: answer every row: leave the first axis as it is, or loop over the rows. If clients send one row only, refuse
+    others with an error.
+    """
+    if not batches(source) or takes_one_row(source) or is_decoupled(source):
+        return
+    for event in source.events:
+        if event.act is Act.ONE_ROW:
+            yield Problem(
+                source.at(event.node),
+                "this answer has one row, and a request may have several, which get no answer. Answer every row, or "
+                "refuse requests of several rows.",
+            )
+
+
+def _calling(*lines: str, execute: str = "def execute") -> Example:
+    """A Python model that calls the model "part"."""
+    call = (
+        '    call = pb_utils.InferenceRequest(model_name="part", requested_output_names=["y"], '
+        'inputs=[pb_utils.get_input_tensor_by_name(request, "x")])'
+    )
+    code = model("responses, calls = [], []", "for request in requests:", call, *lines, "return responses")
+    text = code.files["1/model.py"].replace("def execute", execute)
+    return Example(BATCHED, files={"1/model.py": f"import asyncio\n{text}"})
+
+
+OUTPUTS = "pb_utils.InferenceResponse(answer.output_tensors())"
+
+
+@rule(
+    "M829",
+    Severity.WARNING,
+    bad=_calling("    answer = call.exec()", f"    responses.append({OUTPUTS})"),
+    good=_calling(
+        "    calls.append(call.async_exec())",
+        "for answer in await asyncio.gather(*calls):",
+        f"    responses.append({OUTPUTS})",
+        execute="async def execute",
+    ),
+)
+def calls_of_other_models_run_together(source: Source) -> Iterator[Problem]:
+    """Another model is called for one request after the other, so it never gets a batch.
+
+    `exec` waits for the answer, and so does `await` at the call of `async_exec`: the next request is sent after it. The
+    other model runs each request alone, whatever its batching. Reported in a loop over the requests, also in a method
+    that it calls.
+
+    Source: server#7888, server#8615, server#7774; python_backend README (Business Logic Scripting).
+    Fix: make execute `async def`, start all calls with async_exec, and await them together:
+    `await asyncio.gather(*calls)`.
+    """
+    if not batches(source):
+        return
+    for event in source.events:
+        if event.act is Act.CALLS:
+            yield Problem(
+                source.at(event.node),
+                "this waits for another model for one request after the other, so that model never gets a batch. Start "
+                "the calls of all requests with async_exec, then await them together with asyncio.gather.",
             )
 
 

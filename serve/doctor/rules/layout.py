@@ -53,18 +53,18 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
         return
     unknown_words = list(unknowns(document))
     yield from (Problem(document.position(unknown.at), unknown.message, fix=unknown.fix) for unknown in unknown_words)
-    if not unknown_words:
-        try:
-            text_format.Parse(document.text, ModelConfig())
-        except text_format.ParseError as error:
-            line, column = error.GetLine() or 1, error.GetColumn() or 1
-            message = str(error).removeprefix(f"{line}:{column} : ")[:300]
-            yield Problem(
-                Position(path=document.path, line=line, column=column),
-                f"{message.rstrip('.')}. The server refuses the whole file. Correct it here.",
-            )
-        except (ValueError, RecursionError) as error:
-            yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
+    error = document.proto
+    if unknown_words or isinstance(error, ModelConfig):
+        return
+    if isinstance(error, text_format.ParseError):
+        line, column = error.GetLine() or 1, error.GetColumn() or 1
+        message = str(error).removeprefix(f"{line}:{column} : ")[:300]
+        yield Problem(
+            Position(path=document.path, line=line, column=column),
+            f"{message.rstrip('.')}. The server refuses the whole file. Correct it here.",
+        )
+    else:
+        yield Problem(document.at(), f"{type(error).__name__}: the server cannot parse this text. Correct it.")
 
 
 def _unfit(document: Document) -> Problem | None:
@@ -94,7 +94,7 @@ class Unknown:
 
 def unknowns(document: Document) -> Iterator[Unknown]:
     """Every field and enum value of a config.pbtxt that ModelConfig does not have."""
-    yield from _message(document, document.fields, ModelConfig.DESCRIPTOR)
+    yield from _message(document, document.message.fields or (), ModelConfig.DESCRIPTOR)
 
 
 def _message(document: Document, fields: tuple[Field, ...], descriptor: Descriptor) -> Iterator[Unknown]:

@@ -1,6 +1,7 @@
 """L0: versions and the files in them, the backend, and variants."""
 
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,7 +107,11 @@ def _trouble(path: Path) -> str | None:
         status = path.stat()
     except OSError as error:
         return f"cannot be read ({os.strerror(error.errno or 0)})" if os.path.lexists(path) else "does not exist"
-    return "is empty" if status.st_size == 0 and not path.is_dir() else None
+    if stat.S_ISDIR(status.st_mode):
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return "is not a regular file"
+    return "is empty" if status.st_size == 0 else None
 
 
 def _instead(path: Path) -> str:
