@@ -82,10 +82,8 @@ class Expressions:
                 return mixed([self.value(node.values[0], state), *self._apart(node.values[1:], state)])
             case ast.Yield() | ast.YieldFrom():
                 return self._yielded(node, state)
-            case ast.Lambda():
+            case ast.Lambda() | ast.DictComp():
                 return UNKNOWN
-            case ast.DictComp():
-                return self._dictionary(node, state)
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         values = [self.value(child, state) for child in children]
         holds_rows = isinstance(node, ast.Dict | ast.UnaryOp) and any(value.kind is Kind.JOINED for value in values)
@@ -166,14 +164,6 @@ class Expressions:
             is_of_requests = size == REQUESTS or (looped.sizes and not filters and not others)
             return some(looped.loop or node, item) if is_of_requests else sequence(None, item)
         return sequence(size, item)
-
-    def _dictionary(self, node: ast.DictComp, state: State) -> Value:
-        looped = self.value(node.generators[0].iter, state)
-        inner = state.copy()
-        self._walk.assign(node.generators[0].target, looped.element, inner)
-        with self._walk.inside(is_of_requests=looped.length == REQUESTS):
-            value = self.value(node.value, inner)
-        return JOINED if value.kind is Kind.JOINED else UNKNOWN
 
     def _attribute(self, node: ast.Attribute, state: State) -> Value:
         name = dotted(node)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
-from serve.doctor.rules.requests import Execution, input_names, settings
+from serve.doctor.rules.requests import Execution, completed, completed_size, input_names
 from serve.doctor.rules.responses import LOOP, PYTHON, model
 
 
@@ -94,16 +94,13 @@ def completed_max_batch_size_is_the_same(source: Source) -> Iterator[Problem]:
     Source: python_backend, triton_python_backend_utils.py (ModelConfig.set_max_batch_size).
     Fix: set the same value, or remove one of them.
     """
-    config = source.configuration
-    most = config.proto.max_batch_size
-    for setting in settings(source) if config.document.has("max_batch_size") else ():
-        is_set = setting.is_certain and setting.method == "set_max_batch_size"
-        if is_set and isinstance(setting.value, int) and setting.value > most:
-            yield Problem(
-                source.at(setting.node),
-                f"auto_complete_config sets max_batch_size {setting.value}, which replaces the {most} of the "
-                "configuration. Set the same value in both.",
-            )
+    most, size = source.configuration.proto.max_batch_size, completed_size(source)
+    if source.configuration.document.has("max_batch_size") and size > most:
+        yield Problem(
+            source.at(completed(source)["set_max_batch_size"]),
+            f"auto_complete_config sets max_batch_size {size}, which replaces the {most} of the configuration. Set the "
+            "same value in both.",
+        )
 
 
 RAGGED = (

@@ -8,7 +8,7 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.values import Kind, Size, Value
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.requests import Execution, batches, own, settings
+from serve.doctor.rules.requests import Execution, batches, own
 
 PYTHON = 'backend: "python"'
 DECOUPLED = 'backend: "python"\nmodel_transaction_policy { decoupled: true }'
@@ -38,12 +38,11 @@ STREAM = model(
 
 
 def is_decoupled(source: Source) -> bool:
-    """Whether the model answers through response senders."""
+    """Whether the model answers through response senders, or may, because model.py sets its transaction policy."""
     proto = source.configuration.proto
     if proto.HasField("model_transaction_policy"):
         return bool(proto.model_transaction_policy.decoupled)
-    policies = [setting.value for setting in settings(source) if setting.method == "set_model_transaction_policy"]
-    return any(isinstance(policy, dict) and policy.get("decoupled") is True for policy in policies)
+    return "set_model_transaction_policy" in source.document.text
 
 
 def sends(source: Source) -> bool:
@@ -257,7 +256,7 @@ def decoupled_models_send(source: Source) -> Iterator[Problem]:
     Fix: use request.get_response_sender(), or remove decoupled from the configuration.
     """
     execution = Execution.of(source)
-    if execution is None or execution.escapes or not is_decoupled(source):
+    if execution is None or execution.escapes or not source.configuration.proto.model_transaction_policy.decoupled:
         return
     if execution.uses("get_response_sender"):
         return
