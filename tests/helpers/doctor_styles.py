@@ -599,4 +599,12 @@ RIGHT = {
             responses.append(pb_utils.InferenceResponse(tensors))
         return responses
 """,
+    "a request for another model": """
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            options = pb_utils.Tensor("first", np.array([[x[0, 0]]]))
+            answers.append(self.client.infer(options, x))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", answer)]) for answer in answers]
+""",
 }

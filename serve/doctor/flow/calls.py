@@ -165,7 +165,7 @@ class Calls:
             case "get_input_tensor_by_name" if arguments:
                 return TENSOR if arguments[0].is_own else UNKNOWN
             case "Tensor" | "from_dlpack" if len(arguments) > 1:
-                return self._tensor(call, arguments[1], state)
+                return arguments[1]
             case "wait_for" if owner is not None and _is_asyncio(call):
                 return arguments[0]
             case "gather" | "run" | "run_until_complete" if owner is not None and _is_asyncio(call):
@@ -177,6 +177,8 @@ class Calls:
     ) -> Value | None:
         """Responses, and calls of other models."""
         if name == "InferenceResponse":
+            if self._walk.requests and any(value.item is not None and value.item.is_first for value in values):
+                self._walk.note(Event(act=Act.ONE_ROW, node=call), state)
             is_of_all = any(value.item == JOINED for value in values)
             if not is_of_all or not self._walk.requests:
                 return replace(RESPONSE, item=JOINED) if is_of_all else RESPONSE
@@ -189,12 +191,6 @@ class Calls:
         if owner is not None and owner.kind is Kind.CALL and name == "exec":
             self._walk.note(Event(act=Act.CALLS, node=call), state)
         return PENDING if owner is not None and owner.kind is Kind.CALL and name == "async_exec" else None
-
-    def _tensor(self, call: ast.Call, value: Value, state: State) -> Value:
-        """The rows of a tensor of an answer."""
-        if self._walk.requests and value.is_first:
-            self._walk.note(Event(act=Act.ONE_ROW, node=call), state)
-        return value
 
     def _built_in(self, call: ast.Call, name: str, arguments: list[Value], state: State) -> Value | None:
         first = arguments[0]

@@ -211,5 +211,5 @@ def joined(values: list[Value]) -> Value:
         items = [value.item for value in values if value.item is not None]
         same = all(value.size == first.size for value in values)
         return sequence(first.size if same else None, joined(items) if items else None)
-    is_own = any(value.is_own for value in values)
-    return Value(kind=Kind.ANY, is_own=is_own)
+    is_own, is_first = any(value.is_own for value in values), all(value.is_first for value in values)
+    return Value(kind=Kind.ANY, is_own=is_own, is_first=is_first)
