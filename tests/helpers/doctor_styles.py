@@ -1,7 +1,7 @@
 """Models in Python in many styles, wrong and right, for the rules for model.py.
 
-Each text is the body of `execute`, or, with `def` at its beginning, of the class; `HEAD` and, if it lacks, `EXECUTE` go
-before it.
+Each text is the body of `execute`, or, with `def` at its beginning, of the class, or, with a deeper indent, of the loop
+over the requests; `HEAD` and what it lacks go before it.
 """
 
 HEAD = """\
@@ -19,12 +19,17 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
 """
 EXECUTE = "    def execute(self, requests):"
+LOOP = f"""{EXECUTE}
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()"""
 
 
 def source(text: str) -> str:
     """The whole model.py of a style."""
-    is_body = text.startswith("\n        ")
-    return HEAD + (EXECUTE if is_body else "") + text
+    if text.startswith("\n            "):
+        return f"{HEAD}{LOOP}{text}        return responses\n"
+    return HEAD + (EXECUTE if text.startswith("\n        ") else "") + text
 
 
 WRONG = {
@@ -42,20 +47,13 @@ WRONG = {
         return responses
 """,
     "M812 returned from the loop": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
             return responses
 """,
     "M812 no continue after an error": """
-        out = []
-        for request in requests:
-            text = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            if text.shape[1] > 512:
-                out += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
-            out += [pb_utils.InferenceResponse([pb_utils.Tensor("y", text)])]
-        return out
+            if x.shape[1] > 512:
+                responses += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
+            responses += [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])]
 """,
     "M813 added after the loop": """
         answers = list()
@@ -67,12 +65,8 @@ WRONG = {
         return answers
 """,
     "M815 an assertion": """
-        outputs = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             assert x.max() <= 255, "not a picture"
-            outputs.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x / 255)]))
-        return outputs
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x / 255)]))
 """,
     "M815 in a helper": """
         return [self._answer(request) for request in requests]
@@ -270,14 +264,10 @@ RIGHT = {
         return [pb_utils.InferenceResponse([]) for _ in requests]
 """,
     "the same condition twice": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             if x.size > 0:
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
             if not x.size > 0:
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("empty")))
-        return responses
 """,
     "a pair of result and error": """
         responses = []
@@ -361,11 +351,7 @@ RIGHT = {
         return self.respond(arrays)
 """,
     "one append of two": """
-        good = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            good.append(pb_utils.InferenceResponse([])) if x.any() else good.append(self.failed("zero"))
-        return good
+            responses.append(pb_utils.InferenceResponse([])) if x.any() else responses.append(self.failed("zero"))
 """,
     "one answer of a network for all": """
         prompts = []
@@ -465,15 +451,11 @@ RIGHT = {
         return pb_utils.InferenceResponse([])
 """,
     "every case": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             if x.size == 0:
                 error = "empty"
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
             elif x.size > 0:
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
-        return responses
 """,
     "queue": """
         for request in requests:
@@ -520,14 +502,10 @@ RIGHT = {
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
 """,
     "a setting of the first row": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             scale = float(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0])
             first = x[0]
             y = np.stack([(row - first) * scale for row in x])
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
-        return responses
 """,
     "a model of the first row": """
         responses = []
@@ -539,24 +517,16 @@ RIGHT = {
         return responses
 """,
     "one row is checked": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             if x.shape[0] != 1:
                 error = pb_utils.TritonError("one row, please")
                 responses.append(pb_utils.InferenceResponse(error=error))
                 continue
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x[0][None])]))
-        return responses
 """,
     "rows one by one": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             texts = [self.tidy(x[i][0].decode()) for i in range(x.shape[0])]
             y = np.array([[text.encode()] for text in texts], dtype=object)
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
-        return responses
 """,
     "parts of one request joined": """
         responses = []

@@ -10,10 +10,20 @@ from serve.doctor.flow.values import REQUESTS, Kind, Size, Value, holds_all
 from serve.doctor.python_file import PythonFile
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, answers_one_by_one, batches, takes_one_row
-from serve.doctor.rules.responses import ANSWER, HEAD, PYTHON, READ, is_decoupled, model, returned_lists, sends
+from serve.doctor.rules.responses import (
+    ANSWER,
+    ARRAYS,
+    BATCHED,
+    HEAD,
+    PYTHON,
+    READ,
+    is_decoupled,
+    looped,
+    model,
+    returned_lists,
+    sends,
+)
 
-BATCHED = f"{PYTHON}\ndynamic_batching {{ }}"
-ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 JOIN = "joined = np.concatenate(arrays) * 2"
 PARTS = "parts = np.split(joined, np.cumsum([len(array) for array in arrays])[:-1])"
 SPLIT = model(
@@ -24,14 +34,14 @@ SPLIT = model(
     'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]',
     config=BATCHED,
 )
-LOOP = model(
-    "responses = []",
-    "for request in requests:",
-    f"    {READ}",
-    f"    responses.append({ANSWER})",
-    "return responses",
-    config=BATCHED,
-)
+LOOP = looped(config=BATCHED)
+
+
+def _reported(source: Source, act: Act, message: str) -> Iterator[Problem]:
+    """A problem at each event of this kind; `{name}` in the message is the function that is called."""
+    for event in source.events:
+        if event.act is act:
+            yield Problem(source.at(event.node), message.replace("{name}", event.name))
 
 
 def _fixed(source: Source) -> Iterator[tuple[ast.AST, Size]]:
@@ -207,26 +217,12 @@ def _network(*lines: str) -> Example:
 @rule(
     "M815",
     Severity.WARNING,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        "    if x.min() < 0:",
-        '        raise ValueError("x must not be negative")',
-        f"    responses.append({ANSWER})",
-        "return responses",
-        config=BATCHED,
-    ),
-    good=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        "    if x.min() < 0:",
-        '        error = pb_utils.TritonError("x must not be negative")',
-        "        responses.append(pb_utils.InferenceResponse(error=error))",
-        "        continue",
-        f"    responses.append({ANSWER})",
-        "return responses",
+    bad=looped("if x.min() < 0:", '    raise ValueError("x must not be negative")', config=BATCHED),
+    good=looped(
+        "if x.min() < 0:",
+        '    error = pb_utils.TritonError("x must not be negative")',
+        "    responses.append(pb_utils.InferenceResponse(error=error))",
+        "    continue",
         config=BATCHED,
     ),
 )
@@ -240,15 +236,13 @@ def a_bad_request_fails_alone(source: Source) -> Iterator[Problem]:
     Source: python_backend README (Error Handling).
     Fix: answer this request with pb_utils.InferenceResponse(error=pb_utils.TritonError(...)) and go on.
     """
-    if not batches(source) or is_decoupled(source):
-        return
-    for event in source.events:
-        if event.act is Act.RAISES:
-            yield Problem(
-                source.at(event.node),
-                "this exception is about one request and fails all requests of its batch. Answer this one with "
-                "InferenceResponse(error=pb_utils.TritonError(...)).",
-            )
+    if batches(source) and not is_decoupled(source):
+        yield from _reported(
+            source,
+            Act.RAISES,
+            "this exception is about one request and fails all requests of its batch. Answer this one with "
+            "InferenceResponse(error=pb_utils.TritonError(...)).",
+        )
 
 
 @rule(
@@ -273,15 +267,13 @@ def rows_are_not_taken_by_request(source: Source) -> Iterator[Problem]:
     Source: Triton's model configuration (max_batch_size counts rows); python_backend hands over requests unmerged.
     Fix: keep len(array) of each request and split by it: np.split(rows, np.cumsum(lengths)[:-1]).
     """
-    if not batches(source) or takes_one_row(source):
-        return
-    for event in source.events:
-        if event.act is Act.BY_REQUEST:
-            yield Problem(
-                source.at(event.node),
-                "the rows of all requests are taken by the number of the request, and a request may have several rows, "
-                "so requests get rows of others. Split by the rows of each request.",
-            )
+    if batches(source) and not takes_one_row(source):
+        yield from _reported(
+            source,
+            Act.BY_REQUEST,
+            "the rows of all requests are taken by the number of the request, and a request may have several rows, so "
+            "requests get rows of others. Split by the rows of each request.",
+        )
 
 
 @rule(
@@ -341,13 +333,12 @@ def nothing_waits_in_execute(source: Source) -> Iterator[Problem]:
     Fix: load in initialize, let the client send the data, or await all downloads of a batch together
     (asyncio.gather); raise instance_group.count if it has to wait.
     """
-    for event in source.events:
-        if event.act is Act.BLOCKS:
-            yield Problem(
-                source.at(event.node),
-                f"{event.name} keeps the instance waiting, and every request with it. Move it out of execute, or wait "
-                "for all requests of the batch at once.",
-            )
+    yield from _reported(
+        source,
+        Act.BLOCKS,
+        "{name} keeps the instance waiting, and every request with it. Move it out of execute, or wait for all "
+        "requests of the batch at once.",
+    )
 
 
 @rule(
@@ -388,14 +379,7 @@ def requests_get_their_own_rows(source: Source) -> Iterator[Problem]:
 @rule(
     "M828",
     Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}[0]",
-        f"    responses.append({ANSWER.replace('x)', 'x[None])')})",
-        "return responses",
-        config=BATCHED,
-    ),
+    bad=looped(read=f"{READ}[0]", answer=ANSWER.replace("x)", "x[None])"), config=BATCHED),
     good=LOOP,
 )
 def every_row_is_answered(source: Source) -> Iterator[Problem]:
@@ -410,13 +394,12 @@ def every_row_is_answered(source: Source) -> Iterator[Problem]:
     """
     if not batches(source) or takes_one_row(source) or is_decoupled(source):
         return
-    for event in source.events:
-        if event.act is Act.ONE_ROW:
-            yield Problem(
-                source.at(event.node),
-                "this answer has one row, and a request may have several, which get no answer. Answer every row, or "
-                "refuse requests of several rows.",
-            )
+    yield from _reported(
+        source,
+        Act.ONE_ROW,
+        "this answer has one row, and a request may have several, which get no answer. Answer every row, or refuse "
+        "requests of several rows.",
+    )
 
 
 def _calling(*lines: str, execute: str = "def execute") -> Example:
@@ -455,15 +438,13 @@ def calls_of_other_models_run_together(source: Source) -> Iterator[Problem]:
     Fix: make execute `async def`, start all calls with async_exec, and await them together:
     `await asyncio.gather(*calls)`.
     """
-    if not batches(source):
-        return
-    for event in source.events:
-        if event.act is Act.CALLS:
-            yield Problem(
-                source.at(event.node),
-                "this waits for another model for one request after the other, so that model never gets a batch. Start "
-                "the calls of all requests with async_exec, then await them together with asyncio.gather.",
-            )
+    if batches(source):
+        yield from _reported(
+            source,
+            Act.CALLS,
+            "this waits for another model for one request after the other, so that model never gets a batch. Start "
+            "the calls of all requests with async_exec, then await them together with asyncio.gather.",
+        )
 
 
 @rule(

@@ -7,7 +7,7 @@ from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.requests import Execution, completed, completed_size, input_names
-from serve.doctor.rules.responses import LOOP, PYTHON, model
+from serve.doctor.rules.responses import ANSWER, ARRAYS, LOOP, PYTHON, READ, looped, model
 
 
 def _source(text: str) -> Example:
@@ -107,7 +107,6 @@ RAGGED = (
     f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]\n'
     'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\ndynamic_batching { }'
 )
-ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 JOINS = ("concatenate", "vstack", "stack", "cat")
 HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "squeeze", "nested")
 """Words in a file that handles different lengths."""
@@ -116,13 +115,7 @@ HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "sq
 @rule(
     "M831",
     Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        '    x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()',
-        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))',
-        "return responses",
-    ),
+    bad=looped(read=READ.replace('"x"', '"X"')),
     good=LOOP,
 )
 def inputs_are_declared(source: Source) -> Iterator[Problem]:
@@ -161,13 +154,7 @@ def _constant_name(call: ast.Call) -> str | None:
 @rule(
     "M834",
     Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        '    x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()',
-        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))',
-        "return responses",
-    ),
+    bad=looped(answer=ANSWER.replace('"y"', '"Y"')),
     good=LOOP,
 )
 def outputs_are_declared(source: Source) -> Iterator[Problem]:
