@@ -3,7 +3,6 @@
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from google.protobuf import text_format
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -51,10 +50,10 @@ def text_can_be_parsed(document: Document) -> Iterator[Problem]:
     if (problem := _unfit(document)) is not None:
         yield problem
         return
-    unknown_words = list(unknowns(document))
-    yield from (Problem(document.position(unknown.at), unknown.message, fix=unknown.fix) for unknown in unknown_words)
+    unknown = list(_unknown(document, document.message.fields or (), ModelConfig.DESCRIPTOR))
+    yield from unknown
     error = document.proto
-    if unknown_words or isinstance(error, ModelConfig):
+    if unknown or isinstance(error, ModelConfig):
         return
     if isinstance(error, text_format.ParseError):
         line, column = error.GetLine() or 1, error.GetColumn() or 1
@@ -83,44 +82,31 @@ def _unfit(document: Document) -> Problem | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unknown:
-    """A word at offset `at` that ModelConfig does not have; `fix` replaces it if only one other word fits."""
-
-    at: int
-    message: str
-    fix: tuple[Edit, ...] = ()
-
-
-def unknowns(document: Document) -> Iterator[Unknown]:
-    """Every field and enum value of a config.pbtxt that ModelConfig does not have."""
-    yield from _message(document, document.message.fields or (), ModelConfig.DESCRIPTOR)
-
-
-def _message(document: Document, fields: tuple[Field, ...], descriptor: Descriptor) -> Iterator[Unknown]:
+def _unknown(document: Document, fields: tuple[Field, ...], descriptor: Descriptor) -> Iterator[Problem]:
+    """Every field and enum value that the message does not have."""
     for field in fields:
         definition = descriptor.fields_by_name.get(field.name)
         if definition is None:
             if WORD.fullmatch(field.name):  # else what stands there is no name: a value is missing before it
-                yield _unknown_field(field, descriptor)
+                yield _unknown_field(document, field, descriptor)
         elif definition.message_type is not None:
             for value in field.values:
-                yield from _message(document, value.fields or (), definition.message_type)
+                yield from _unknown(document, value.fields or (), definition.message_type)
         elif definition.enum_type is not None:
             yield from _enum(document, field.values, definition)
 
 
-def _unknown_field(field: Field, descriptor: Descriptor) -> Unknown:
+def _unknown_field(document: Document, field: Field, descriptor: Descriptor) -> Problem:
     names = list(descriptor.fields_by_name)
     place = "a model configuration" if descriptor is ModelConfig.DESCRIPTOR else descriptor.name
-    return Unknown(
-        at=field.start,
-        message=f'"{field.name[:80]}" is not a field of {place}, so the server refuses the whole file with only '
+    return Problem(
+        document.position(field.start),
+        f'"{field.name[:80]}" is not a field of {place}, so the server refuses the whole file with only '
         f'"failed to read text proto". {_advice(field.name, names)}',
     )
 
 
-def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor) -> Iterator[Unknown]:
+def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor) -> Iterator[Problem]:
     assert field.enum_type is not None
     names = list(field.enum_type.values_by_name)
     for value in values:
@@ -130,9 +116,9 @@ def _enum(document: Document, values: tuple[Value, ...], field: FieldDescriptor)
         candidates = [name for name in names if name.endswith(f"_{word.strip(chr(34)).upper()}")]
         fix = (Edit(start=value.start, end=value.end, text=candidates[0]),) if len(candidates) == 1 else ()
         advice = f"Write {candidates[0]}." if fix else _advice(word, names)
-        yield Unknown(
-            at=value.start,
-            message=f"{word[:80]} is not a value of {field.name}, so the server refuses the whole file with only "
+        yield Problem(
+            document.position(value.start),
+            f"{word[:80]} is not a value of {field.name}, so the server refuses the whole file with only "
             f'"failed to read text proto". {advice}',
             fix=fix,
         )
