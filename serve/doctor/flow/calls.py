@@ -33,17 +33,9 @@ if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
 
 RUNNING = (
-    "run",
-    "run_with_iobinding",
-    "forward",
-    "predict",
-    "predict_proba",
-    "generate",
-    "infer",
-    "encode",
-    "transcribe",
+    "run", "run_with_iobinding", "forward", "predict", "predict_proba", "generate", "infer", "encode", "transcribe",
     "__call__",
-)
+)  # fmt: skip
 SAME = ("list", "tuple", "iter", "reversed", "sorted", "tqdm")
 LOOKING = (
     *SAME, "len", "enumerate", "zip", "range", "map", "filter", "sum", "max", "min", "any", "all", "print", "str",
