@@ -65,7 +65,7 @@ sequence_batching {{
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("TURNS", count)]))
         return responses
 """,
-    ),
+    )
 }
 STREAMS = {
     **model(

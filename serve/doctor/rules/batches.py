@@ -447,12 +447,7 @@ def calls_of_other_models_run_together(source: Source) -> Iterator[Problem]:
         )
 
 
-@rule(
-    "M827",
-    Severity.INFO,
-    bad=Example(PYTHON, files=LOOP.files),
-    good=Example(PYTHON, files=SPLIT.files),
-)
+@rule("M827", Severity.INFO, bad=Example(PYTHON, files=LOOP.files), good=Example(PYTHON, files=SPLIT.files))
 def requests_without_a_batcher_could_run_together(source: Source) -> Iterator[Problem]:
     """`execute` answers its requests one by one, and the model has no dynamic_batching.
 

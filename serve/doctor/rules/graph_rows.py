@@ -102,8 +102,7 @@ def rows_are_normalised_alone(config: Configuration) -> Iterator[Problem]:
         files=_graph("<int64[2] shape = {1, 2}> { all = Shape(x)\none = Reshape(x, shape)\ny = Reshape(one, all) }"),
     ),
     good=Example(
-        "max_batch_size: 8\ndynamic_batching { }",
-        files=_graph("<int64[2] shape = {0, 2}> { y = Reshape(x, shape) }"),
+        "max_batch_size: 8\ndynamic_batching { }", files=_graph("<int64[2] shape = {0, 2}> { y = Reshape(x, shape) }")
     ),
 )
 def reshapes_leave_the_rows_open(config: Configuration) -> Iterator[Problem]:

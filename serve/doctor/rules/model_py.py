@@ -112,12 +112,7 @@ HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "sq
 """Words in a file that handles different lengths."""
 
 
-@rule(
-    "M831",
-    Severity.ERROR,
-    bad=looped(read=READ.replace('"x"', '"X"')),
-    good=LOOP,
-)
+@rule("M831", Severity.ERROR, bad=looped(read=READ.replace('"x"', '"X"')), good=LOOP)
 def inputs_are_declared(source: Source) -> Iterator[Problem]:
     """model.py reads an input that the configuration does not declare.
 
@@ -151,12 +146,7 @@ def _constant_name(call: ast.Call) -> str | None:
     return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
 
 
-@rule(
-    "M834",
-    Severity.ERROR,
-    bad=looped(answer=ANSWER.replace('"y"', '"Y"')),
-    good=LOOP,
-)
+@rule("M834", Severity.ERROR, bad=looped(answer=ANSWER.replace('"y"', '"Y"')), good=LOOP)
 def outputs_are_declared(source: Source) -> Iterator[Problem]:
     """A response holds an output that the configuration does not declare.
 

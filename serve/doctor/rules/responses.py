@@ -225,12 +225,7 @@ def _is_nothing(value: ast.expr | None) -> bool:
     return False
 
 
-@rule(
-    "M823",
-    Severity.ERROR,
-    bad=looped(config=DECOUPLED),
-    good=STREAM,
-)
+@rule("M823", Severity.ERROR, bad=looped(config=DECOUPLED), good=STREAM)
 def decoupled_models_send(source: Source) -> Iterator[Problem]:
     """A decoupled model returns its responses instead of sending them.
 
