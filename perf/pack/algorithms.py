@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from perf.pack.duty import Portion, Turns
+from perf.pack.duty import Items, Portion, Turns
 from perf.pack.greedy import best_fit_decreasing, saturated
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
-from perf.pack.problem import Items
 from perf.pack.workload import Workload
 from triton_batching.terminal import Mistake
 

@@ -16,11 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perf.pack.placement import Node, Share
-from perf.pack.problem import Items
 from perf.pack.workload import Model
 
+Items = frozenset[int]
+"""Portions by their index."""
 # Relative tolerance for rounding.
 EPSILON = 1e-9
+# So many sets of portions are checked at most.
+CHECKS = 200_000
+
+
+class SpentError(Exception):
+    """More sets were to be checked than allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +85,11 @@ class Turns:
         return len(self.portions)
 
     @property
+    def checked(self) -> int:
+        """The number of sets that were checked."""
+        return len(self._fullness)
+
+    @property
     def least(self) -> int:
         """A lower bound on the number of devices: the sum of the occupancies alone, which sharing only raises."""
         return max(1, math.ceil(sum(self.size(item) for item in range(self.count)) - 1e-6))
@@ -88,8 +100,10 @@ class Turns:
         return 2.0 if alone is None else alone
 
     def fullness(self, items: Items) -> float | None:
-        """The lowest occupancy over all cycles; None if no cycle meets all targets."""
+        """The lowest occupancy over all cycles; None if no cycle meets all targets. Raises `SpentError`."""
         if items not in self._fullness:
+            if self.checked >= CHECKS:
+                raise SpentError
             node = self.node(items)
             self._fullness[items] = None if node is None else node.occupancy
         return self._fullness[items]

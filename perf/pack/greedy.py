@@ -5,9 +5,8 @@ In plain bin packing it needs at most 11/9 OPT + 6/9 bins.
 
 from collections.abc import Sequence
 
-from perf.pack.duty import EPSILON, Portion, turns
+from perf.pack.duty import EPSILON, Items, Portion, Turns, turns
 from perf.pack.placement import Node
-from perf.pack.problem import Items, Problem
 from perf.pack.workload import Model
 from triton_batching.terminal import Mistake
 
@@ -40,7 +39,7 @@ def saturated(model: Model, memory_bytes: float) -> tuple[list[Node], Portion | 
     return [node] * whole, Portion(model=model, rate_per_s=left) if left > EPSILON * model.rate_per_s else None
 
 
-def best_fit_decreasing(problem: Problem) -> list[Items]:
+def best_fit_decreasing(problem: Turns) -> list[Items]:
     """Put each item, the largest first, into the bin that is fullest with it."""
     bins: list[Items] = []
     for item in sorted(range(problem.count), key=lambda item: -problem.size(item)):
@@ -52,7 +51,7 @@ def best_fit_decreasing(problem: Problem) -> list[Items]:
     return bins
 
 
-def fullest(problem: Problem, bins: Sequence[Items], item: int) -> int | None:
+def fullest(problem: Turns, bins: Sequence[Items], item: int) -> int | None:
     """The index of the bin that is fullest with the item; None if the item fits into no bin."""
     fits = [(full, -at) for at, items in enumerate(bins) if (full := problem.fullness(items | {item})) is not None]
     return -max(fits)[1] if fits else None

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from perf.pack.algorithms import GREEDY, pack, remainders
-from perf.pack.duty import Portion, Turns
+from perf.pack.duty import Items, Portion, Turns
 from perf.pack.greedy import best_fit_decreasing
-from perf.pack.improve import CHECKS, improve
+from perf.pack.improve import improve
 from perf.pack.placement import Placement
-from perf.pack.problem import Counted, Items
 from perf.pack.validator import violations
 from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records import file
@@ -111,8 +110,8 @@ def test_no_packing_has_fewer_devices_than_the_improved_one() -> None:
         greedy = len(pack(workload, GREEDY).nodes)
         assert len(placement.nodes) <= greedy
         fewer.append(len(placement.nodes) < greedy)
-        counted = Counted(problem=problem, most=CHECKS)
-        improve(counted, best_fit_decreasing(problem), bound=problem.least)
+        counted = remainders(workload)[1]
+        improve(counted, best_fit_decreasing(counted), bound=counted.least)
         assert counted.checked <= FEW, seed
     assert any(fewer)
 
