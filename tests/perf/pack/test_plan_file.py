@@ -52,10 +52,9 @@ def test_a_plan_file_is_read(tmp_path: Path) -> None:
     assert (workload.arrivals, plan_file.read(like_users).arrivals) == ("uniform", "poisson")
 
 
-def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
-    placement = pack(plan_file.read(Path("perf/pack/plans/nexus.toml")))
-    assert placement.nodes[0].models == ("A", "B")
-    assert placement.nodes[0].duty_ms == pytest.approx(125)
+def test_the_plan_of_the_readme_fills_one_device() -> None:
+    (node,) = pack(plan_file.read(Path("perf/pack/plans/three_models.toml"))).nodes
+    assert node.duty_ms == pytest.approx(330)
 
 
 def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, golden: Callable[..., None]) -> None:

@@ -3,15 +3,13 @@
 import functools
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
-import onnx
 import pytest
 from doctor_examples import completed, write
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper, numpy_helper
 from padded_models import encoder
 
 from export.graph.signature import SignatureError
@@ -24,7 +22,7 @@ from serve.doctor.render import FORMATS
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
-from serve.doctor.wire import SMALL_BYTES, without_weights
+from serve.doctor.rules.ensembles import STEP_FILES, ensemble_text, step_text
 
 NOBODY = 65534
 WORDS = sorted(
@@ -69,6 +67,7 @@ PLACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a dangling link": ("config.pbtxt", lambda path: path.symlink_to("nowhere.pbtxt"), "L001"),
     "a pipe": ("config.pbtxt", os.mkfifo, "L001"),
     "a junk graph": ("1/model.onnx", lambda path: path.write_bytes(b"\x08\x07\xff\xff junk" * 100), ""),
+    "a pipe for a graph": ("1/model.onnx", os.mkfifo, "L008"),
     "a loop of graphs": ("1/model.onnx", lambda path: path.symlink_to(path.name), "L008"),
     "a loop of versions": ("2", lambda path: path.symlink_to(path.name), ""),
     "configs is a file": ("configs", Path.touch, ""),
@@ -107,6 +106,26 @@ def test_missing_permissions_are_a_finding(name: str, tmp_path: Path) -> None:
 def test_broken_python_is_no_traceback(source: str, tmp_path: Path) -> None:
     write(Example('backend: "python"', files={"1/model.py": source}), tmp_path)
     findings(tmp_path)
+
+
+def test_ensembles_may_be_long_and_nested(tmp_path: Path) -> None:
+    """400 steps, each reads what the one before wrote, and 400 ensembles, each a step of the next one."""
+    names = ["x", *(f"t{number}" for number in range(399)), "y"]
+    steps = [step_text(inputs={"x": before}, outputs={"y": after}) for before, after in pairwise(names)]
+    write(Example(ensemble_text(*steps), files=STEP_FILES), tmp_path)
+    for number in range(400):
+        inner = f"nested_{number - 1}" if number else "part"
+        write(Example(ensemble_text(step_text(model=inner))), tmp_path, name=f"nested_{number}")
+    rules = [rule for rule in all_rules() if rule.code[0] == "S"]
+    assert examine(Repository(path=tmp_path), rules) == []
+
+
+def test_a_model_py_with_tables_is_examined(tmp_path: Path) -> None:
+    bad = RULES["M813"].bad
+    assert bad is not None
+    table = "TABLE = [\n" + f"    {'0' * 90!r},\n" * 12_000 + "]\n"
+    write(Example(bad.config, files={"1/model.py": table + bad.files["1/model.py"]}), tmp_path)
+    assert len(examine(Repository(path=tmp_path), [RULES["M813"]])) == 1
 
 
 @pytest.mark.parametrize(
@@ -155,33 +174,6 @@ def test_any_bytes_as_graph_source_or_configuration(tmp_path_factory: pytest.Tem
     python = write(Example('backend: "python"'), root, name="second")
     (python / "1" / "model.py").write_bytes(data)
     findings(root)
-
-
-DATA = ("float_data", "int32_data", "string_data", "int64_data", "raw_data", "double_data", "uint64_data")
-
-
-def model(weights: list[TensorProto]) -> onnx.ModelProto:
-    nodes = [helper.make_node("Identity", ["x"], ["y"])]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in "xy"]
-    return helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], weights))
-
-
-@QUICK
-@given(st.lists(st.integers(0, 300), max_size=6), st.booleans())
-def test_only_the_weights_are_left_out(sizes: list[int], raw: bool) -> None:
-    """Small tensors stay, since they are shapes and axes."""
-    weights = [
-        numpy_helper.from_array(np.arange(size, dtype=np.float32), f"w{index}")
-        if raw
-        else helper.make_tensor(f"w{index}", TensorProto.INT64, [size], list(range(size)))
-        for index, size in enumerate(sizes)
-    ]
-    expected = model(weights)
-    read = onnx.ModelProto.FromString(without_weights(memoryview(expected.SerializeToString())))
-    for tensor in (tensor for tensor in expected.graph.initializer if tensor.ByteSize() > SMALL_BYTES):
-        for name in DATA:
-            tensor.ClearField(name)
-    assert read == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"\x3a\x7f", b"not a model at all", b"\x08\x08"])
