@@ -11,9 +11,7 @@ import numpy as np
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from numpy.typing import NDArray
 
-from .line import AnswerError
-
-TENSORS_BEGIN = "Inference-Header-Content-Length"
+JSON_LENGTH = "Inference-Header-Content-Length"
 """The header with the length of the JSON before the tensors."""
 
 HEAD_BYTES = 16 << 10
@@ -28,14 +26,18 @@ _START, _END = b"HTTP/1.", b"\r\n\r\n"
 _FINAL, _WITHOUT_BODY = 200, (204, 304)
 
 
-class HttpError(AnswerError):
+class HttpError(Exception):
     """What came is not an answer of HTTP/1.1, or not a whole one."""
+
+
+class TooLargeError(HttpError):
+    """The answer has more bytes than the client takes."""
 
 
 class Head(NamedTuple):
     """`length` is that of the body, None if the body is chunked or goes on to the end of the connection.
 
-    `json_length` is the header `TENSORS_BEGIN`, None without it. `keeps` is whether the connection can be used again.
+    `json_length` is the header `JSON_LENGTH`, None without it. `keeps` is whether the connection can be used again.
     With `skipped` bytes before the body, the first tensor is aligned.
     """
 
@@ -47,20 +49,20 @@ class Head(NamedTuple):
     skipped: int
 
 
-class Answer:
+class HttpAnswer:
     """One answer at a time; `room` is where to receive to, and `received` tells of bytes that have come there.
 
     When it is `complete`, `head` is set, and the body is what `whole` holds from `begin` on. `begun` is whether any
-    byte of it has come, `keeps` whether the connection can carry another request after it. In `known` the reader of
-    bodies keeps what it knows for the next one.
+    byte of it has come, `keeps` whether the connection can carry another request after it. A body has `most_bytes` at
+    most. `known` belongs to whoever reads bodies: what it found in the last one, to recognise the next.
     """
 
     head: Head
     whole: bytearray | NDArray[np.uint8]
     begin: int
 
-    def __init__(self) -> None:
-        self._scratch = bytearray(HEAD_BYTES)
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._scratch = most_bytes, bytearray(HEAD_BYTES)
         self._view = memoryview(self._scratch)
         self.known: Any = None
         self._last: tuple[bytes, Head] | None = None
@@ -159,6 +161,8 @@ class Answer:
 
     def _begin_body(self, head: Head, end: int, came: int) -> None:
         """Make room for a body of which a part has come, behind the head's `end`."""
+        if (head.length or 0) > self._most_bytes:
+            raise TooLargeError(f"an answer of {head.length} bytes, larger than max_answer_bytes={self._most_bytes}")
         if head.length is None:
             self.whole, self._parser = bytearray(), HttpResponseParser(self)
             self._parse(self._parser, self._view[:came])
@@ -189,6 +193,8 @@ class Answer:
             self.keeps = False
             if not self.complete:
                 raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
+        if len(self.whole) > self._most_bytes:
+            raise TooLargeError(f"an answer larger than max_answer_bytes={self._most_bytes}")
 
 
 class _Fields:
@@ -220,7 +226,7 @@ def _head(content: bytes) -> Head:
         raise HttpError(f"not an answer of HTTP/1.1: {error}") from error
     status, coding = parser.get_status_code(), fields.values.get(b"transfer-encoding")
     length = b"0" if status in _WITHOUT_BODY else fields.values.get(b"content-length")
-    json_length = fields.values.get(TENSORS_BEGIN.lower().encode())
+    json_length = fields.values.get(JSON_LENGTH.lower().encode())
     if coding is not None or length is None:
         chunked = coding is not None and coding.lower().endswith(b"chunked")
         return Head(status, None, json_length, chunked, fields.keeps, 0)

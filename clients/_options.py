@@ -6,20 +6,21 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from . import wire
 from .errors import InvalidInputError
-from .wire import Parameter
+
+Parameter = bool | int | float | str
+PARAMETERS = (bool, int, float, str)
+"""The types of a parameter's value."""
 
 LONGEST_S = 1e6
 """The longest deadline, 11 days. A longer one counts as none: sockets and gRPC fail with much longer times."""
 
-
-DEFAULT_PRIORITY, NO_ID = 0, ""
+_NO_ID = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """The terms of one call: `timeout_s` for its answer; `priority`, 1 the highest and 0 the model's default.
+class CallOptions:
+    """The options of one call: `timeout_s` for its answer; `priority`, 1 the highest and 0 the model's default.
 
     Raises `InvalidInputError` for values that a request cannot carry, and for a deadline that is not above 0.
     """
@@ -46,11 +47,11 @@ class Terms:
 
     def of_call(
         self, timeout_s: float | None, priority: int, request_id: str, parameters: Mapping[str, Parameter] | None
-    ) -> "Terms":
-        """The terms of a call of the model whose own these are; these if the call sets none."""
-        if timeout_s is None and parameters is None and priority is DEFAULT_PRIORITY and request_id is NO_ID:
+    ) -> "CallOptions":
+        """The options of a call of the model whose own these are; these if the call sets none."""
+        if timeout_s is None and parameters is None and priority == 0 and request_id is _NO_ID:
             return self
-        return Terms(
+        return CallOptions(
             timeout_s=self.timeout_s if timeout_s is None else timeout_s,
             priority=priority,
             request_id=request_id,
@@ -66,31 +67,25 @@ class Terms:
         limit = self.timeout_s or 0.0
         return math.ceil(limit * 1e6) if limit <= longest_server_deadline_s else 0
 
-    def encoded(self, *, longest_server_deadline_s: float) -> bytes:
-        """The bytes that the terms add to a request over gRPC."""
-        server_timeout_us = self.server_timeout_us(longest_server_deadline_s)
-        if not (self.priority or self.request_id or server_timeout_us or self.parameters):
-            return b""
-        return wire.options(
-            self.request_id,
-            priority=self.priority,
-            server_timeout_us=server_timeout_us,
-            parameters=self.parameters,
-        )
+    def adds_nothing(self, longest_server_deadline_s: float) -> bool:
+        """Whether a request with these options has the same bytes as one without."""
+        if self.request_id or self.priority or self.parameters:
+            return False
+        return self.timeout_s is None or not self.server_timeout_us(longest_server_deadline_s)
 
 
-def seconds(timeout_s: object, what: str = "timeout_s") -> float | None:
+def seconds(timeout_s: object) -> float | None:
     """A valid timeout in seconds; None, which is no deadline, for None, `math.inf` and anything above `LONGEST_S`.
 
-    Raises `InvalidInputError` that names it as `what` for anything but a number above 0.
+    Raises `InvalidInputError` for anything but a number above 0.
     """
     if timeout_s is None:
         return None
     if not isinstance(timeout_s, Real):
-        raise InvalidInputError(f"{what} is {type(timeout_s).__name__}. Give seconds as a number.")
+        raise InvalidInputError(f"timeout_s is {type(timeout_s).__name__}. Give seconds as a number.")
     number: Any = timeout_s
     if not number > 0:
-        raise InvalidInputError(f"{what} is {_shown(timeout_s)}: no time for an answer. Give more than 0 seconds.")
+        raise InvalidInputError(f"timeout_s is {_shown(timeout_s)}: no time for an answer. Give more than 0 seconds.")
     return None if number > LONGEST_S else float(number)
 
 
@@ -115,7 +110,7 @@ def sendable(text: object, what: str) -> str:
 def _check(name: object, value: object) -> None:
     """Raise `InvalidInputError` for a parameter that a request cannot carry."""
     sendable(name, "a parameter's name")
-    if type(value) not in wire.FIELDS:
+    if type(value) not in PARAMETERS:
         raise InvalidInputError(
             f'parameter "{name}" is {type(value).__name__}; a request can carry bool, int, float and str. Convert it.'
         )
@@ -134,3 +129,7 @@ def _shown(value: object) -> str:
         return repr(value)[:80]
     except ValueError:
         return f"an {type(value).__name__} of thousands of digits"
+
+
+DEFAULTS = CallOptions()
+"""The options of a call that sets none."""

@@ -8,26 +8,30 @@ together usually call again together, so a request is sent after all tasks that 
 
 import asyncio
 import copy
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .contract import Array, Metadata
+from ._contract import Inputs, Metadata
+from ._options import CallOptions
+from ._tensors import Array
 from .errors import ClosedError, InvalidInputError, RequestFailedError, ServerFailureError, TimedOutError
-from .terms import Terms
 
 Outputs = dict[str, Array]
-Send = Callable[[Mapping[str, Array], Terms], Awaitable[Outputs]]
+Send = Callable[[Inputs, CallOptions], Awaitable[Outputs]]
 
 
 @dataclass(eq=False, kw_only=True)
 class _Call:
-    arrays: Mapping[str, Array]
-    rows: int
-    terms: Terms
+    inputs: Inputs
+    options: CallOptions
     deadline: float | None
     answer: asyncio.Future[Outputs]
+
+    @property
+    def rows(self) -> int:
+        return self.inputs.shape.rows
 
 
 @dataclass(eq=False, kw_only=True)
@@ -58,18 +62,17 @@ class Coalescer:
         # An ensemble has no instances of its own; its steps can run at the same time.
         self._instances = metadata.instances or 2
         ragged = any(tensor.ragged for tensor in metadata.inputs)
-        self._mergeable = metadata.max_batch_size > 1 and not (ragged or metadata.sequences)
+        self._mergeable = metadata.max_batch_size > 1 and not (ragged or metadata.sequences or metadata.rows_may_differ)
 
-    async def infer(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
+    async def infer(self, inputs: Inputs, options: CallOptions) -> Outputs:
         """The outputs of one call; a call with a request id or without inputs is sent by itself."""
-        if terms.request_id or not arrays or not self._mergeable:
-            return await self._send(arrays, terms)
+        if options.request_id or not inputs.arrays or not self._mergeable:
+            return await self._send(inputs, options)
         loop = asyncio.get_running_loop()
         call = _Call(
-            arrays=arrays,
-            rows=len(next(iter(arrays.values()))),
-            terms=terms,
-            deadline=None if terms.timeout_s is None else loop.time() + terms.timeout_s,
+            inputs=inputs,
+            options=options,
+            deadline=None if options.timeout_s is None else loop.time() + options.timeout_s,
             answer=loop.create_future(),
         )
         group = self._join(call)
@@ -80,7 +83,7 @@ class Coalescer:
                 return await call.answer
         except TimeoutError as error:
             raise TimedOutError(
-                f"'{self._metadata.name}' gave no answer within {terms.timeout_s} s.", status="DEADLINE_EXCEEDED"
+                f"'{self._metadata.name}' gave no answer within {options.timeout_s} s.", status="DEADLINE_EXCEEDED"
             ) from error
         finally:
             # After a cancellation or a timeout the future is cancelled; the other calls go on.
@@ -147,7 +150,7 @@ class Coalescer:
         calls = [call for call in group.calls if not call.answer.done()]
         if len(calls) > 1:
             try:
-                _hand_out(calls, await self._send(_merged(calls), _common(calls)))
+                _hand_out(calls, await self._send(self._merged(calls), _common(calls)))
             except (InvalidInputError, ServerFailureError):
                 # One call may have failed the request of all: each gets its own answer or error.
                 await self._one_by_one(calls)
@@ -169,6 +172,10 @@ class Coalescer:
             finally:
                 request.cancel()
 
+    def _merged(self, calls: Sequence[_Call]) -> Inputs:
+        arrays = {name: np.concatenate([call.inputs.arrays[name] for call in calls]) for name in calls[0].inputs.arrays}
+        return self._metadata.check(list(arrays.values()) if len(arrays) == len(self._metadata.inputs) else [arrays])
+
     def _end(self, group: _Group, error: BaseException | None = None) -> None:
         """Fail the calls without an answer: with the error of their request, or because that was cancelled."""
         for call in group.calls:
@@ -185,7 +192,7 @@ class Coalescer:
 
     async def _single(self, call: _Call) -> None:
         try:
-            outputs = await self._send(call.arrays, _common([call]))
+            outputs = await self._send(call.inputs, _common([call]))
         except Exception as error:
             _fail(call, error)
         else:
@@ -196,23 +203,23 @@ class Coalescer:
 def _kind(call: _Call) -> object:
     """A key that is equal for calls that may share a request."""
     # With the types: True, 1 and 1.0 are equal, but three kinds of parameter.
-    items = sorted((call.terms.parameters or {}).items())
+    items = sorted((call.options.parameters or {}).items())
     parameters = tuple((name, type(value), value) for name, value in items)
-    return (tuple((name, array.shape[1:]) for name, array in call.arrays.items()), call.terms.priority, parameters)
+    return (
+        tuple((name, array.shape[1:]) for name, array in call.inputs.arrays.items()),
+        call.options.priority,
+        parameters,
+    )
 
 
-def _merged(calls: Sequence[_Call]) -> dict[str, Array]:
-    return {name: np.concatenate([call.arrays[name] for call in calls]) for name in calls[0].arrays}
-
-
-def _common(calls: Sequence[_Call]) -> Terms:
-    """The terms of a request: those that its calls share, and the time until the last deadline of them."""
+def _common(calls: Sequence[_Call]) -> CallOptions:
+    """The options of a request: those that its calls share, and the time until the last deadline of them."""
     deadlines = [call.deadline for call in calls if call.deadline is not None]
     now = asyncio.get_running_loop().time()
-    return Terms(
+    return CallOptions(
         timeout_s=max(1e-3, max(deadlines) - now) if len(deadlines) == len(calls) else None,
-        priority=calls[0].terms.priority,
-        parameters=calls[0].terms.parameters,
+        priority=calls[0].options.priority,
+        parameters=calls[0].options.parameters,
     )
 
 
