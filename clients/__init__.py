@@ -1,6 +1,6 @@
 """Clients for Triton Inference Server: `Model` and `AsyncModel` call a served model as a function."""
 
-from ._address import Tls
+from ._address import Tls, TransportName
 from .async_model import AsyncModel
 from .errors import (
     AccessError,
@@ -46,4 +46,5 @@ __all__ = [
     "TlsError",
     "Transport",
     "TransportError",
+    "TransportName",
 ]

@@ -104,7 +104,7 @@ def addresses(
     elif _BARE.fullmatch(text) and _is_possible(text, 1):
         found = {name: _at(f"{url}:{port}", url, tls, checked, name) for name, port in PORTS.items()}
     else:
-        listed = [_at(each.strip(), url, tls, checked, transport) for each in str(url).split(",")]
+        listed = [_at(each.strip(" "), url, tls, checked, transport) for each in str(url).split(",")]
         found = {address.protocol: address for address in listed}
         if len(found) < len(listed):
             raise AddressError(

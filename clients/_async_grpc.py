@@ -161,7 +161,7 @@ class StreamTask:
     async def _run(self) -> None:
         end: BaseException | None = None
         try:
-            async for content in self._call:
+            while (content := await self._call.read()) is not grpc.aio.EOF:
                 if not self._is_left:
                     await self._answers.put(content)
         except (grpc.RpcError, asyncio.CancelledError) as error:

@@ -8,7 +8,7 @@ import ssl
 from typing import Any, cast
 
 from ._address import Address
-from ._http import HttpTarget, Piece, drop
+from ._http import HttpTarget, Piece, drop, joined
 from ._http_answer import HttpAnswer, HttpError
 from ._in_flight import InFlight
 from ._steps import Step, seconds_left
@@ -35,7 +35,7 @@ class AsyncHttpConnection(HttpTarget):
 
     async def send(self, step: Step) -> Any:
         """Send one request; returns what `step.read` makes of its answer. Raises a `ClientError`."""
-        pieces = self._pieces(step)
+        pieces = joined([step.head, *step.tensors])
         while True:
             used = kept = self._kept()
             try:
@@ -118,7 +118,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
     @property
     def is_sent(self) -> bool:
         """Whether the whole request was handed to the system."""
-        return not self._unsent and not self._transport.get_write_buffer_size()
+        return not (self._unsent or self._is_full)
 
     def has_ended(self) -> bool:
         """Whether the server has closed an idle connection: something can be received, and nothing was asked."""

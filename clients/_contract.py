@@ -70,9 +70,12 @@ class Tensor:
 
     def fits(self, shape: tuple[int, ...]) -> bool:
         """Whether a shape is one that this allows."""
-        return len(shape) == len(self.shape) and all(
-            length in (-1, actual) for length, actual in zip(self.shape, shape, strict=True)
-        )
+        if len(shape) != len(self.shape):
+            return False
+        for wanted, actual in zip(self.shape, shape, strict=True):  # noqa: SIM110 (each call comes here)
+            if wanted not in (-1, actual):
+                return False
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,10 @@ class Metadata:
     sequence_ids: str = ""
     rows_may_differ: bool = False
     _shapes: dict[object, Shape] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _names: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_names", tuple(tensor.name for tensor in self.inputs))
 
     @classmethod
     def of(cls, config: Mapping[str, Any], *, rows_may_differ: bool = False) -> Self:
@@ -135,14 +142,18 @@ class Metadata:
                 f"'{self.name}' is decoupled: it may give any number of answers to one request. Take them with "
                 "stream(...) over gRPC: for part in model.stream(...)."
             )
-        signature = self._signature(arrays)
-        if shape := self._shapes.get(signature):  # others like them have passed
-            return Inputs({tensor.name: array for tensor, array in zip(self.inputs, arrays, strict=True)}, shape)
+        try:
+            signature = tuple(map(_SIGNATURE, arrays))
+            shape = self._shapes.get(signature)
+        except Exception:  # anything may be passed; the check says what is wrong with it
+            signature, shape = (), None
+        if shape:  # others like them have passed
+            return Inputs(dict(zip(self._names, arrays, strict=True)), shape)
         by_name = self._by_name(arrays)
         present = [tensor for tensor in self.inputs if tensor.name in by_name]
         checked = {tensor.name: self._fit(tensor, by_name[tensor.name]) for tensor in present}
         rows = self._rows(checked) if self.max_batch_size else 1
-        is_known = signature is not None and all(map(operator.is_, checked.values(), arrays))
+        is_known = all(map(operator.is_, checked.values(), arrays)) and not any(map(_is_not_numbers, arrays))
         shape = Shape(rows, is_known=is_known)
         if is_known:
             if len(self._shapes) >= MOST_SHAPES:
@@ -198,15 +209,6 @@ class Metadata:
             f"'{self.name}': output \"{tensor.name}\" came as {array.dtype} of shape {list(array.shape)}, and the "
             f"contract says {wanted}. The answer is not used: look at the model, and at what is in between."
         )
-
-    def _signature(self, arrays: Sequence[Any]) -> object:
-        """The `_SIGNATURE` of each array, if there is one of numpy for each input and all hold numbers; else None."""
-        if len(arrays) != len(self.inputs):
-            return None
-        for array in arrays:
-            if type(array) is not np.ndarray or array.dtype.kind in _NOT_NUMBERS:
-                return None
-        return tuple(map(_SIGNATURE, arrays))
 
     def _by_name(self, arrays: Sequence[Any]) -> Mapping[str, Any]:
         wanted = [tensor.name for tensor in self.inputs]
@@ -341,6 +343,11 @@ def _tensor(model: str, tensor: Mapping[str, Any], batch: tuple[int, ...]) -> Te
         ragged=bool(tensor.get("allow_ragged_batch")),
         batched=bool(batch),
     )
+
+
+def _is_not_numbers(array: Any) -> bool:
+    """Whether the dtype and shape of an array do not say which bytes are sent."""
+    return type(array) is not np.ndarray or array.dtype.kind in _NOT_NUMBERS
 
 
 def _name(dtype: np.dtype[Any]) -> str:

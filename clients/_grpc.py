@@ -15,7 +15,9 @@ import os
 import queue
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import grpc
@@ -25,7 +27,7 @@ from ._grpc_format import Part, whole
 from ._in_flight import MOST_ABANDONED
 from ._steps import INFER, STREAM, Step, seconds_left
 from ._tensors import Array
-from .errors import ClientError, ClosedError, TransportError, explained, timed_out
+from .errors import ClientError, ClosedError, ServerUnreachableError, TransportError, explained, timed_out
 
 SERVICE = "/inference.GRPCInferenceService/"
 
@@ -50,7 +52,9 @@ OPTIONS = (
 )
 
 # What gRPC says if nothing of a call has reached a server.
-_NOT_SENT = re.compile(r"failed to connect|DNS resolution failed|connections to all backends failing")
+_NOT_SENT = re.compile(r"failed to connect|DNS resolution failed|errors resolving|connections to all backends failing")
+# How it says that a server ended the connection: during a handshake, or because it does not speak TLS.
+_ENDED = re.compile(r"Socket closed|Connection reset|Unwrap failed")
 
 _process: list[int] = []
 """The process that has opened a channel: grpcio does not work in one that was forked from it."""
@@ -115,7 +119,19 @@ class GrpcTarget:
         status, text = error.code().name, error.details() or ""
         if status == "DEADLINE_EXCEEDED" and step.deadline is not None:
             return self._late(step)
-        return explained(status, text, *self.about, sent=not _NOT_SENT.search(text))
+        is_sent = not _NOT_SENT.search(text)
+        if not is_sent and _ENDED.search(text):
+            if not self._address.tls:
+                return ServerUnreachableError(
+                    f"{self._address.url}: what is there speaks no plain gRPC ({text}). If it speaks TLS, write "
+                    "grpcs://; if this is the HTTP port, write http:// before it.",
+                    status=status,
+                    text=text,
+                    model=self._model,
+                    url=self._address.url,
+                )
+            text = f"handshake failed: {text}"
+        return explained(status, text, *self.about, sent=is_sent)
 
     def _late(self, step: Step) -> ClientError:
         return timed_out(step.options.timeout_s, *self.about)
@@ -164,52 +180,58 @@ class GrpcConnection(GrpcTarget):
         super().__init__(address, model, most_bytes)
         self._opened = self._channel(grpc)
         self._changed = threading.Condition()
-        self._unfinished: set[Any] = set()
-        self._abandoned: set[Any] = set()
+        self._idle: list[CallThread] = []
+        self._unfinished: set[object] = set()
+        self._abandoned: set[object] = set()
 
     def send(self, step: Step) -> Any:
         """Send one request; returns what `step.read` makes of its answer. Raises a `ClientError`."""
         try:
+            if self._closed:
+                raise self._shut()
+            method, metadata = self._method(self._opened, step), self._metadata(step)
             if self._may_cancel(step):
-                method = self._method(self._opened, step)
-                content = method(whole(step), timeout=seconds_left(step.deadline), metadata=self._metadata(step))
+                content = method(whole(step), timeout=seconds_left(step.deadline), metadata=metadata)
             else:
-                content = self._hold(step)
+                content = self._hold(partial(method, whole(step), metadata=metadata), step.deadline)
         except grpc.RpcError as error:
             raise self._shut() if self._closed else self._refused(error, step) from error
-        except (TimeoutError, grpc.FutureTimeoutError) as error:
+        except TimeoutError as error:
             raise self._late(step) from error
         except ValueError as error:  # the channel is closed
             raise self._shut() from error
         return self._read(step, content)
 
-    def _hold(self, step: Step) -> bytes:
-        """The answer of a call that is not cancelled if its caller leaves, at the deadline or by Ctrl-C."""
+    def _hold(self, call: Callable[[], bytes], deadline: float | None) -> bytes:
+        """The answer of a call that goes on if its caller leaves, at the deadline or by Ctrl-C; a thread makes it."""
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._abandoned) < MOST_ABANDONED, seconds_left(step.deadline)):
+            if not self._changed.wait_for(lambda: len(self._abandoned) < MOST_ABANDONED, seconds_left(deadline)):
                 raise TimeoutError
-            if self._closed:
-                raise self._shut()
-            call = self._method(self._opened, step).future(whole(step), metadata=self._metadata(step))
-            self._unfinished.add(call)
-        call.add_done_callback(self._finished)
+            answer = Future[bytes]()
+            self._unfinished.add(answer)
+            thread = self._idle.pop() if self._idle else CallThread()
+        thread.calls.put((call, answer, partial(self._finished, answer, thread)))
         try:
-            return call.result(seconds_left(step.deadline))  # type: ignore[no-any-return]
+            return answer.result(seconds_left(deadline))
         except grpc.RpcError:
             raise
         except BaseException:
             with self._changed:
-                if call in self._unfinished:
-                    self._abandoned.add(call)
+                if answer in self._unfinished:
+                    self._abandoned.add(answer)
             raise
 
-    def _finished(self, call: Any) -> None:
-        """Called by gRPC, in a thread of its own."""
+    def _finished(self, call: object, thread: "CallThread | None" = None) -> None:
+        """Take that a call has ended; called by the thread that made it."""
         with self._changed:
             self._unfinished.discard(call)
             self._abandoned.discard(call)
             self._changed.notify_all()
             is_last = self._closed and not self._unfinished
+            if thread and not self._closed:
+                self._idle.append(thread)
+            elif thread:
+                thread.calls.put(None)
         if is_last and self in _left_open:
             _left_open.discard(self)
             self._opened.close()
@@ -242,10 +264,36 @@ class GrpcConnection(GrpcTarget):
             self._closed = True
             if not self.survives:
                 self._changed.wait_for(lambda: not self._unfinished, CLOSE_S)
+            for thread in self._idle:
+                thread.calls.put(None)
             if self._unfinished and not self.survives:
                 _left_open.add(self)  # the last of them closes it
                 return
         self._opened.close()
+
+
+class CallThread(threading.Thread):
+    """Makes the calls that it gets in `calls`, one after another, until it gets None."""
+
+    def __init__(self) -> None:
+        super().__init__(name="triton-call", daemon=True)
+        self.calls: queue.SimpleQueue[tuple[Callable[[], bytes], Future[bytes], Callable[[], None]] | None]
+        self.calls = queue.SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        """Called by Python in the thread."""
+        while work := self.calls.get():
+            call, answer, finished = work
+            try:
+                content = call()
+            except BaseException as error:
+                finished()
+                answer.set_exception(error)
+            else:
+                finished()
+                answer.set_result(content)
+            del work, call, answer, finished
 
 
 class StreamThread:

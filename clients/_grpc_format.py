@@ -237,7 +237,9 @@ def _arrays(response: Any) -> dict[str, Array]:
 
 def _places(response: Any) -> dict[str, Described]:
     """The outputs of an answer of which the server has written some to shared memory."""
-    return {output.name: (output.datatype, tuple(output.shape), memoryview(raw)) for output, raw in _described(response)}
+    return {
+        output.name: (output.datatype, tuple(output.shape), memoryview(raw)) for output, raw in _described(response)
+    }
 
 
 @functools.lru_cache(MOST_SHAPES)

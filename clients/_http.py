@@ -7,7 +7,7 @@ import contextlib
 import select
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._address import Address
@@ -29,8 +29,11 @@ Piece = bytes | memoryview
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 """What reading from or writing to a connection that the server has closed raises."""
 
-_LATER = {BlockingIOError: 0, ssl.SSLWantReadError: select.POLLIN, ssl.SSLWantWriteError: select.POLLOUT}
-"""What a socket raises that can go on later, and what TLS then waits for."""
+LATER = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""What a socket raises that can go on later."""
+
+_WANTED: dict[type, int] = {ssl.SSLWantReadError: select.POLLIN, ssl.SSLWantWriteError: select.POLLOUT}
+"""What TLS then waits for."""
 
 
 class HttpTarget:
@@ -42,11 +45,6 @@ class HttpTarget:
         self._tls = address.tls.context() if address.tls else None
         # The name that has to be in the certificate.
         self._name = self._host if self._tls else None
-
-    def _pieces(self, step: Step) -> list[Piece]:
-        """The pieces of a request; small ones are one."""
-        pieces: list[Piece] = [step.head, *step.tensors]
-        return [b"".join(pieces)] if sum(map(len, pieces)) <= JOINED_BYTES else pieces
 
     def _check_again(self, error: Exception, step: Step, *, connected: bool, reused: bool, complete: bool) -> None:
         """Return if the request can be sent again on another connection; raise a `ClientError` otherwise.
@@ -83,7 +81,9 @@ class HttpConnection(HttpTarget):
 
     def send(self, step: Step) -> Any:
         """Send one request; returns what `step.read` makes of its answer. Raises a `ClientError`."""
-        pieces = self._pieces(step)
+        pieces: list[Piece] = [step.head, *step.tensors]
+        if self._tls:
+            pieces = joined(pieces)
         while True:
             used = kept = self._kept()
             try:
@@ -135,7 +135,7 @@ class HttpConnection(HttpTarget):
         used.answer.reset()
         # The one that is idle for longest: servers close those first, and its descriptor would be kept.
         with contextlib.suppress(IndexError):
-            if self._idle[0].has_ended():
+            if self._idle and self._idle[0].has_ended():
                 self._idle.pop(0).close()
         self._idle.append(used)
         if self._closed:
@@ -178,51 +178,50 @@ class HttpSocket:
 
         A server that goes on sending gains no time. Raises `TimeoutError`, another `OSError`, or `HttpError`.
         """
-        self.unsent[:] = pieces
         waits = deadline is None and not self._is_tls
+        self.unsent[:] = pieces
         wanted = self._send()
         while not self.answer.complete:
-            if not (waits and self.is_sent):
-                self._wait(wanted | select.POLLIN, deadline)
-            wanted = self._try(self._receive, 0 if waits and self.is_sent else socket.MSG_DONTWAIT)
+            if waits and not self.unsent:
+                self._receive(0)  # waits by itself
+                continue
+            self._wait(wanted | select.POLLIN, deadline)
+            wanted = self._try(self._receive)
             if self.unsent and not self.answer.complete:
                 wanted |= self._send()
 
     def _send(self) -> int:
         """Send as much as the system takes; returns what to wait for if it does not take all."""
-        while self.unsent:
-            try:
-                if wanted := self._try(self._send_once):
-                    return wanted
-            except OSError:
-                # The server may have answered before it closed the connection.
-                with contextlib.suppress(OSError, HttpError):
-                    while not self.answer.complete:
-                        self._receive(socket.MSG_DONTWAIT)
-                if not self.answer.complete:
-                    raise
-                return 0
+        try:
+            while self.unsent:
+                if self._is_tls:
+                    sent = self._socket.send(memoryview(self.unsent[0])[:TLS_BYTES])
+                else:
+                    sent = self._socket.sendmsg(self.unsent[:MOST_PIECES], (), socket.MSG_DONTWAIT)
+                drop(self.unsent, sent)
+        except LATER as error:
+            return _WANTED.get(type(error), select.POLLOUT)
+        except OSError:
+            # The server may have answered before it closed the connection.
+            with contextlib.suppress(OSError, HttpError):
+                while not self.answer.complete:
+                    self._receive()
+            if not self.answer.complete:
+                raise
         return 0
 
-    def _send_once(self) -> None:
-        if self._is_tls:
-            sent = self._socket.send(memoryview(self.unsent[0])[:TLS_BYTES])
-        else:
-            sent = self._socket.sendmsg(self.unsent[:MOST_PIECES], (), socket.MSG_DONTWAIT)
-        drop(self.unsent, sent)
-
-    def _receive(self, flags: int) -> None:
+    def _receive(self, flags: int = socket.MSG_DONTWAIT) -> None:
         if count := self._socket.recv_into(self.answer.room(), 0, 0 if self._is_tls else flags):
             self.answer.received(count)
         else:
             self.answer.ended()
 
-    def _try(self, do: Any, *arguments: Any) -> int:
+    def _try(self, do: Callable[[], None]) -> int:
         """Do what does not wait; returns what to wait for if it could not be done, 0 if it was."""
         try:
-            do(*arguments)
-        except tuple(_LATER) as error:
-            return _LATER[type(error)] or (select.POLLOUT if do == self._send_once else select.POLLIN)
+            do()
+        except LATER as error:
+            return _WANTED.get(type(error), select.POLLIN)
         return 0
 
     def _wait(self, wanted: int, deadline: float | None) -> None:
@@ -244,6 +243,11 @@ class HttpSocket:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def joined(pieces: list[Piece]) -> list[Piece]:
+    """The pieces of a request as one, if they are small."""
+    return [b"".join(pieces)] if sum(map(len, pieces)) <= JOINED_BYTES else pieces
 
 
 def drop(pieces: list[Piece], count: int) -> None:

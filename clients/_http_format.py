@@ -9,7 +9,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import numpy as np
@@ -164,21 +164,24 @@ class HttpFormat:
 
     def _json(self, answer: HttpAnswer) -> Any:
         """What an answer without tensors says."""
-        return self._read(answer, lambda: json.loads(answer.body() or b"null"))
+        return self._read(answer, _json)
 
     def _outputs(self, answer: HttpAnswer) -> dict[str, Array]:
         """The outputs by name."""
-        return self._read(answer, lambda: _arrays(answer))  # type: ignore[no-any-return]
+        known, whole = answer.known, cast(bytearray, answer.whole)
+        if known and answer.head is known[0] and whole.startswith(known[1], answer.begin):
+            return _views(whole, answer.begin + len(known[1]), known[2])  # the same head has the same lengths
+        return self._read(answer, _arrays)  # type: ignore[no-any-return]
 
     def _places(self, answer: HttpAnswer) -> dict[str, Described]:
-        return self._read(answer, lambda: _places(answer))  # type: ignore[no-any-return]
+        return self._read(answer, _places)  # type: ignore[no-any-return]
 
-    def _read(self, answer: HttpAnswer, read: Callable[[], Any]) -> Any:
+    def _read(self, answer: HttpAnswer, read: Callable[[HttpAnswer], Any]) -> Any:
         """What `read` makes of an answer; raises a `ClientError` for another status or what Triton does not send."""
         if (status := answer.head.status) != OK:
             raise self._refused(status, answer.body())
         try:
-            return read()
+            return read(answer)
         except ClientError:
             raise
         except Exception as error:  # json and our own checks raise many kinds of error
@@ -226,15 +229,32 @@ def _reference(place: Place) -> dict[str, Any]:
     return named | ({"shared_memory_offset": offset} if offset else {})
 
 
+def _json(answer: HttpAnswer) -> Any:
+    return json.loads(answer.body() or b"null")
+
+
 def _arrays(answer: HttpAnswer) -> dict[str, Array]:
-    """The outputs, as views of the body if they are aligned in it; raises `ValueError` if the sizes differ."""
+    """The outputs; raises `ValueError` if the sizes differ. `answer.known` then recognises the next one like it."""
     if answer.head.json_length is None:
         listed = json.loads(answer.body())["outputs"]
         named = {each["name"]: from_json(each["data"], each["datatype"], each["shape"]) for each in listed}
         if len(named) < len(listed):
             raise ValueError("an output came twice")
         return named
-    whole, begin, layout = _layout_of(answer)
+    size, json_length = len(answer.whole) - answer.begin, int(answer.head.json_length)
+    if not 0 <= json_length <= size:
+        raise ValueError(f"{JSON_LENGTH}: {json_length}, in an answer of {size} bytes")
+    content = answer.body(0, json_length)
+    layout = _layout(content)
+    if (named_bytes := layout[-1].end if layout else 0) != size - json_length:
+        raise ValueError(f"outputs of {named_bytes} bytes, and {size - json_length} bytes behind the JSON")
+    is_small = type(answer.whole) is bytearray and answer.head.length is not None
+    answer.known = (answer.head, content, layout) if is_small else None
+    return _views(answer.whole, answer.begin + json_length, layout)
+
+
+def _views(whole: Any, begin: int, layout: tuple[_Output, ...]) -> dict[str, Array]:
+    """The outputs in a body whose tensors begin there, as views of it if they are aligned."""
     outputs: dict[str, Array] = {}
     for name, datatype, shape, first, end, dtype in layout:
         if dtype is None:
@@ -259,24 +279,6 @@ def _places(answer: HttpAnswer) -> dict[str, Described]:
             raise ValueError(f"output {each['name']} came twice")
         found[each["name"]] = (each["datatype"], tuple(each["shape"]), content)
     return found
-
-
-def _layout_of(answer: HttpAnswer) -> tuple[Any, int, tuple[_Output, ...]]:
-    """The body, where the tensors begin in it, and the outputs; recognises an answer like the last one."""
-    whole, known = answer.whole, answer.known
-    if known and answer.head is known[0] and type(whole) is bytearray and whole.startswith(known[1], answer.begin):
-        _, content, layout = known  # the same head has the same lengths
-    else:
-        size = len(whole) - answer.begin
-        json_length = int(answer.head.json_length or 0)
-        if not 0 <= json_length <= size:
-            raise ValueError(f"{JSON_LENGTH}: {json_length}, in an answer of {size} bytes")
-        content = answer.body(0, json_length)
-        layout = _layout(content)
-        if (named := layout[-1].end if layout else 0) != size - json_length:
-            raise ValueError(f"outputs of {named} bytes, and {size - json_length} bytes behind the JSON")
-        answer.known = None if answer.head.length is None else (answer.head, content, layout)
-    return whole, answer.begin + len(content), layout
 
 
 @functools.lru_cache(MOST_SHAPES)

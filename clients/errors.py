@@ -143,6 +143,7 @@ _UNAVAILABLE: dict[str, type[ClientError]] = {
     # gRPC's words for a connection that cannot be encrypted.
     "handshake failed": TlsError,
     "SSL_ERROR": TlsError,
+    "verification check failed": TlsError,
 }
 _STATUS: dict[str, type[ClientError]] = {
     "INVALID_ARGUMENT": InvalidInputError,
@@ -212,7 +213,7 @@ def explained(status: str, text: str, url: str, model: str, *, sent: bool = True
 def _sentence(error: type[ClientError], status: str, text: str, url: str, model: str, *, http: bool) -> str:
     """What happened and what to do, without the address."""
     if error is ServerUnreachableError:
-        other = "; TLS wants https://" if http else ", for which write http://; TLS wants grpcs://"
+        other = "; TLS wants https://" if http else ""
         return (
             f"no {'HTTP' if http else 'gRPC'} server answers there ({text}). Start one: {serve(model)} (a cluster: "
             f"triton-batching cluster up PLAN.toml). Its gRPC port is not its HTTP port{other}."
