@@ -72,8 +72,14 @@ class Padded:
         for axis, length in lengths.items():
             if not length:
                 raise LengthError(
-                    f"input '{axis.tensor}' has no elements along axis {axis.index}, which is padded: beside a longer "
-                    "request it would be padding only, and its answer another than alone. Send 1 element or more."
+                    f"input '{axis.tensor}' has no elements along axis {axis.index}, which is padded: the request "
+                    "would be padding only. Send 1 element or more."
+                )
+            if length > self._settings.longest > 0:
+                raise LengthError(
+                    f"input '{axis.tensor}' has {length} elements along axis {axis.index}, and the model takes at most "
+                    f"{self._settings.longest} (pad_longest): padded answers were proved up to that length. Send less, "
+                    "or raise pad_longest in config.pbtxt if you know that longer requests answer right."
                 )
         for first, second in self._alike:
             if lengths[first] != lengths[second]:

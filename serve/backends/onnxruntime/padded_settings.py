@@ -1,9 +1,10 @@
-"""Reads and checks the parameters of padded batches: `pad`, `pad_mask`, `cut` and `pad_lengths`.
+"""Reads and checks the parameters of padded batches: `pad`, `pad_mask`, `cut`, `pad_lengths` and `pad_longest`.
 
     parameters { key: "pad" value { string_value: "tokens[1]=0, types[1]=0" } }
     parameters { key: "pad_mask" value { string_value: "mask=tokens[1]" } }
     parameters { key: "cut" value { string_value: "scores[1]=tokens[1]" } }
     parameters { key: "pad_lengths" value { string_value: "16 32 64 128" } }
+    parameters { key: "pad_longest" value { string_value: "128" } }
 
 Axes count from 0, which is the batch axis, as in the graph.
 """
@@ -22,7 +23,7 @@ from tensor_types import Config, GraphTensor, configured_dims, graph_shape, name
 Key = TypeVar("Key")
 Value = TypeVar("Value")
 
-KEYS = ("pad", "pad_mask", "cut", "pad_lengths")
+KEYS = ("pad", "pad_mask", "cut", "pad_lengths", "pad_longest")
 AXIS = r"(?P<{0}>[^\s=,\[\]]+)\[(?P<{0}_axis>\d{{1,9}})\]"
 PAD = re.compile(AXIS.format("input") + r"=(?P<value>[-+.\w]{1,64})")
 MASK = re.compile(r"(?P<mask>[^\s=,\[\]]+)=" + AXIS.format("input"))
@@ -78,18 +79,22 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedSettings:
-    """What is padded, with what; which masks are made; how outputs are cut; `lengths` that may run, all if empty."""
+    """What is padded, with what; which masks are made; how outputs are cut.
+
+    `lengths` are those that may run, all if empty; `longest` is the length of a request, 0 for no limit.
+    """
 
     fills: Mapping[Axis, float]
     masks: Mapping[str, Axis] = field(default_factory=dict)
     cuts: Mapping[str, Sequence[Cut]] = field(default_factory=dict)
     lengths: Sequence[int] = ()
+    longest: int = 0
 
     @classmethod
     def of(cls, config: Config) -> "PaddedSettings | None":
         """Read the configuration; None without `pad`. Raises `ParameterError`."""
         found = {key: _entries(config, key) for key in FORMS}
-        lengths = _lengths(config)
+        lengths, longest = _lengths(config, "pad_lengths"), _lengths(config, "pad_longest")
         if not found["pad"]:
             if given := [key for key in KEYS if parameters.text(config, key) is not None]:
                 raise _refused(config, given[0], "and no parameter pad, so nothing is padded. Write which axes vary")
@@ -109,7 +114,7 @@ class PaddedSettings:
                 stride=int(entry["stride"] or 1),
             )
             cuts.setdefault(entry["output"], []).append(cut)
-        settings = cls(fills=fills, masks=masks, cuts=cuts, lengths=lengths)
+        settings = cls(fills=fills, masks=masks, cuts=cuts, lengths=lengths, longest=min(longest, default=0))
         settings._check(config)
         return settings
 
@@ -280,13 +285,13 @@ def _value(config: Config, text: str) -> float:
     return value
 
 
-def _lengths(config: Config) -> tuple[int, ...]:
-    text = parameters.text(config, "pad_lengths")
+def _lengths(config: Config, key: str) -> tuple[int, ...]:
+    text = parameters.text(config, key)
     if text is None:
         return ()
     words = text.replace(",", " ").split()
     if not words or not all(LENGTH.fullmatch(word) and int(word) for word in words):
-        raise _refused(config, "pad_lengths", "which are not whole numbers of 1 or more, of 9 digits at most")
+        raise _refused(config, key, "and needs whole numbers of 1 or more, with at most 9 digits")
     return tuple(sorted({int(word) for word in words}))
 
 
