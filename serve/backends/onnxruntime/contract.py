@@ -47,6 +47,7 @@ def check(
         check_graph(config, padded, inputs)
     for tensor in config["input"]:
         _check_input(config, tensor, [*inputs, *initializers], padded=padded is not None)
+        _check_default(config, tensor, initializers)
     batch_outputs = {target for entry in config.get("batch_output", []) for target in entry["target_name"]}
     for tensor in config["output"]:
         provided = _find(config, tensor, outputs, kind="output")
@@ -116,6 +117,17 @@ def _check_input(config: Config, tensor: Config, graph: Sequence[GraphTensor], *
             f"{wanted} for ragged input '{name}', model provides {shape_text(graph_shape(provided))}. The graph gets "
             "the elements of all requests as one tensor of rank 1: reshape inside it, remove allow_ragged_batch, or "
             "let the backend pad (parameter pad; python -m export.add --variable-length writes it)."
+        )
+
+
+def _check_default(config: Config, tensor: Config, initializers: Sequence[GraphTensor]) -> None:
+    """The C++ backend only counts: there an input too many hides one that is missing, and each request fails."""
+    has_default = any(provided.name == tensor["name"] for provided in initializers)
+    if has_default != bool(tensor.get("optional")):
+        found, remedy = ("a", "Write optional: true") if has_default else ("no", "Make it required")
+        raise ContractError(
+            f"unable to load model '{config['name']}', input '{tensor['name']}' has {found} default in the graph. "
+            f"{remedy}, or remove it."
         )
 
 

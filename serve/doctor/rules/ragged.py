@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import differences
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 
@@ -93,16 +94,7 @@ def the_graph_takes_a_flat_tensor(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend#192, server#3839, server#5872.
     Fix: export the graph with an input of rank 1 and the offsets as further inputs, or remove allow_ragged_batch.
     """
-    graph = config.graph
-    for index, tensor in ragged_inputs(config):
-        declared = graph.signature.inputs.get(tensor.name) if graph is not None else None
-        if declared is not None and declared.shape != (-1,):
-            yield Problem(
-                config.at("input", index, "allow_ragged_batch"),
-                f'input "{tensor.name}" is ragged, so the graph must take shape [-1], but it takes '
-                f"{list(declared.shape)}: the model cannot load. Export a graph with a flat input and offsets, or "
-                "remove allow_ragged_batch.",
-            )
+    return differences(config, "R305")
 
 
 @rule(
