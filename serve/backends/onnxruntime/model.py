@@ -28,8 +28,6 @@ from queue_limit import QueueLimit
 from responses import Responses
 from tensor_types import to_text
 
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
 
 class TritonPythonModel:
     """One model instance: one process, one onnxruntime session."""
@@ -134,18 +132,12 @@ class TritonPythonModel:
         return [_failed(faults[index]) if index in faults else next(answers) for index in range(len(requests))]
 
     def _execute_in_parts(self, requests: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
-        """The responses of all runs, None for those that were sent before the last run ended."""
+        """The responses of all runs."""
         responses: list[Any] = [None] * len(requests)
         for run in runs:
             answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
             for index, answer in zip(run.members, answers, strict=True):
                 responses[index] = _failed(answer) if isinstance(answer, Exception) else self._responses.new(answer)
-            if run.early and self._padding:
-                started = time.perf_counter()
-                for index in run.members:
-                    requests[index].get_response_sender().send(responses[index], FINAL)
-                    responses[index] = None
-                self._padding.sent(len(run.members), time.perf_counter() - started)
         return responses
 
     def _read_and_run(self, run: Run, requests: Sequence[Any]) -> list[Answer]:

@@ -1,6 +1,5 @@
 """The backend's small parts without a server: text, BF16, GPU binding, the server's options, auto-completion."""
 
-from pathlib import Path
 from typing import Any
 
 import bfloat16
