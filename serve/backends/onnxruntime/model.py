@@ -138,8 +138,10 @@ class TritonPythonModel:
         for run in runs:
             answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
             for index, answer in zip(run.members, answers, strict=True):
-                make = self._failed if isinstance(answer, Exception) else self._responses.new
-                responses[index] = make(answer)
+                if isinstance(answer, Exception):
+                    responses[index] = self._failed(answer)
+                else:
+                    responses[index] = self._responses.new(answer)
         return responses
 
     def _failed(self, error: Exception) -> Any:

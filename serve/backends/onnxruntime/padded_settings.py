@@ -11,14 +11,15 @@ Axes count from 0, which is the batch axis, as in the graph.
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import parameters
+from graph_contract import configured_dims
 from parameters import ParameterError
-from tensor_types import Config, GraphTensor, configured_dims, graph_shape, name_list
+from tensor_types import Config, GraphTensor, graph_shape
 
 KEYS = ("pad", "pad_mask", "cut", "pad_lengths", "pad_longest")
 NAME = r"(?P<{}>[^\s=,\[\]]+)"
@@ -40,7 +41,7 @@ MASK_TYPES: Mapping[str, "np.dtype[Any]"] = {
     "tensor(float16)": np.dtype(np.float16),
 }
 """The types that a mask may have in the graph."""
-FLOATS = {"TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "TYPE_FP64": np.float64}
+FLOATS: Mapping[str, Any] = {"TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "TYPE_FP64": np.float64}
 LENGTH = re.compile(r"\d{1,9}")
 Fault = tuple[str, str]
 """A parameter, and what is wrong with its value."""
@@ -160,7 +161,7 @@ def _graph_faults(settings: PaddedSettings, graph: Sequence[GraphTensor]) -> Ite
             )
     for mask, source in settings.masks.items():
         if mask not in inputs:
-            yield "pad_mask", f"and no graph input '{mask}'. The graph has: {name_list(graph)}"
+            yield "pad_mask", f"and no graph input '{mask}'. The graph has: {', '.join(sorted(inputs))}"
         elif inputs[mask].type not in MASK_TYPES or len(inputs[mask].shape) != 2:
             yield (
                 "pad_mask",
