@@ -248,8 +248,10 @@ def _optional(config: Config, graph: Graph) -> Iterator[Fault]:
 
 def _batch_inputs(config: Config, graph: Graph) -> Iterator[Fault]:
     """The C++ backend does not compare them: there the first request shows a wrong target, type or rank."""
-    seen = {tensor.get("name", "") for tensor in config.get("input", ())}
+    inputs = {tensor.get("name", "") for tensor in config.get("input", ())}
+    seen = set(inputs)
     for index, entry in enumerate(config.get("batch_input", ())):
+        sources = list(entry.get("source_input", ()))
         targets, kind = list(entry.get("target_name", ())), entry.get("kind", "BATCH_ELEMENT_COUNT")
         where = f"batch input '{_listed(targets)}' ({kind})"
         if len(targets) != 1:
@@ -258,6 +260,8 @@ def _batch_inputs(config: Config, graph: Graph) -> Iterator[Fault]:
             text = f"{where} is declared twice: another input has that name. Clients must not send it; remove one."
         elif targets[0] not in graph.inputs:
             text = f"{where} is not an input of the graph. The graph's inputs are: {_listed(graph.inputs)}."
+        elif len(sources) != 1 or sources[0] not in inputs:
+            text = f"{where} needs one source_input that is an input. It has {_listed(sources)}."
         else:
             text = _batch_input_text(where, entry, graph.inputs[targets[0]])
         seen.update(targets)
@@ -286,19 +290,20 @@ def _batch_outputs(config: Config) -> Iterator[Fault]:
     batch = 1 if _max_batch_size(config) > 0 else 0
     inputs, outputs = ({t.get("name", ""): t for t in config.get(kind, ())} for kind in ("input", "output"))
     for index, entry in enumerate(config.get("batch_output", ())):
-        source = inputs.get(next(iter(entry.get("source_input", ())), ""))
+        sources = list(entry.get("source_input", ()))
         for target in entry.get("target_name", ()):
-            if source is None or target not in outputs:
-                continue  # Triton's core refuses it
-            rank, dims = batch + len(configured_dims(source)), [-1] * batch + configured_dims(outputs[target])
-            if -1 in dims[rank:]:
-                yield Fault(
-                    code="",
-                    steps=("batch_output", index),
-                    text=f"batch output '{target}' has shape {shape_text(dims)} with the batch dimension, and an open "
-                    f"dimension takes the size at the same index of '{source.get('name')}', which has only {rank} "
-                    "dimensions. Fix that dimension of the output.",
+            if target not in outputs or len(sources) != 1 or sources[0] not in inputs:
+                text = f"needs the name of an output, and one source_input that is an input. It has {_listed(sources)}."
+            else:
+                rank = batch + len(configured_dims(inputs[sources[0]]))
+                dims = [-1] * batch + configured_dims(outputs[target])
+                if -1 not in dims[rank:]:
+                    continue
+                text = (
+                    f"has shape {shape_text(dims)} with the batch dimension, and an open dimension takes the size at "
+                    f"the same index of '{sources[0]}', which has only {rank} dimensions. Fix it in the output."
                 )
+            yield Fault(code="", steps=("batch_output", index), text=f"batch output '{target}' {text}")
 
 
 def _differences(config: Config, declared: Declared, provided: Tensor) -> Iterator[Fault]:
