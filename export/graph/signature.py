@@ -62,7 +62,8 @@ class Signature(Graph):
 
 def _tensor(value: onnx.ValueInfoProto) -> Tensor:
     tensor = value.type.tensor_type
-    shape = tuple(dim.dim_value if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
+    # Some exporters write a negative number for an open dimension.
+    shape = tuple(max(dim.dim_value, -1) if dim.HasField("dim_value") else -1 for dim in tensor.shape.dim)
     name = TYPES.get(tensor.elem_type) or onnx.TensorProto.DataType.Name(tensor.elem_type)
     return Tensor(type=name, shape=shape, ranked=tensor.HasField("shape"))
 
