@@ -241,7 +241,8 @@ def _optional(config: Config, graph: Graph) -> Iterator[Fault]:
         elif optional and name in graph.inputs:
             text = f"input '{name}' is optional, and the graph has no default for it. Make it required."
         elif not optional and name in graph.defaults:
-            text = f"input '{name}' has a default in the graph. Write optional: true, or remove it."
+            remedy = "Remove it" if _max_batch_size(config) > 0 else "Write optional: true, or remove it"
+            text = f"input '{name}' has a default in the graph, so it is not one that has to be sent. {remedy}."
         if text:
             yield Fault(code="G109" if never else "G101", steps=("input", index, "optional"), text=text)
 
