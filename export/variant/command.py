@@ -19,7 +19,7 @@ from export.repository import REPOSITORY, read_config
 from export.variant import variant_folder
 from export.variant import wanted as wanted_variant
 from export.variant.proved import Converted, TooDifferent, proved
-from export.variant.report import Report, error_cells, file_bytes, later_stage, readme, table
+from export.variant.report import Report, error_cells, file_bytes, later_stage, memory, readme, table
 from export.variant.trial_rows import TrialRows, trial_rows
 from export.variant.wanted import Wanted
 from triton_batching.terminal import Failure, terminal
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(table(names, error_cells(refused.errors, refused.words, wanted.limit)))
             raise
         _write(wanted, model, converted, draft)
+        say("measuring memory")
         report = _report(wanted, draft, converted, trial)
         (draft / "README.md").write_text(readme(report))
         variant_folder.record(draft, {"model": wanted.origin.folder.name, "precision": wanted.precision or ""})
@@ -102,11 +103,13 @@ def _made_by(wanted: Wanted) -> str:
 
 
 def _report(wanted: Wanted, draft: Path, converted: Converted | None, trial: TrialRows | None) -> Report:
+    sizes = sorted({1, wanted.origin.config.max_batch_size})
     served = wanted.origin.served
     files = (served, draft / served.parent.name / served.name)
     return Report(
         names=(wanted.origin.folder.name, wanted.name),
         file_bytes=(file_bytes(files[0]), file_bytes(files[1])),
+        memory=(memory(files[0], sizes), memory(files[1], sizes)) if converted else None,
         precision=wanted.precision,
         errors=converted.errors if converted else (),
         words=converted.words if converted else None,

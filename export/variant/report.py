@@ -1,8 +1,10 @@
 """What a variant costs and buys beside its original: a table, notes, and the variant's README."""
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,14 +15,20 @@ from export.variant.accuracy import OutputError, WordsRead
 from export.variant.precision import FP16, STATIC
 
 Cells = tuple[str, str, str]
+MIB = 2**20
+
+
+Memory = Mapping[int, int] | str
+"""Bytes that one instance holds after batches of each size, or why they are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Original and variant side by side. `words` and `proof` are None where there is nothing to compare."""
+    """Original and variant side by side. `memory`, `words` and `proof` are None where there is nothing to compare."""
 
     names: tuple[str, str]
     file_bytes: tuple[int, int]
+    memory: tuple[Memory, Memory] | None
     precision: str | None
     errors: Sequence[OutputError]
     words: WordsRead | None
@@ -41,6 +49,8 @@ class Report:
     def cells(self) -> Iterator[Cells]:
         """Each line of the table: what it is, of the original, of the variant."""
         yield "file, MB", f"{self.file_bytes[0] / 1e6:.3g}", f"{self.file_bytes[1] / 1e6:.3g}"
+        if self.memory:
+            yield from self._memory_cells(*self.memory)
         yield from error_cells(self.errors, self.words, self.limit)
         if proof := self.proof:
             batches = ", ".join(map(str, proof.batches))
@@ -49,6 +59,12 @@ class Report:
                 "-",
                 f"{proof.largest.error:.1e} (limit {proof.largest.tolerance:g})",
             )
+
+    def _memory_cells(self, before: Memory, after: Memory) -> Iterator[Cells]:
+        sizes = next((side for side in (before, after) if not isinstance(side, str)), {})
+        for size in sizes:
+            texts = ["unknown" if isinstance(side, str) else f"{side[size] / MIB:,.1f}" for side in (before, after)]
+            yield f"memory after batches of {size}, MiB", texts[0], texts[1]
 
     @property
     def notes(self) -> list[str]:
@@ -77,6 +93,9 @@ class Report:
             )
         if self.accelerator == "tensorrt":
             yield "it was not run with TensorRT here: measure its error and its speed on your GPU"
+        for name, side in zip(self.names, self.memory or (), strict=False):
+            if isinstance(side, str):
+                yield f"the memory of {name} is not known: {side}"
         if self.left_out:
             yield f"without {', '.join(self.left_out)}: they serve another file than config.pbtxt"
 
@@ -99,6 +118,16 @@ def error_cells(errors: Sequence[OutputError], words: WordsRead | None, limit: f
     if words:
         yield "words read right", f"{words.original} of {words.count}", f"{words.variant} of {words.count}"
         yield "words read alike", "-", f"{words.alike} of {words.count}"
+
+
+def memory(file: Path, sizes: Sequence[int]) -> Memory:
+    """What `perf.memory`, a later stage, measures for these batch sizes in its own process; its error as text."""
+    with tempfile.TemporaryDirectory() as results:
+        batches = ",".join(map(str, sizes))
+        ran = later_stage("perf.memory", str(file), "--batch", batches, "--format", "json", "--results", results)
+    if ran.returncode:
+        return ran.stderr.strip()
+    return {line["batch"]: line["held"] for line in json.loads(ran.stdout)["batches"]}
 
 
 def later_stage(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from perf.memory.__main__ import main as memory
 from serve.doctor.__main__ import main as doctor
 
-PROGRAMS = {"serve.doctor": doctor}
+PROGRAMS = {"serve.doctor": doctor, "perf.memory": memory}
 
 
 @pytest.fixture(autouse=True, scope="module")
