@@ -91,7 +91,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
         settings.say("comparing batches with their rows")
         try:
             rows, open_dim = _rows(session, model, valid, settings, rewritten.rows if rewritten else 1)
-            kinds = [rows] if settings.samples else families(valid, rows)
+            kinds = [("", rows)] if settings.samples else families(valid, rows)
             limits = roundings(model, settings.tolerance)
             proof = prove(
                 session,
