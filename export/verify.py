@@ -69,11 +69,12 @@ def prove(
     signature = Signature.of(path)
     config = _checked_config(model, signature, repository)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    trial = (verify_ragged.Mixes if is_ragged(config) else _Rows)(config, session, load(path), exporter)
+    kind = verify_ragged.Mixes if is_ragged(config) else _Rows
     try:
+        trial = kind(config, session, load(path), exporter)
         rows = trial.rows()
     except NotRowwise as error:
-        raise ProofError(f"{path}: {error}. {trial.remedy}") from error
+        raise ProofError(f"{path}: {error}. {kind.remedy}") from error
     reference = _reference(model, path, exporter) if with_reference else None
     difference = None if reference is None else trial.reference(reference)
     if difference and difference.exceeds:

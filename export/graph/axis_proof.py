@@ -126,11 +126,15 @@ def choose_rows(
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Rows of one kind, the answers to each alone, and the measure of what these may differ by."""
+    """Rows of one kind, the answers to each alone, and the measure of what these may differ by.
+
+    `beyond` says of which values the rows are, if these may not be valid.
+    """
 
     rows: Rows
     alone: Sequence[Sequence[Array]]
     measure: Measure
+    beyond: str = ""
 
     @classmethod
     def of(
@@ -141,6 +145,7 @@ class Family:
         noise: Noise,
         *,
         finite: bool = False,
+        beyond: str = "",
     ) -> "Family":
         """Run each row alone; `noise` is called with the rows if a comparison needs it. Raises `NotRowwise`.
 
@@ -154,7 +159,8 @@ class Family:
             alone = answers_alone(session, rows)
         names = names_of(session)
         _check_shapes(names, alone, rows)
-        return cls(rows=rows, alone=alone, measure=Measure(names, alone, roundings, lambda: noise(rows)))
+        measure = Measure(names, alone, roundings, lambda: noise(rows))
+        return cls(rows=rows, alone=alone, measure=measure, beyond=beyond)
 
 
 Member = tuple[Family, int]
@@ -163,7 +169,7 @@ Member = tuple[Family, int]
 
 def prove(
     session: onnxruntime.InferenceSession,
-    families: Sequence[Rows],
+    families: Sequence[tuple[str, Rows]],
     *,
     largest: int,
     roundings: Sequence[Rounding],
@@ -172,14 +178,16 @@ def prove(
 ) -> Proof:
     """Compare batches of `BATCHES` and `largest` rows with each row alone; raises `NotRowwise` or `Mistake`.
 
-    The first family are valid rows. Of others, rows are left out that do not run or have no finite answer.
-    The rest are compared with one another, and one of them is put beside rows of the first.
+    `families` are rows, and which values they have if these may not be valid. Those of the first are valid. Of others,
+    rows are left out that do not run or have no finite answer. The rest are compared with one another, and one of them
+    is put beside rows of the first.
     """
-    _check_repeats(session, families[0])
-    usual = Family.of(session, families[0], roundings, noise)
+    first = families[0][1]
+    _check_repeats(session, first)
+    usual = Family.of(session, first, roundings, noise)
     _check_numbers(names_of(session), usual.alone)
-    others = [Family.of(session, rows, roundings, noise, finite=True) for rows in families[1:]]
-    others = [family for family in others if family.alone]
+    tried = [Family.of(session, rows, roundings, noise, finite=True, beyond=text) for text, rows in families[1:]]
+    others = [family for family in tried if family.alone]
     found: dict[int, list[Difference]] = {}
     for members in batches(usual, others, largest):
         found.setdefault(len(members), []).append(compared(session, members))
@@ -231,7 +239,10 @@ def compared(session: onnxruntime.InferenceSession, members: Sequence[Member]) -
         found.append(family.measure.compare(own, family.alone[row], first_row=place))
     worst = largest_of(found)
     if worst.exceeds:
-        raise NotRowwise(f'output "{worst.output}" of {size} rows differs from the rows alone by {worst}', batch)
+        beyond = next((family.beyond for family, _ in members if family.beyond), "")
+        raise NotRowwise(
+            f'output "{worst.output}" of {size} rows differs from the rows alone by {worst}{beyond}', batch
+        )
     return worst
 
 

@@ -181,7 +181,7 @@ class _Attempt:
         """Compare batches with their rows; `tolerance` replaces that of the settings. Raises `NotRowwise`."""
         return prove(
             session,
-            [rows] if self.settings.samples else families(self.valid, rows),
+            [("", rows)] if self.settings.samples else families(self.valid, rows),
             largest=self.settings.largest,
             roundings=roundings(model, tolerance or self.settings.tolerance),
             noise=partial(noise, model),

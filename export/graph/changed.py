@@ -1,10 +1,13 @@
-"""Sessions of graphs that we changed, on which onnxruntime may end the whole process, as on silero-vad's."""
+"""Sessions of graphs that we changed, on which onnxruntime may end the whole process, as on silero-vad's.
 
-import faulthandler
-import os
+A child process loads each of them first. It starts with the first one and serves all, as a start takes a second.
+"""
+
+import contextlib
 import signal
+import subprocess
+import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import onnx
@@ -14,12 +17,12 @@ from export.graph.axis_proof import open_session
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Failure, Mistake
 
-# No graph that loads at all takes longer.
-MOST_S = 600
+COMMAND = [sys.executable, "-m", "export.graph.changed"]
+_children: list["subprocess.Popen[str]"] = []
 
 
 class CrashError(Failure):
-    """onnxruntime ended a child process by a signal while it loaded the graph; the text says by which."""
+    """onnxruntime ended the child process by a signal while it loaded the graph; the text says by which."""
 
 
 def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str = "") -> onnxruntime.InferenceSession:
@@ -30,26 +33,36 @@ def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         path = Path(folder) / "model.onnx"
         save(model, path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the child runs nothing but onnxruntime, so no thread of ours is missed
-            child = os.fork()
-        if not child:
-            _try(path, optimised)
-        _, status = os.waitpid(child, 0)
-        if os.WIFSIGNALED(status):
-            name = signal.Signals(os.WTERMSIG(status)).name
+        if died := _death(path, optimised):
             where = f"{user_path}: " if user_path else ""
-            raise CrashError(f"{where}onnxruntime ended by {name} when it loaded the changed graph")
+            raise CrashError(f"{where}onnxruntime ended by {died} when it loaded the changed graph")
         return open_session(path, optimised=optimised, user_path=user_path)
 
 
-def _try(path: Path, optimised: bool) -> None:
-    """Load the graph, and end the process."""
-    try:
-        faulthandler.disable()
-        signal.alarm(MOST_S)
-        open_session(path, optimised=optimised)
-    except Mistake:
-        pass  # the parent gets the same words
-    finally:
-        os._exit(0)
+def _death(path: Path, optimised: bool) -> str:
+    """The signal by which a child process ended when it loaded the file; "" if it survived."""
+    if not _children:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        _children.append(subprocess.Popen(COMMAND, text=True, **pipes))  # type: ignore[call-overload]
+    child = _children[0]
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with contextlib.suppress(BrokenPipeError):
+        print(int(optimised), path, file=child.stdin, flush=True)
+    if child.stdout.readline():
+        return ""
+    code = _children.pop().wait()
+    return signal.Signals(-code).name if code < 0 else ""
+
+
+def main() -> None:
+    """Load the files that standard input names until it ends, and answer each with a line."""
+    for line in sys.stdin:
+        optimised, _, path = line.rstrip("\n").partition(" ")
+        with contextlib.suppress(Mistake):  # the other process gets the same words
+            open_session(Path(path), optimised=optimised == "1")
+        print("survived", flush=True)
+
+
+if __name__ == "__main__":
+    main()

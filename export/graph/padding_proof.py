@@ -16,6 +16,7 @@ from export.graph.input_values import Array, Range
 from export.graph.padding_axes import Axis, PaddingError, Variation, written
 from export.graph.padding_cuts import Cut, check_sizes, cuts_of
 from export.graph.padding_requests import FAR, FEW, Alone, Member, Requests
+from export.graph.row_families import SCALES, beyond
 
 # How much longer than the proved length all requests are padded, then some of them.
 BEYOND, FAR_BEYOND = (2.0, 1.5, 1.0), 8
@@ -132,8 +133,8 @@ def _trials(requests: Requests, alone: Sequence[Alone], length: int) -> Iterator
     """Batches in which requests are padded: those of one length first, then of all lengths."""
     for each in alone:
         wanted = len(each.usable)
-        for beyond in BEYOND:
-            if trial := _one_length(requests, each, round(length * beyond), wanted):
+        for share in BEYOND:
+            if trial := _one_length(requests, each, round(length * share), wanted):
                 yield trial
                 wanted = FEW
         if trial := _one_length(requests, each, length * FAR_BEYOND, FEW, far=True):
@@ -215,7 +216,7 @@ def _leak(
     reason = f" {node}." if node else ""
     return (
         f'output "{found.output}" of a request that is padded from {sizes} elements{others} differs from its answer '
-        f"alone by {found}.{reason}"
+        f"alone by {found}{beyond(times) if (times := each.scales[row]) in SCALES else ''}.{reason}"
     )
 
 

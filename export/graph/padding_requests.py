@@ -32,7 +32,8 @@ MOST_ELEMENTS, MOST_SECONDS = 2**21, 1.5
 class Alone:
     """Requests of one length that were not padded, their answers, and the rows whose answers are finite.
 
-    `measures` compare the answer to a row, by the family of the row.
+    `measures` compare the answer to a row, by the family of the row. `scales` are what its values were multiplied by; 0
+    stands for extreme values.
     """
 
     lengths: Mapping[str, int]
@@ -40,6 +41,7 @@ class Alone:
     outputs: Sequence[Array]
     usable: Sequence[int]
     measures: Sequence[Measure]
+    scales: Sequence[float]
 
     def request(self, row: int) -> Rows:
         """One of the requests."""
@@ -112,16 +114,21 @@ class Requests:
     def _alone(self, lengths: Mapping[str, int], count: int, seed: int) -> Iterator[Alone]:
         rows = self.variation.alone(self._model, self._valid, lengths, seed, rows=count)
         special = min(SPECIAL, count // 2)
-        kinds = [0] * special + self._scales(count - special)
-        for tried in (self._scaled(self._special(rows, special), kinds), rows) if special else (rows,):
+        scales = [0] * special + self._scales(count - special)
+        for tried, own in ((self._scaled(self._special(rows, special), scales), scales), (rows, [1.0] * count)):
             if (outputs := self.run(tried)) is not None:
                 numbers = [output for output in outputs if output.dtype.kind == "f"]
                 usable = [row for row in range(count) if all(np.isfinite(output[row]).all() for output in numbers)]
-                by_kind = {
-                    kind: self._measure(tried, outputs, [r for r in usable if kinds[r] == kind]) for kind in {*kinds}
-                }
-                measures = [by_kind[kind] for kind in kinds]
-                yield Alone(lengths=lengths, rows=tried, outputs=outputs, usable=usable, measures=measures)
+                alike = {scale: [row for row in usable if own[row] == scale] for scale in {*own}}
+                measures = {scale: self._measure(tried, outputs, places) for scale, places in alike.items()}
+                yield Alone(
+                    lengths=lengths,
+                    rows=tried,
+                    outputs=outputs,
+                    usable=usable,
+                    measures=[measures[scale] for scale in own],
+                    scales=own,
+                )
                 return
 
     def _scales(self, count: int) -> list[float]:

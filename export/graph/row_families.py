@@ -11,17 +11,25 @@ SCALES = (0.01, 10.0, 1000.0)
 ROWS = 3
 
 
-def families(valid: Mapping[str, Range], rows: Rows) -> list[Rows]:
-    """`rows`, and smaller families made of them, which need not be valid: numbers of a guessed range times `SCALES`.
+def families(valid: Mapping[str, Range], rows: Rows) -> list[tuple[str, Rows]]:
+    """`rows`, and smaller families made of them, each with `beyond`: numbers of a guessed range times `SCALES`.
 
     The last family has every input at its lowest and highest valid value, and at 0.
     """
     few = {name: array[:ROWS] for name, array in rows.items()}
     drawn = {name: bounds for name, bounds in valid.items() if not bounds.follows}
     guessed = {name for name, bounds in drawn.items() if bounds.guessed and rows[name].dtype.kind == "f"}
-    scaled = [few | {name: _times(few[name], times) for name in guessed} for times in (SCALES if guessed else ())]
+    scaled = [
+        (beyond(times), few | {name: _times(few[name], times) for name in guessed})
+        for times in (SCALES if guessed else ())
+    ]
     bounds = few | {name: _bounds(each, few[name]) for name, each in drawn.items()}
-    return [rows, *scaled, bounds] if drawn else [rows]
+    return [("", rows), *scaled, ("", bounds)] if drawn else [("", rows)]
+
+
+def beyond(times: float) -> str:
+    """Which values of a guessed range show a difference, and what to do if no request has them."""
+    return f", for values {times:g} times as large as the guess (if there are none, name the range: --range NAME=lo:hi)"
 
 
 def _times(array: Array, times: float) -> Array:

@@ -82,7 +82,8 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
             (line,) = printed.err.strip().splitlines()
             assert printed.out == ""
             said.append(f"$ {arguments}\n{line}\n")
-        assert [path for path in sorted(tmp_path.rglob("*")) if path not in (*before, tmp_path / "models")] == []
+        after = [path for path in sorted(tmp_path.rglob("*")) if "__pycache__" not in path.parts]
+        assert [path for path in after if path not in (*before, tmp_path / "models")] == []
         return "\n".join(said)
 
     return call
@@ -198,7 +199,7 @@ def large(path: Path) -> Path:
 def program(path: Path, repository: Path, *, file_bytes: int | None = None, **environment: str) -> str:
     """The program's standard error, in its own process; its exit code must be 2.
 
-    It writes no bytecode (-B): cut off by the limit, that would break every later start of Python.
+    It keeps no compiled files: cut off by the limit, these would break every later start of Python.
     """
 
     def limit() -> None:
@@ -206,7 +207,18 @@ def program(path: Path, repository: Path, *, file_bytes: int | None = None, **en
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
 
     done = subprocess.run(
-        [sys.executable, "-B", "-m", "export.add", str(path), "--name", "m", "--repository", str(repository)],
+        [
+            sys.executable,
+            "-X",
+            "pycache_prefix=/dev/null",
+            "-m",
+            "export.add",
+            str(path),
+            "--name",
+            "m",
+            "--repository",
+            str(repository),
+        ],
         cwd=ROOT,
         env=os.environ | environment,
         capture_output=True,

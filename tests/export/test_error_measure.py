@@ -20,15 +20,14 @@ from export.graph.rounding import noise, roundings
 from export.graph.source import Source
 from triton_batching.terminal import Mistake
 
-# A draw is 0.1 s, and a graph of variable length 0.3 s: 60 graphs by default, 500 in `make test-properties`.
-MANY = settings().max_examples > 100
+# A draw is 0.1 s, and of variable length 0.2 s: 60 graphs in all, 500 in `make test-properties`.
+GRAPHS = settings(max_examples=min(settings().max_examples, 250))
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def by_rows(model: onnx.ModelProto) -> Batched:
-    return batched(
-        Source(model=model, origin="m.onnx"), ProofSettings(largest=8, ranges={}, samples=None, tolerance=None)
-    )
+def by_rows(model: onnx.ModelProto, chosen: dict[str, Range] | None = None) -> Batched:
+    settings = ProofSettings(largest=8, ranges=chosen or {}, samples=None, tolerance=None)
+    return batched(Source(model=model, origin="m.onnx"), settings)
 
 
 def by_lengths(model: onnx.ModelProto, chosen: dict[str, Range] | None = None, *, length: int = 16) -> Padding:
@@ -39,7 +38,7 @@ def by_lengths(model: onnx.ModelProto, chosen: dict[str, Range] | None = None, *
 
 
 @pytest.mark.slow
-@settings(max_examples=300 if MANY else 40)
+@GRAPHS
 @given(SEEDS)
 def test_rows_that_mix_are_refused_and_others_are_not(seed: int) -> None:
     model, how = with_rows(seed)
@@ -52,7 +51,7 @@ def test_rows_that_mix_are_refused_and_others_are_not(seed: int) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200 if MANY else 20)
+@GRAPHS
 @given(SEEDS)
 def test_padding_that_reaches_an_answer_is_refused_and_other_is_not(seed: int) -> None:
     model, how = with_lengths(seed)
@@ -211,3 +210,17 @@ def test_what_cancels_may_round_more_than_its_size_shows() -> None:
     assert Measure(["y"], alone, [SINGLE]).compare([backward], [forward]).exceeds
     assert not Measure(["y"], alone, [SINGLE], lambda: noise(model, {"x": x})).compare([backward], [forward]).exceeds
     assert Measure(["y"], alone, [SINGLE], lambda: noise(model, {"x": x})).compare([forward + 0.1], [forward]).exceeds
+
+
+LOUD = """(float[b, 4] x) => (float[b, 4] y) <float five = {5}> {
+  most = ReduceMax(x)
+  over = Sub(most, five)
+  more = Relu(over)
+  y = Add(x, more)
+}"""
+
+
+def test_a_graph_that_mixes_only_beyond_a_range_is_proved_for_the_range() -> None:
+    with pytest.raises(BatchAxisError, match=r"for values 10 times as large as the guess .*--range NAME=lo:hi"):
+        by_rows(parsed(LOUD))
+    assert not by_rows(parsed(LOUD), dict([parse_range("x=-1:1")])).proof.largest.error

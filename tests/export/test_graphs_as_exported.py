@@ -1,7 +1,6 @@
 """Graphs as exporters write them: rows on other axes, rows baked in, outputs that are no tensors, names used twice."""
 
-import os
-import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,6 +129,9 @@ def test_a_graph_is_repaired_and_its_user_told(
 
 def test_a_graph_that_ends_onnxruntime_ends_a_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = onnx.load(written(tmp_path / "m.onnx", ONE_INPUT["sum"]))
-    monkeypatch.setattr(changed, "open_session", lambda *_, **__: os.kill(os.getpid(), signal.SIGSEGV))
+    dying = "import os, signal; print(input(), flush=True); input(); os.kill(os.getpid(), signal.SIGSEGV)"
+    monkeypatch.setattr(changed, "COMMAND", [sys.executable, "-c", dying])
+    monkeypatch.setattr(changed, "_children", [])
+    changed.session_of(model)
     with pytest.raises(changed.CrashError, match="ended by SIGSEGV"):
         changed.session_of(model)

@@ -309,7 +309,8 @@ def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [
             sys.executable,
-            "-B",
+            "-X",
+            "pycache_prefix=/dev/null",
             "-m",
             "export.variant",
             "classifier",
