@@ -24,7 +24,7 @@ from export.graph.axis_proof import (
     session_of,
     take,
 )
-from export.graph.error_measure import Difference, Measure, Rounding, coarsest
+from export.graph.error_measure import LOOSER, Difference, Measure, Rounding, coarsest
 from export.graph.input_values import Array, Range, Rows, ranges, read_samples
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
@@ -228,10 +228,8 @@ def _reference(
         return None
     count, expected, name = original
     names, outputs = names_of(session), run(session, take(rows, 0, count))
-    # Two frameworks sum in different orders, so ten times the rounding of a batch against its rows.
-    loose = [limit.loosened(10) for limit in limits]
-    measure = Measure(names, answers_alone(session, rows), loose, lambda: noise(source.model, rows))
-    found = measure.compare(outputs, [expected[output] for output in names])
+    measure = Measure(names, answers_alone(session, rows), limits, lambda: noise(source.model, rows))
+    found = measure.compare(outputs, [expected[output] for output in names], looser=LOOSER)
     if found.exceeds:
         raise BatchAxisError(
             f"{source.origin}: the graph differs from {name} by {found}, so it is not the same model. Export it with a "
