@@ -9,6 +9,7 @@ Failure   of something else, a server or a proof: exit code 1
 import atexit
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
@@ -16,7 +17,7 @@ from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 # rich takes 50 ms to import, and `--help` does not need it.
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ PHRASES = (
 )
 STOPPING = b"stopping. Ctrl-\\ ends the program at once.\n"
 _name = ""
+# The program that runs and its arguments, for `again`.
+_command: list[str] = []
 
 
 class Mistake(Exception):  # noqa: N818 - it is what the user made
@@ -78,8 +81,22 @@ def name_programs(name: str) -> None:
     _name = name
 
 
+def again(option: str, *values: str, repeatable: bool = False) -> str:
+    """The command that runs, with other values of an option, or with more of a repeatable one: what to run instead."""
+    pairs = zip(("", *_command), _command, strict=False)
+    kept = [word for before, word in pairs if repeatable or option not in (before, word.partition("=")[0])]
+    return shlex.join(
+        [*kept, *([option] if not values else []), *(word for value in values for word in (option, value))]
+    )
+
+
 class Parser(ArgumentParser):
     """A parser that says what is wrong in one line, without its usage before it."""
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Read the command line, and keep it for `again`."""
+        _command[:] = [*self.prog.split(), *(sys.argv[1:] if args is None else args)]
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         """Print one line that names the argument and what was found, and end with exit code 2."""

@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from export import repository
-from triton_batching.options import path
+from triton_batching.options import MOST_INSTANCES, MOST_ROWS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 
@@ -34,11 +34,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("model", metavar="MODEL", help="FILE.onnx, FILE.pt2 or package.module:function")
     parser.add_argument("--name", help="what the model is served as (default: the file's name)")
     parser.add_argument("--batching", choices=("dynamic", "none"), default="dynamic")
-    parser.add_argument("--max-batch-size", type=int, default=16, help="rows in one execution (default: 16)")
     parser.add_argument(
-        "--batch-timeout-us", type=int, help="microseconds that a request may wait for others (default: no delay)"
+        "--max-batch-size", type=whole_number(1, MOST_ROWS), default=16, help="rows in one execution (default: 16)"
     )
-    parser.add_argument("--instances", type=int, default=1, help="executions at a time (default: 1)")
+    parser.add_argument(
+        "--batch-timeout-us",
+        # In a shorter time nothing arrives to join the batch; with a longer one a lone request waits for seconds.
+        type=whole_number(100, 1_000_000),
+        help="microseconds that a request may wait for others, 2000 for 2 ms (default: no delay)",
+    )
+    parser.add_argument(
+        "--instances", type=whole_number(1, MOST_INSTANCES), default=1, help="executions at a time (default: 1)"
+    )
     parser.add_argument("--kind", choices=("cpu", "gpu"), help="device (default: a GPU if the server has one)")
     parser.add_argument(
         "--range",
@@ -50,9 +57,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--samples", type=path, help="an .npz file with real rows of every input, instead of random rows"
     )
-    parser.add_argument("--opset", type=int, help="convert the graph to this version, 21 for NVIDIA's release 24.10")
     parser.add_argument(
-        "--tolerance", type=float, help="largest difference of a batch from its rows, of what an element varies by"
+        "--opset", type=whole_number(1, 99), help="convert the graph to this version, 21 for NVIDIA's release 24.10"
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=number(above=0, most=1),
+        help="largest difference of a batch from its rows, of what an element varies by",
     )
     parser.add_argument(
         "--variable-length",

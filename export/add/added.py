@@ -14,8 +14,9 @@ from export.graph.signature import Signature, Tensor
 class Added:
     """A model to write into the repository; if it has no batch axis, `batched` is None and `why_not` is the reason.
 
-    `shared` are inputs that all rows share. `padding` is how requests of different length share a batch, None if they
-    do not.
+    `changes` are lines on what was changed in the graph so that Triton can serve it. `where` is the option for another
+    repository, for commands. `shared` are inputs that all rows share. `padding` is how requests of different length
+    share a batch, None if they do not.
     """
 
     deployment: Deployment
@@ -23,6 +24,8 @@ class Added:
     signature: Signature
     batched: Batched | None
     why_not: str = ""
+    changes: tuple[str, ...] = ()
+    where: str = ""
     shared: Shared = field(default_factory=Shared)
     padding: Padding | None = None
 

@@ -27,7 +27,8 @@ from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
 from export.repository import REPOSITORY, read_config
-from triton_batching.terminal import Failure, Mistake, terminal
+from triton_batching.options import refuse_unused
+from triton_batching.terminal import Failure, Mistake, again, terminal
 
 Say = Callable[[str], None]
 
@@ -37,12 +38,17 @@ def add(deployment: Deployment, *, repository: Path, force: bool = False, say: S
     check_name(deployment.source)
     model_folder.existing(repository, deployment.name, force=force)
     with model_folder.explained(), model_folder.draft(repository, deployment.name) as draft:
-        added = _draft(deployment, draft, say)
+        added = _draft(deployment, draft, _where(repository), say)
         model_folder.move_in(draft, repository, force=force)
     return added
 
 
-def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
+def _where(repository: Path) -> str:
+    """The option that names a repository other than this project's."""
+    return "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
+
+
+def _draft(deployment: Deployment, folder: Path, where: str, say: Say) -> Added:
     """Write the folder of the model, and check its configurations against its graph."""
     say(f"{deployment.name}: reading {deployment.source}")
     settings = ProofSettings(
@@ -67,6 +73,8 @@ def _draft(deployment: Deployment, folder: Path, say: Say) -> Added:
         signature=signature,
         batched=proved,
         why_not=why_not,
+        changes=source.changes,
+        where=where,
         shared=shared,
         padding=padding,
     )
@@ -98,8 +106,10 @@ def _batched(source: Source, settings: ProofSettings, deployment: Deployment) ->
             raise
         shared = without_rows(source, settings)
         if not shared.inputs and deployment.batching != "none":
+            if isinstance(error, BatchAxisError):
+                raise BatchAxisError(f"{error} To serve it without batching: {again('--batching', 'none')}") from error
             raise
-        return None, shared, shared.reason or getattr(error, "reason", str(error))
+        return None, shared, shared.reason or str(error)
 
 
 def _padding(
@@ -135,10 +145,9 @@ def run(arguments: argparse.Namespace) -> int:
     console.print(notes.table(added))
     for line in (*notes.notes(added), *hints.of(deployment, added.signature, repository)):
         console.print(f"{deployment.name}: {line}", markup=False)
-    where = "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
     for line in _findings(repository / deployment.name):
         console.print(f"doctor: {line}", markup=False)
-    console.print(f"serve it: triton-batching serve --model {deployment.name}{where}", markup=False)
+    console.print(f"serve it: triton-batching serve --model {deployment.name}{added.where}", markup=False)
     return 0
 
 
@@ -152,8 +161,14 @@ def _findings(folder: Path) -> list[str]:
 def _deployment(arguments: argparse.Namespace) -> Deployment:
     # The clearest cause first: without a file, no other argument matters.
     check_name(arguments.model)
-    deployment = Deployment(
-        name=_file_name(arguments.model) if arguments.name is None else arguments.name,
+    padded, alone = arguments.variable_length, arguments.batching == "none"
+    refuse_unused(
+        (bool(arguments.mask) and not padded, "--mask", "without --variable-length"),
+        (bool(arguments.pad_value) and not padded, "--pad-value", "without --variable-length"),
+        (padded and alone, "--variable-length", "with --batching none: requests never share a batch"),
+    )
+    return Deployment(
+        name=_name(arguments),
         source=arguments.model,
         batching=arguments.batching,
         max_batch_size=arguments.max_batch_size,
@@ -168,9 +183,6 @@ def _deployment(arguments: argparse.Namespace) -> Deployment:
         masks=tuple(arguments.mask),
         opset=arguments.opset,
     )
-    for field, reason in deployment.faults():
-        raise Mistake(f"--{field.replace('_', '-')}: {reason}")
-    return deployment
 
 
 def _pad_value(text: str) -> tuple[str, float]:
@@ -182,9 +194,16 @@ def _pad_value(text: str) -> tuple[str, float]:
     raise Mistake(f"--pad-value {text}: not a value for an input. Write NAME=VALUE, for example tokens=0.")
 
 
-def _file_name(model: str) -> str:
-    """The name of a model file without its ending; raises `Mistake` if a model cannot have it."""
-    path = Path(model)
-    if path.suffix in (".onnx", *TORCH_ENDINGS) and NAME.fullmatch(path.stem):
-        return path.stem
-    raise Mistake(f"{model}: gives the model no name. Add --name NAME.")
+def _name(arguments: argparse.Namespace) -> str:
+    """The name of the model: that of its file, if none is given; raises `Mistake` if a model cannot have it."""
+    path = Path(arguments.model)
+    if arguments.name is None:
+        if path.suffix in (".onnx", *TORCH_ENDINGS) and NAME.fullmatch(path.stem):
+            return path.stem
+        raise Mistake(f"{arguments.model}: gives the model no name. Add --name NAME.")
+    if NAME.fullmatch(arguments.name):
+        return str(arguments.name)
+    raise Mistake(
+        f"--name: '{arguments.name}' cannot name a model: the name is a folder, part of URLs and a flag of "
+        "tritonserver. Use letters, digits, '_', '-' and '.', and begin with a letter or a digit."
+    )

@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from triton_batching.terminal import Mistake
+from triton_batching.terminal import Mistake, again
 
 
 def existing(repository: Path, name: str, *, force: bool) -> None:
@@ -21,9 +21,7 @@ def existing(repository: Path, name: str, *, force: bool) -> None:
 
 
 def _exists(folder: Path) -> Mistake:
-    return Mistake(
-        f"{folder}: exists already, and nothing was changed. Choose another name, or replace it with --force."
-    )
+    return Mistake(f"{folder}: exists already, and nothing was changed. To replace it: {again('--force')}")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from export.compiled import TORCH_ENDINGS, platform_of
 from export.graph.onnx_graph import load
+from export.graph.repairs import repaired
 from export.graph.source import INSTALL_TORCH, Source, check
 from triton_batching.terminal import Mistake
 
@@ -23,7 +24,7 @@ def read(text: str, *, open_axes: bool = False) -> Source:
     check_name(text)
     path = Path(text)
     source = Source(model=load(path), origin=path.name) if path.suffix == ".onnx" else _from_torch(text, open_axes)
-    source = replace(source, user_path=text)
+    source = replace(source, user_path=text, changes=repaired(source.model))
     check(source)
     return source
 

@@ -33,13 +33,20 @@ def table(model: Added) -> Table:
 
 def notes(model: Added) -> Iterator[str]:
     """The changes to the graph, the ranges of the random inputs, and limits of the proof."""
+    yield from model.changes
     if model.batched is None:
         yield f"no batch axis, so max_batch_size is 0. {model.why_not}"
         if model.request:
             yield model.request
+        if model.shared.left_out:
+            yield f"whether a request may hold many rows was not tried: {model.shared.left_out}"
         return
+    yield from model.batched.moved
+    for name in [name for name, tensor in model.signature.outputs.items() if len(tensor.shape) == 1]:
+        yield f'output "{name}" is one value for each row: [rows] from the Python client, [rows, 1] from others'
     if changes := len(model.batched.changes):
-        yield f"was exported for a fixed number of rows; {changes} changes made it dynamic (listed in its README.md)"
+        places = "1 place" if changes == 1 else f"{changes} places"
+        yield f"was exported for a fixed number of rows, and changed in {places} for any number (see its README.md)"
     for name, bounds in model.batched.valid.items():
         yield f"proved for {name} {bounds}"
     for sizes, difference in by_size(model.batched.proof):

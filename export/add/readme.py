@@ -1,23 +1,35 @@
 """Writes the README of an added model: its tensors, its proof, and how to serve it."""
 
+import shlex
+
 from export.add.added import Added
+from export.graph.signature import Tensor
 
 
 def readme(added: Added) -> str:
     """The whole text."""
-    name, first = added.deployment.name, 1 if added.batched else 0
+    name = shlex.quote(added.deployment.name)
     rows = "".join(
-        f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {list(tensor.shape[first:])} | "
+        f"| {side} | `{tensor_name}` | {tensor.type.removeprefix('TYPE_')} | {_shape(added, tensor)} | "
         f"{_valid(added, side, tensor_name)} |\n"
         for side, tensors in (("in", added.sent), ("out", added.signature.outputs))
         for tensor_name, tensor in tensors.items()
     )
-    shape = "shape of one row" if added.batched else "shape"
+    lines = [*added.changes, *(added.batched.moved if added.batched else ())]
+    changes = "".join(f"\n{line[0].upper()}{line[1:]}.\n" for line in lines)
     return (
-        f"# {name}\n\nServes `{added.origin}`.\n\n"
-        f"| | name | type | {shape} | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
-        f"Serve it: triton-batching serve --model {name}. Measure it: make measure MODEL={name}.\n"
+        f"# {added.deployment.name}\n\nServes `{added.origin}`.\n{changes}\n"
+        f"| | name | type | shape of a request | |\n|---|---|---|---|---|\n{rows}\n{_proof_text(added)}\n"
+        f"Serve it: triton-batching serve --model {name}{added.where}. Measure it: triton-batching measure "
+        f"{name}{added.where}.\n"
     )
+
+
+def _shape(added: Added, tensor: Tensor) -> str:
+    """The shape that the server takes or gives: it has no scalars, so one value is [1]."""
+    first = ["rows"] if added.batched else []
+    dims = [str(dim) for dim in tensor.shape[len(first) :]] or ["1"]
+    return f"[{', '.join(first + dims)}]"
 
 
 def _valid(added: Added, side: str, name: str) -> str:

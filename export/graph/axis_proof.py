@@ -12,7 +12,7 @@ import onnxruntime
 
 from export.graph.error_measure import Difference, Measure, Rounding
 from export.graph.error_measure import largest as largest_of
-from export.graph.input_values import Array, Range, Rows, open_dims, open_sizes, random_rows
+from export.graph.input_values import Array, Range, Rows, open_dims, open_sizes, random_rows, remedy
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Failure, Mistake
 
@@ -85,7 +85,7 @@ def open_session(path: Path, *, optimised: bool = True, user_path: str = "") -> 
     except Exception as error:
         name = user_path or str(path)
         reason = one_line(error).replace(f"Load model from {path} failed:", "").replace(str(path), name)
-        raise Mistake(f"{name}: onnxruntime cannot load it ({reason}). Export it again.") from error
+        raise Mistake(f"{name}: onnxruntime cannot load it: {reason}") from error
 
 
 def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str = "") -> onnxruntime.InferenceSession:
@@ -119,8 +119,7 @@ def choose_rows(
         return drawn, size if open_dims(model) else None
     tried = ", ".join(f"{name} {bounds}" for name, bounds in valid.items())
     raise NoValidRow(
-        f"no row of random values runs ({one_line(problem)}). Tried: {tried}. Name valid values with --range "
-        "NAME=lo:hi, or give real ones with --samples FILE.npz.",
+        f"no row of random values runs ({one_line(problem)}). Tried: {tried}. {remedy(problem, model)}",
         drawn,
     ) from problem
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from export.graph.axis_proof import onnxruntime_errors, run, session_of, take
+from export.graph.axis_proof import onnxruntime_errors, run, take
+from export.graph.changed import session_of
 from export.graph.error_measure import LOOSER, Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import Net, graph_inputs, label, with_all_outputs

@@ -26,6 +26,8 @@ CARRIERS |= {"Gather", "GatherND", "GatherElements", "Concat"}
 # Sizes to try for open dimensions, in this order: models for pictures refuse small ones, other models large ones, and
 # those for sound need a window of samples.
 OPEN_SIZES, SOUND_SIZES = (16, 32, 64, 128, 224, 8, 1), (512, 4096)
+# What onnxruntime says of values that are no index, count or size.
+OF_A_VALUE = re.compile(r"\b(index|indices|idx|bounds|negative)\b")
 # Random values are drawn as float64 or int64; more bytes would leave no memory for the model on a common machine.
 BYTES_DRAWN, MOST_BYTES = 8, 4 * 2**30
 AXIS = re.compile(r".+\[\d+\]")
@@ -188,6 +190,16 @@ def inner_dims(value: onnx.ValueInfoProto) -> list[int | str]:
     return [f"{value.name}.{axis}" if dim == "" else dim for axis, dim in enumerate(dims(value))][1:]
 
 
+def remedy(problem: object, model: onnx.ModelProto) -> str:
+    """How to find rows that run, by what onnxruntime said of those tried: another range helps against a wrong index."""
+    if OF_A_VALUE.search(str(problem)):
+        return "Name valid values with --range NAME=lo:hi, or give real ones with --samples FILE.npz."
+    if open_dims(model):
+        sizes = ", ".join(map(str, open_sizes(model)))
+        return f"Open dimensions had {sizes} elements. Give rows of a length that runs with --samples FILE.npz."
+    return "Give rows that run with --samples FILE.npz."
+
+
 def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int, open_dim: int, seed: int = 0) -> Rows:
     """`rows` seeded rows for every input, with `open_dim` elements in each open dimension; raises `Mistake`."""
     rng = np.random.default_rng(seed)
@@ -214,9 +226,12 @@ def random_rows(model: onnx.ModelProto, valid: Mapping[str, Range], *, rows: int
 def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
     """Rows of real inputs from an .npz file with one array for each input; raises `Mistake`."""
     try:
-        with np.load(path) as file:
+        file = np.load(path)
+        if isinstance(file, np.ndarray):
+            raise ValueError("it is an .npy file, which holds one array and no name")
+        with file:
             arrays = {name: file[name] for name in file.files}
-    except Exception as error:  # numpy's, zipfile's and zlib's, and TypeError for an .npy file
+    except Exception as error:  # numpy's, zipfile's and zlib's
         why = getattr(error, "strerror", None) or error
         raise Mistake(
             f"{path}: not a readable .npz file ({why}). Write one with numpy.savez(path, NAME=rows)."
@@ -235,7 +250,8 @@ def read_samples(path: Path, model: onnx.ModelProto) -> Rows:
         fixed = [(axis, dim) for axis, dim in enumerate(wanted) if isinstance(dim, int)]
         if array.ndim != len(wanted) or any(array.shape[axis] != dim for axis, dim in fixed):
             raise Mistake(
-                f'{path}: "{value.name}" has shape {list(array.shape)}, the model takes {wanted}. Reshape it.'
+                f'{path}: "{value.name}" has shape {list(array.shape)}, the model takes {wanted}. Bring its '
+                "axes into that order: numpy.moveaxis."
             )
         rows[value.name] = array
         counts.add(len(array))

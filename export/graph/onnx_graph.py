@@ -78,6 +78,11 @@ def dims(value: onnx.ValueInfoProto) -> Dims:
     )
 
 
+def shape_text(shape: Sequence[int | str]) -> str:
+    """A shape for messages; an open dimension without a name is "any"."""
+    return f"[{', '.join(str(dim) if dim != '' else 'any' for dim in shape)}]"
+
+
 def declare_outputs(model: onnx.ModelProto, origin: str) -> None:
     """Add output shapes that the exporter left out; raises `Mistake` if they cannot be inferred."""
     unshaped = [output for output in model.graph.output if not output.type.tensor_type.HasField("shape")]
@@ -124,6 +129,15 @@ def label(node: onnx.NodeProto) -> str:
 def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
     """The value of an attribute, `default` if the node does not have it."""
     return next((onnx.helper.get_attribute_value(entry) for entry in node.attribute if entry.name == name), default)
+
+
+def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
+    """Let `node`, and the nodes of its branches and bodies, read other tensors: `names` maps an old name to a new."""
+    node.input[:] = [names.get(name, name) for name in node.input]
+    for entry in node.attribute:
+        for body in (*([entry.g] if entry.HasField("g") else []), *entry.graphs):
+            for inner in body.node:
+                rename_inputs(inner, names)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -70,7 +70,7 @@ def _recurrent(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
 def _quantise(net: Net, node: onnx.NodeProto, axis: int) -> str:
     return (
         "uses one scale for the whole batch, so a row with large values makes the others less exact. Quantise "
-        "statically, or accept the difference with --tolerance 0.05"
+        "statically, or accept the difference"
     )
 
 
@@ -144,11 +144,11 @@ def _by_axis(net: Net, node: onnx.NodeProto, axis: int) -> str | None:
     return f"{_VERBS[kind]} axis {axis}, the batch axis" if changed is not None and axis in changed else None
 
 
-_JOINS = {"Concat", "Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "And", "Or", "Equal", "Less", "Greater"}
+JOINS = {"Concat", "Add", "Sub", "Mul", "Div", "Pow", "Min", "Max", "Where", "And", "Or", "Equal", "Less", "Greater"}
 
 
 def _by_constant(net: Net, node: onnx.NodeProto, layout: Layout, axis: int) -> str | None:
-    if node.op_type not in _JOINS:
+    if node.op_type not in JOINS:
         return None
     for name in node.input:
         size = list(net.constants[name].dims) if name in net.constants else []

@@ -1,29 +1,35 @@
-"""Rewrites a graph with a fixed number of rows to take any: dynamic first axes, and no constant that names a row count.
+"""Rewrites a graph that runs a fixed number of rows to take any: open first axes, and no constant of a row count.
 
 Every change keeps the answers for the exported row count. The proof shows whether it is right for other counts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from export.graph.axis_proof import run
+from export.graph.changed import session_of
 from export.graph.culprit import Culprit
 from export.graph.layout import Shapes, follow
 from export.graph.onnx_graph import Net, attribute, dims, graph_inputs, label
+from export.graph.reason import JOINS
+from triton_batching.terminal import Mistake
 
 BATCH = "batch"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
-    """The new graph, the row count that the old one was fixed to, and one line for each change."""
+    """The graph, a row count that it ran before, and one line for each change."""
 
     model: onnx.ModelProto
     rows: int
-    changes: tuple[str, ...]
+    changes: tuple[str, ...] = ()
 
 
 def fixed_rows(model: onnx.ModelProto) -> int | None:
@@ -33,38 +39,41 @@ def fixed_rows(model: onnx.ModelProto) -> int | None:
     return fixed.pop() if len(fixed) == 1 else None
 
 
-def loosen(model: onnx.ModelProto, shapes: Shapes) -> Rewritten:
+def loosen(model: onnx.ModelProto, shapes: Shapes, rows: int) -> Rewritten:
     """Make the first axis of all inputs and outputs dynamic, and every constant shape that names the row count.
 
-    `shapes` are those of the graph's tensors at its own row count.
+    `shapes` are those of the graph's tensors at `rows` rows, which it runs.
     """
-    rows = fixed_rows(model) or 1
     copy = _copied(model)
     changes = [*_open_axes(copy)]
     net, places = Net.of(model), follow(model, shapes)
     for node in copy.graph.node:
         if node.op_type not in ("Reshape", "Expand") or (shape := net.numbers(node, "shape", 1)) is None:
             continue
-        place, output_shape = places.get(node.output[0]), shapes.get(node.output[0])
-        axis = place.axis if place else None
-        if node.op_type == "Reshape" and node.input[0] in places:
-            changes += _reshape(copy, node, list(output_shape or shape), axis, rows)
-        elif node.op_type == "Expand":
-            changes += _expand(copy, node, list(shape), axis or 0, rows)
+        place, before = places.get(node.output[0]), places.get(node.input[0])
+        if node.op_type == "Expand":
+            changes += _expand(copy, node, list(shape), place.axis if place else 0, rows)
+        elif before is not None:
+            sizes = shapes.get(node.output[0], shape)
+            # Where the batch is not followed, it is the first axis of exactly so many elements.
+            axis = place.axis if place else next((index for index, size in enumerate(sizes) if size == rows), 0)
+            changes += _reshape(copy, node, list(shape), axis, list(sizes), stays=place == before)
     return Rewritten(model=copy, rows=rows, changes=tuple(changes))
 
 
 def mend(rewritten: Rewritten, culprit: Culprit) -> Rewritten | None:
-    """Repeat a constant that the culprit joins with the batch for every row; None if the culprit joins none."""
+    """Repeat a constant that the culprit joins with the batch for every row; None if the culprit joins none.
+
+    A tensor that depends on no input is a constant too, as Tile and ConstantOfShape make it.
+    """
     copy = _copied(rewritten.model)
     net = Net.of(copy)
     node = next(node for node in copy.graph.node if node.output[0] == culprit.node.output[0])
-    repairs: dict[str, Callable[[], str | None]] = {
-        "Concat": lambda: _spread_joined(copy, net, node, rewritten.rows),
-        **dict.fromkeys(("LSTM", "GRU", "RNN"), lambda: _spread_states(copy, net, node, rewritten.rows)),
-    }
-    repair = repairs.get(node.op_type)
-    change = repair() if repair is not None else None
+    change = None
+    if node.op_type in JOINS:
+        change = _spread_joined(copy, net, node, rewritten.rows)
+    elif node.op_type in ("LSTM", "GRU", "RNN"):
+        change = _spread_states(copy, net, node, rewritten.rows)
     if change is None:
         return None
     return Rewritten(model=copy, rows=rewritten.rows, changes=(*rewritten.changes, change))
@@ -88,15 +97,17 @@ def _open_axes(model: onnx.ModelProto) -> Iterator[str]:
 
 
 def _reshape(
-    model: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], axis: int | None, rows: int
+    model: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], axis: int, sizes: list[int], *, stays: bool
 ) -> Iterator[str]:
-    """Write -1 for the batch axis; if it is not known, for the first axis of exactly `rows` elements."""
-    if axis is None:
-        axis = next((index for index, size in enumerate(shape) if size == rows), 0)
-    if axis >= len(shape) or 0 in shape or (-1 in shape and shape[axis] != -1):
-        return  # a shape may have one -1 only
-    if shape[axis] != -1:
-        yield _with_shape(model, node, [*shape[:axis], -1, *shape[axis + 1 :]], shape)
+    """Leave the batch axis of a constant shape open; the node gives `sizes` for the exported rows.
+
+    A shape may have one -1 only. Beside one, 0 keeps the batch axis where it `stays`.
+    """
+    if axis >= len(shape) or shape[axis] in (0, -1) or 0 in sizes:
+        return
+    is_open = -1 in shape
+    kept = sizes if is_open and not stays else shape
+    yield _with_shape(model, node, [*kept[:axis], 0 if is_open and stays else -1, *kept[axis + 1 :]], shape)
 
 
 def _expand(model: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], axis: int, rows: int) -> Iterator[str]:
@@ -113,10 +124,13 @@ def _with_shape(model: onnx.ModelProto, node: onnx.NodeProto, shape: list[int], 
 
 
 def _spread_joined(model: onnx.ModelProto, net: Net, node: onnx.NodeProto, rows: int) -> str | None:
-    if attribute(node, "axis", 0) == 0:
+    joins = node.op_type == "Concat"
+    if joins and attribute(node, "axis", 0) == 0:
         return None
     for index, name in enumerate(node.input):
-        if (size := _repeated(net, name, 0, rows)) is not None:
+        size = _repeated(net, name, 0, rows)
+        # One row of a constant is added to every row of the batch as it is, and a vector holds no rows.
+        if size is not None and (joins or (size[0] > 1 and len(size) > 1)):
             node.input[index] = _spread(model, node, index, size, axis=0)
             return f'{label(node)}: the constant "{name}" of shape {size} is repeated for every row'
     return None
@@ -135,15 +149,34 @@ def _spread_states(model: onnx.ModelProto, net: Net, node: onnx.NodeProto, rows:
 
 def _repeated(net: Net, name: str, axis: int, rows: int) -> list[int] | None:
     """The shape of a constant that is the same for each of its `rows` rows on `axis`; None for other tensors."""
-    value = net.constant(name)
-    if value is None:
-        maker = net.makers.get(name)
-        if maker is not None and maker.op_type == "Expand":  # the exporter expanded it; `loosen` set its rows to 1
-            return _repeated(net, maker.input[0], axis, 1)
-        return None
-    if value.ndim <= axis or value.shape[axis] not in (1, rows):
+    value = _constant(net, name)
+    if value is None or value.ndim <= axis or value.shape[axis] not in (1, rows):
         return None
     return list(value.shape) if (value == value.take([0], axis)).all() else None
+
+
+def _constant(net: Net, name: str) -> NDArray[Any] | None:
+    """The value of a tensor that depends on no input; None for others."""
+    needed, waiting = set(), [name]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in needed or tensor in net.constants or not tensor:
+            continue
+        if tensor not in net.makers:
+            return None
+        needed.add(tensor)
+        waiting += net.makers[tensor].input
+    if not needed:
+        return net.constant(name)
+    needed |= {tensor for maker in needed for tensor in net.makers[maker].input}
+    nodes = [node for node in net.model.graph.node if needed.intersection(node.output)]
+    constants = [tensor for tensor in net.model.graph.initializer if tensor.name in needed]
+    graph = helper.make_graph(nodes, "constant", [], [onnx.ValueInfoProto(name=name)], constants)
+    made = helper.make_model(graph, opset_imports=net.model.opset_import, ir_version=net.model.ir_version)
+    try:
+        return np.asarray(run(session_of(made), {})[0])
+    except Mistake:
+        return None
 
 
 def _spread(model: onnx.ModelProto, node: onnx.NodeProto, index: int, size: list[int], *, axis: int) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
+from export.graph import changed
 from export.graph.axis_proof import onnxruntime_errors, run, session_of
 from export.graph.error_measure import ROUNDINGS, SINGLE, Rounding, coarsest
 from export.graph.input_values import Array, Rows
@@ -46,7 +47,10 @@ def _float_types(model: onnx.ModelProto) -> Mapping[str, int]:
     named |= {attribute(node, "to") for node in model.graph.node if node.op_type == "Cast"}
     if not named & (ROUNDINGS.keys() - {TensorProto.FLOAT}):
         return {}
-    outputs = session_of(with_all_outputs(model), optimised=False).get_outputs()
+    try:
+        outputs = changed.session_of(with_all_outputs(model), optimised=False).get_outputs()
+    except changed.CrashError:
+        return {}
     return {value.name: FLOATS[value.type] for value in outputs if value.type in FLOATS}
 
 

@@ -7,20 +7,27 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from export.graph import changed
 from export.graph.batched import BatchAxisError, ProofSettings, batched
+from export.graph.changed import CrashError
 from export.graph.input_values import Array, Range, ranges
-from export.graph.onnx_graph import dims, graph_inputs
+from export.graph.onnx_graph import dims, graph_inputs, shape_text
+from export.graph.rows_first import rows_first
 from export.graph.source import Source
 from triton_batching.terminal import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shared:
-    """The inputs that all rows share; `batches` are the row counts whose rows answered as alone with equal values."""
+    """The inputs that all rows share; `batches` are the row counts whose rows answered as alone with equal values.
+
+    `left_out` is why that was not tried; "" if it was.
+    """
 
     inputs: Sequence[str] = ()
     shapes: Sequence[str] = ()
     batches: Sequence[int] = ()
+    left_out: str = ""
 
     @property
     def reason(self) -> str:
@@ -46,15 +53,19 @@ def without_rows(source: Source, settings: ProofSettings) -> Shared:
 
     They are scalars, and inputs whose first dimension is a number while that of another input is open.
     """
+    source = replace(source, model=rows_first(source.model)[0])
     inputs = graph_inputs(source.model)
     shared = [value for value in inputs if not dims(value) or isinstance(dims(value)[0], int)]
     if not shared or len(shared) == len(inputs):
         return Shared()
     names = [value.name for value in shared]
-    shapes = [f"of shape {[*dims(value)]}" if dims(value) else "(a scalar)" for value in shared]
+    shapes = [f"of shape {shape_text(dims(value))}" if dims(value) else "(a scalar)" for value in shared]
     try:
         frozen = _frozen(source, shared, settings)
+        changed.session_of(frozen, user_path=source.user_path)
         proved = batched(replace(source, model=frozen, examples={}, reference=None), _other_names(settings, names))
+    except CrashError as crash:
+        return Shared(inputs=names, shapes=shapes, left_out=str(crash))
     except (BatchAxisError, Mistake):
         return Shared(inputs=names, shapes=shapes)
     return Shared(inputs=names, shapes=shapes, batches=() if proved.changes else proved.proof.batches)

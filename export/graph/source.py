@@ -21,7 +21,8 @@ class Source:
     """The graph of a model that a user adds.
 
     `origin` names the file or factory. `user_path` is what the user typed, for messages. `examples` are valid inputs,
-    empty for an ONNX file. `reference` runs any rows in the model's own framework, None for an ONNX file.
+    empty for an ONNX file. `reference` runs any rows in the model's own framework, None for an ONNX file. `changes` are
+    lines on what was changed so that Triton can serve it.
     """
 
     model: onnx.ModelProto
@@ -29,6 +30,7 @@ class Source:
     user_path: str = ""
     examples: Rows = field(default_factory=dict)
     reference: Callable[[Rows], Mapping[str, Array]] | None = None
+    changes: tuple[str, ...] = ()
 
 
 def check(source: Source) -> None:
@@ -60,7 +62,7 @@ def _check_names(origin: str, names: list[str]) -> None:
         if not name.strip() or not name.isprintable():
             raise Mistake(f"{origin}: a request cannot name the tensor {name!r}. Export the model with other names.")
         if names.count(name) > 1:
-            raise Mistake(f'{origin}: "{name}" names {names.count(name)} inputs and outputs. Export with unique names.')
+            raise Mistake(f'{origin}: "{name}" names {names.count(name)} inputs. Export with unique names.')
 
 
 def _check_shapes(origin: str, kind: str, values: Iterable[onnx.ValueInfoProto]) -> None:
@@ -69,10 +71,10 @@ def _check_shapes(origin: str, kind: str, values: Iterable[onnx.ValueInfoProto])
         if not value.type.tensor_type.HasField("shape"):
             raise Mistake(f"{where} has no shape in the graph, and config.pbtxt needs one. Export it with shapes.")
         fixed = [dim for dim in dims(value) if isinstance(dim, int)]
-        if any(dim < 0 for dim in fixed) or 0 in dims(value)[1:]:
+        if 0 in dims(value)[1:]:
             raise Mistake(
-                f"{where} has shape {list(dims(value))}, which no tensor can have. Export it with a name for each "
-                "open dimension."
+                f"{where} has shape {list(dims(value))}, so it holds nothing. Export it with a name for each open "
+                "dimension."
             )
         if (elements := math.prod(filter(None, fixed))) > LARGEST_TENSOR:
             raise Mistake(

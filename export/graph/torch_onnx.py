@@ -19,8 +19,8 @@ from export.graph.recipe import Recipe
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the exporter's warnings, which do not help a user; failures still raise."""
-    for logger in ("torch.onnx", "onnx_ir", "torch.export"):
-        logging.getLogger(logger).setLevel(logging.ERROR)
+    for logger in ("torch.onnx", "onnx_ir", "torch.export", "torch._guards"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

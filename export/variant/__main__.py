@@ -2,14 +2,12 @@
 
 MODEL is a model of the repository. The variant is a model of its own, MODEL_fp16 or MODEL_int8_static, with MODEL's
 configurations. Inputs and outputs keep their types, so clients change the name only. Its batch axis is proved again,
-and its error on samples must stay within --tolerance; otherwise nothing is written, and the node that does most of the
-error is named. A second run replaces what the first one made, and nothing else.
-
+XX
 fp16          halves the file. It is for GPUs: onnxruntime computes most operators in FP32 on a CPU.
 int8-static   a quarter of the file; the ranges of activations are measured once, on --calibrate
 int8-dynamic  a quarter of the weights of MatMul and Gemm; each execution measures its ranges, over all of its rows
 
-With --accelerator tensorrt, --precision is TensorRT's own; openvino and --threads need no precision.
+With --accelerator tensorrt, --precision is TensorRT's own; --threads needs no precision.
 """
 
 import argparse
@@ -20,7 +18,6 @@ from triton_batching.options import MOST_THREADS, number, path, whole_number
 from triton_batching.terminal import guarded, program_parser
 
 PRECISIONS = ("fp16", "int8-static", "int8-dynamic")
-ACCELERATORS = ("tensorrt", "openvino")
 STOPPED = "stopped; a variant is written as a whole or not at all."
 
 
@@ -40,7 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = program_parser("python -m export.variant", __doc__, example="text_recognition --precision int8-static")
     parser.add_argument("model", metavar="MODEL", help="a model of the repository that serves an ONNX file")
     parser.add_argument("--precision", choices=PRECISIONS, help="default: that of the file")
-    parser.add_argument("--accelerator", choices=ACCELERATORS, help="tensorrt (GPU) or openvino (CPU)")
+    parser.add_argument("--accelerator", choices=("tensorrt",), help="for a GPU")
     parser.add_argument(
         "--threads", type=whole_number(1, MOST_THREADS), metavar="N", help="threads of one execution on a CPU"
     )
@@ -79,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
         help="where the server keeps TensorRT's engines (default: /tmp/tensorrt)",
     )
     repository.add_option(parser)
-    parser.add_argument("--force", action="store_true", help="replace a folder that this program did not make")
+    parser.add_argument("--force", action="store_true", help="replace a model of the same name")
     return parser
 
 

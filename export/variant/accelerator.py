@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 import onnx
-import onnxruntime
 from google.protobuf.text_encoding import CEscape
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
@@ -14,7 +13,7 @@ from export.graph.onnx_graph import dims, graph_inputs
 from export.variant.precision import DYNAMIC, FP16, STATIC
 from triton_batching.terminal import Mistake
 
-TENSORRT, OPENVINO = "tensorrt", "openvino"
+TENSORRT = "tensorrt"
 THREADS = "intra_op_thread_count"
 MODES = {None: "FP32", FP16: "FP16", STATIC: "INT8"}
 # What TensorRT may take while it tries algorithms; onnxruntime's default.
@@ -47,20 +46,11 @@ class Accelerator:
                 f"{config.name}: its configuration has optimization already, and a second one does not load. Remove it "
                 "from the configuration of the original, or leave --accelerator out and write it there."
             )
-        if self.name == OPENVINO:
-            yield "# OpenVINO runs what it can of the graph on the CPU, onnxruntime the rest."
-            yield 'optimization { execution_accelerators { cpu_execution_accelerator [ { name: "openvino" } ] } }'
-        elif self.name == TENSORRT:
+        if self.name == TENSORRT:
             yield from self._tensorrt(config, model, variant)
 
     def check(self, config: ModelConfig) -> None:
         """Refuse what cannot run: raises `Mistake`."""
-        if self.name == OPENVINO and "OpenVINOExecutionProvider" not in onnxruntime.get_available_providers():
-            raise Mistake(
-                f"--accelerator openvino: the installed onnxruntime {onnxruntime.__version__} has "
-                f"{', '.join(onnxruntime.get_available_providers())}, so a server with it would refuse the model. "
-                "Install a build with OpenVINO (the package onnxruntime-openvino) in its place, or leave it out."
-            )
         if self.name != TENSORRT:
             return
         if self.precision == DYNAMIC:

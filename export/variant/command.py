@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Make the variant that the command line names, and print how it differs from its original."""
     wanted = wanted_variant.read(arguments)
     target = arguments.repository / wanted.name
-    variant_folder.check_replaceable(target, force=arguments.force)
+    model_folder.existing(arguments.repository, wanted.name, force=arguments.force)
     console = terminal()
     with (
         console.status("reading") as status,
@@ -51,11 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(table(names, error_cells(refused.errors, refused.words, wanted.limit)))
             raise
         _write(wanted, model, converted, draft)
-        say("estimating memory")
+        say("measuring memory")
         report = _report(wanted, draft, converted, trial)
         (draft / "README.md").write_text(readme(report))
         variant_folder.record(draft, {"model": wanted.origin.folder.name, "precision": wanted.precision or ""})
-        variant_folder.keep_added(target, draft, force=arguments.force)
+        variant_folder.keep_configs(target, draft)
         model_folder.move_in(draft, arguments.repository, force=True)
     console.print(report.table())
     for note in report.notes:

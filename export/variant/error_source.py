@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from export.graph.axis_proof import run, session_of, take
+from export.graph.axis_proof import run, take
+from export.graph.changed import CrashError, session_of
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import label, with_all_outputs
 from export.variant.precision import Conversion
+from triton_batching.terminal import again
 
 # All tensors of some rows fit into memory; suspects are tried with as many.
 ROWS = 8
@@ -40,7 +42,8 @@ class ErrorSource:
             return f"The difference grows most at {label(self.node)}, but stays with that node alone in FP32"
         if self.without > MOST * self.before:
             return f"No node does most of it; the one that does most, {label(self.node)}, in FP32 lowers it {change}"
-        return f"{label(self.node)} does most of it: in FP32 it lowers it {change}. Add --keep '{self.node.name}'"
+        command = again("--keep", self.node.name, repeatable=True)
+        return f"{label(self.node)} does most of it: in FP32 it lowers it {change}. Leave it in FP32: {command}"
 
 
 def error_source(
@@ -48,7 +51,11 @@ def error_source(
 ) -> ErrorSource | None:
     """The node that does most of the error; None if no tensor differs, or the graphs share none."""
     some = take(rows, 0, ROWS)
-    suspects = _suspects(conversion.model, differences(conversion.model, conversion.computed(variant), some))
+    try:
+        differing = differences(conversion.model, conversion.computed(variant), some)
+    except CrashError:
+        return None
+    suspects = _suspects(conversion.model, differing)
     expected = run(session_of(conversion.model), some)
     before = _error(expected, conversion, variant, some)
     sources = []

@@ -10,7 +10,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from export.graph.axis_proof import one_line, session_of
+from export.graph.axis_proof import one_line
+from export.graph.changed import session_of
 from export.graph.onnx_graph import with_all_outputs
 from triton_batching.terminal import Mistake
 

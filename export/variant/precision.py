@@ -18,12 +18,13 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from export.graph.axis_proof import one_line, session_of, take
+from export.graph import changed
+from export.graph.axis_proof import session_of, take
 from export.graph.input_values import Rows
-from export.graph.onnx_graph import load, save
+from export.graph.onnx_graph import attribute, load, save
 from export.graph.opset import opset
 from export.variant.half_arithmetic import rounding
-from triton_batching.terminal import Mistake
+from triton_batching.terminal import Mistake, again
 
 FP16, STATIC, DYNAMIC = "fp16", "int8-static", "int8-dynamic"
 # The smallest and largest numbers of FP16. The library's defaults are 1e-7 and 1e4, which cut larger weights off.
@@ -71,20 +72,34 @@ class Conversion:
     for_tensorrt: bool = False
 
     def converted(self, keep: Sequence[str] = ()) -> onnx.ModelProto:
-        """The graph in its precision, without the nodes in `keep`; raises `Mistake`."""
+        """The graph in its precision, without the nodes in `keep`; raises `Mistake` if there is none that loads."""
+        if self.precision == STATIC:
+            _check_finite(self.calibration)
         try:
-            with _quiet():
-                return _half(self.model, keep) if self.precision == FP16 else self._quantised(keep)
-        except Mistake:
-            raise
-        except Exception as error:  # two libraries without a common base of their errors
-            said = one_line(error)
-            node = named(self.model, said)
-            advice = f"Keep the node in FP32 with --keep '{node}', or choose" if node else "Choose"
-            raise Mistake(
-                f"the graph cannot be converted to {self.precision} ({type(error).__name__}: {said}). {advice} another "
-                "--precision."
-            ) from error
+            return self._converted(keep)
+        except Exception as error:
+            said = str(error).removeprefix("it: ").rstrip(".")
+        first, kept = said, list(keep)
+        # What is advised has been tried.
+        while (node := named(self.model, said)) and node not in kept:
+            kept.append(node)
+            try:
+                self._converted(kept)
+            except Exception as error:
+                said = str(error)
+                continue
+            advice = f"Leave in FP32 what cannot be: {again('--keep', *kept[len(keep) :], repeatable=True)}"
+            break
+        else:
+            advice = "Choose another --precision."
+        raise Mistake(f"the graph cannot be converted to {self.precision}: {' '.join(first.split())[:400]}. {advice}")
+
+    def _converted(self, keep: Sequence[str]) -> onnx.ModelProto:
+        """Raises any exception: the two libraries and onnxruntime have no common one."""
+        with _quiet():
+            made = _half(self.model, keep) if self.precision == FP16 else self._quantised(keep)
+        changed.session_of(made, optimised=False, user_path="it")
+        return made
 
     def computed(self, made: onnx.ModelProto) -> onnx.ModelProto:
         """A graph that this CPU computes as a GPU computes `made`; itself for INT8, or if there is none."""
@@ -92,7 +107,7 @@ class Conversion:
             return made
         try:
             return rounding(made)
-        except Mistake:
+        except (changed.CrashError, Mistake):
             return made
 
     def session(self, made: onnx.ModelProto) -> onnxruntime.InferenceSession:
@@ -115,7 +130,6 @@ class Conversion:
     def _static(self, source: Path, target: Path, keep: Sequence[str]) -> None:
         from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-        _check_finite(self.calibration)
         batches = _batches(self.calibration)
 
         class Reader(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
@@ -214,12 +228,18 @@ def _half(model: onnx.ModelProto, keep: Sequence[str]) -> onnx.ModelProto:
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    # The converter takes the output of every node for FP16, also of one whose attribute says FP32.
+    typed = [
+        node.name
+        for node in model.graph.node
+        if onnx.TensorProto.FLOAT in (attribute(node, "to"), attribute(node, "dtype"))
+    ]
     half: onnx.ModelProto = convert_float_to_float16(
         copy,
         min_positive_val=SMALLEST_HALF,
         max_finite_val=LARGEST_HALF,
         keep_io_types=True,
-        node_block_list=list(keep),
+        node_block_list=[*keep, *typed],
     )
     for value in half.graph.output:
         if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT16:

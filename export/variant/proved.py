@@ -12,15 +12,18 @@ from export.graph.axis_proof import MOST_ROWS, Proof, session_of
 from export.graph.batched import BatchAxisError, ProofSettings, batched
 from export.graph.error_measure import Rounding
 from export.graph.source import Source
+from export.variant import variant_folder
 from export.variant.accelerator import TENSORRT
 from export.variant.accuracy import OutputError, WordsRead, answers, compare, words_read, worst
 from export.variant.error_source import error_source
 from export.variant.precision import DYNAMIC, FP16, PRECISIONS, STATIC, Conversion, converted_already, kept, prepared
 from export.variant.trial_rows import TrialRows
 from export.variant.wanted import Wanted
-from triton_batching.terminal import Failure, Mistake
+from triton_batching.terminal import Failure, Mistake, again
 
 Say = Callable[[str], None]
+# A larger difference is an overflow or another model.
+MOST_TOLERANCE = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,9 @@ def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -
     """Convert and prove; raises `TooDifferent` for an error above the tolerance, `BatchAxisError` for mixed rows."""
     precision = wanted.converts or FP16
     if already := converted_already(model, precision):
-        raise Mistake(f"{wanted.origin.folder.name}: {already}. Make {precision} of the model that it was made of.")
+        made_of = variant_folder.original(wanted.origin.folder)
+        how = f": triton-batching variant {made_of} --precision {precision}" if made_of else ""
+        raise Mistake(f"{wanted.origin.folder.name}: {already}. Make {precision} of the model that it was made of{how}")
     say(f"converting to {precision}")
     ready = prepared(model, precision)
     keep = kept(ready, wanted.keep)
@@ -63,12 +68,12 @@ def proved(wanted: Wanted, model: onnx.ModelProto, trial: TrialRows, say: Say) -
             f"{wanted.origin.folder.name}: has no node that {precision} quantises, so the variant would be the same "
             "model. Choose another --precision."
         )
-    errors, words = _errors(wanted, model, conversion, made, trial, say)
+    errors, words, needed = _errors(wanted, model, conversion, made, trial, say)
     if not worst(errors) <= wanted.limit:
         say("looking for the node that does most of the error")
         source = error_source(conversion, made, trial.rows, keep, say)
         where = str(source) if source else "No tensor of the graph shows where"
-        raise TooDifferent(_refusal(wanted, errors, where, trial), errors, words)
+        raise TooDifferent(_refusal(wanted, errors, where, trial, needed), errors, words)
     proof, shared = _proof(wanted, made, trial, say)
     return Converted(
         model=made,
@@ -87,14 +92,18 @@ def _errors(
     made: onnx.ModelProto,
     trial: TrialRows,
     say: Say,
-) -> tuple[list[OutputError], WordsRead | None]:
+) -> tuple[list[OutputError], WordsRead | None, float]:
+    """The errors, the words read, and the tolerance that would accept them."""
     batch = min(wanted.origin.config.max_batch_size, MOST_ROWS)
     before = answers(session_of(model), trial.rows, batch, lambda text: say(f"the original answers, {text}"))
     after = answers(conversion.session(made), trial.rows, batch, lambda text: say(f"the variant answers, {text}"))
     output = next(iter(before))
     words = words_read(before[output], after[output], trial.words) if trial.words else None
-    rounding = Rounding(tolerance=wanted.limit, share=PRECISIONS[wanted.converts or FP16].share)
-    return compare(before, after, rounding), words
+    share = PRECISIONS[wanted.converts or FP16].share
+    errors, accepted = (
+        compare(before, after, Rounding(tolerance=limit, share=share)) for limit in (wanted.limit, MOST_TOLERANCE)
+    )
+    return errors, words, 1.5 * worst(accepted)
 
 
 def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) -> tuple[Proof, bool]:
@@ -118,12 +127,13 @@ def _proof(wanted: Wanted, made: onnx.ModelProto, trial: TrialRows, say: Say) ->
         return proof(wanted.limit), True
 
 
-def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: TrialRows) -> str:
+def _refusal(wanted: Wanted, errors: Sequence[OutputError], source: str, trial: TrialRows, needed: float) -> str:
     error = max(errors, key=lambda error: error.largest)
     calibrated = " and calibrated" if wanted.precision == STATIC else ""
+    accepted = f"To accept it: {again('--tolerance', f'{needed:.1g}')}" if needed < MOST_TOLERANCE else ""
     drawn = f"It was compared{calibrated} on {trial.origin}, which show little of real ones: give --samples FILE.npz. "
     return (
         f'{wanted.name}: output "{error.output}" differs from the original by up to {error.largest:.1e} of what an '
         f"element varies by (mean {error.mean:.1e}, limit {wanted.limit:g}), so nothing was written. {source}. "
-        f"{drawn if trial.drawn_at_random else ''}To accept it: --tolerance."
+        f"{drawn if trial.drawn_at_random else ''}{accepted}"
     )

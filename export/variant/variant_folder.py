@@ -10,8 +10,6 @@ from pathlib import Path
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from export.add.model_folder import existing
-from export.graph.recipe import digest
 from export.repository import model_file, read_config
 from triton_batching.terminal import Mistake
 
@@ -78,53 +76,21 @@ def _renamed(path: Path, name: str, appended: Appended, made_by: str) -> str:
 
 
 def record(folder: Path, about: dict[str, object]) -> None:
-    """Write which files were made, with their digests, so that a later run knows them; the last file to write."""
-    files = {name: digest(path) for name, path in _files(folder).items()}
-    (folder / RECORD).write_text(json.dumps({**about, "files": files}, indent=2) + "\n")
+    """Write what the variant was made of."""
+    (folder / RECORD).write_text(json.dumps(about, indent=2) + "\n")
 
 
-def check_replaceable(folder: Path, *, force: bool) -> None:
-    """Raise `Mistake` if what is there must not be replaced: it was not made by this program, or changed since.
-
-    With `force` any folder is replaced.
-    """
-    existing(folder.parent, folder.name, force=True)
-    if force or not folder.exists():
-        return
-    made = _made(folder)
-    if made is None:
-        raise Mistake(
-            f"{folder}: exists already, and this program did not make it. Rename it, or replace it with --force."
-        )
-    changed = [name for name, path in _files(folder).items() if name in made and digest(path) != made[name]]
-    if changed:
-        raise Mistake(
-            f"{folder}: {', '.join(changed)} changed since this program made it, and would be lost. Move your changes "
-            "to the original, or replace everything with --force."
-        )
-
-
-def keep_added(folder: Path, draft: Path, *, force: bool) -> None:
-    """Copy what was added to an older variant since it was made into its successor; raises as `check_replaceable`."""
-    check_replaceable(folder, force=force)
-    if force or not folder.exists():
-        return
-    made = _made(folder) or {}
-    for name, path in _files(folder).items():
-        target = draft / name
-        if name not in made and name != RECORD and not target.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target)
-
-
-def _files(folder: Path) -> dict[str, Path]:
-    return {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def _made(folder: Path) -> dict[str, str] | None:
-    """The digests of the files that this program made; None if it made none here."""
+def original(folder: Path) -> str:
+    """The model that a variant was made of; "" if this program did not make it."""
     try:
-        files = json.loads((folder / RECORD).read_text())["files"]
-        return {str(name): str(value) for name, value in files.items()}
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return None
+        return str(json.loads((folder / RECORD).read_text())["model"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def keep_configs(folder: Path, draft: Path) -> None:
+    """Copy the configurations that were added to an older variant, as `tune` does, into its successor."""
+    for path in folder.glob("configs/*.pbtxt"):
+        if not (draft / "configs" / path.name).exists():
+            (draft / "configs").mkdir(exist_ok=True)
+            shutil.copy2(path, draft / "configs")

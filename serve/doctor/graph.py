@@ -9,7 +9,7 @@ from typing import Self
 import onnx
 from google.protobuf.message import DecodeError
 
-from export.graph.signature import Signature, SignatureError, Tensor
+from export.graph.signature import Signature, SignatureError
 from serve.doctor.wire import without_weights
 
 LARGEST_BYTES = 2**31  # protobuf's own limit: a larger one cannot be an ONNX file with its weights inside
@@ -50,22 +50,7 @@ class Graph:
     @cached_property
     def signature(self) -> Signature:
         """Names, types and shapes of inputs and outputs; with the batch axis, -1 for a dynamic size."""
-        graph = self.proto.graph
-        weights = {tensor.name for tensor in graph.initializer}
-        return Signature(
-            inputs={value.name: Tensor.of(value) for value in graph.input if value.name not in weights},
-            outputs={value.name: Tensor.of(value) for value in graph.output},
-        )
-
-    @cached_property
-    def unshaped(self) -> frozenset[str]:
-        """Inputs and outputs of unknown rank, or that are not tensors."""
-        values = [*self.proto.graph.input, *self.proto.graph.output]
-        return frozenset(
-            value.name
-            for value in values
-            if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape")
-        )
+        return Signature.of_graph(self.proto.graph)
 
     @property
     def opset(self) -> int:

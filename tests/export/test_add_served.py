@@ -14,6 +14,7 @@ from onnx import helper
 from padded_models import TABLE, encoder, expected
 from streams import Stream, counted
 
+from clients import Model
 from export.add.__main__ import main
 from export.models import alphabet, word_image
 from export.repository import REPOSITORY
@@ -32,12 +33,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     linear(folder / "scores.onnx", rows=1)
     scaled(folder / "scaled.onnx")
     graph(folder / "total.onnx", [helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], gives=())
+    graph(folder / "labels.onnx", [helper.make_node("ReduceMax", ["x"], ["y"], axes=[1], keepdims=0)], gives=("batch",))
     (encoder(folder / "encoder") / "1" / "model.onnx").rename(folder / "lengths.onnx")
     full = ["--batch-timeout-us", "900000", "--max-batch-size"]
     options = {
         "scores": [*full, "8"],
         "scaled": [],
         "total": ["--batching", "none"],
+        "labels": [],
         "lengths": [*full, "4", "--variable-length"],
     }
     for name, chosen in options.items():
@@ -58,7 +61,7 @@ def answers(server: Server, model: str, requests: list[Tensors], batches: dict[i
 
 def test_added_models_answer_each_request_as_alone(repository: Path, bench: Bench) -> None:
     rng = np.random.default_rng(3)
-    with bench.serving(("scores", "scaled", "total", "lengths"), repository) as server:
+    with bench.serving(("scores", "scaled", "total", "labels", "lengths"), repository) as server:
         assert [server.configs[name].max_batch_size for name in ("scores", "scaled", "lengths")] == [8, 0, 4]
         session = onnxruntime.InferenceSession(str(repository.parent / "scores.onnx"))
         rows: list[Tensors] = [{"x": rng.standard_normal((1, 4), dtype=np.float32)} for _ in range(8)]
@@ -79,6 +82,12 @@ def test_added_models_answer_each_request_as_alone(repository: Path, bench: Benc
         # Triton refuses an empty reshape without a batch axis, so the sum over a whole request has dims [ 1 ].
         (answer,) = answers(server, "total", [{"x": np.arange(8, dtype=np.float32).reshape(2, 4)}], {1: 1})
         assert answer["y"].tolist() == [28]
+        # Triton has no answer of shape [rows], so the client takes it out of [rows, 1].
+        x = rng.standard_normal((7, 4), dtype=np.float32)
+        (answer,) = answers(server, "labels", [{"x": x}], {7: 1})
+        assert answer["y"].shape == (7, 1)
+        with Model("labels", url=server.grpc_url) as model:
+            np.testing.assert_array_equal(model.predict(x), x.max(axis=1))
         tokens = [rng.integers(0, len(TABLE), size=(1, length)) for length in (3, 30, 1, 9)]
         together = answers(server, "lengths", [{"tokens": each} for each in tokens], {4: 1})
         for each, answer in zip(tokens, together, strict=True):

@@ -6,9 +6,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from added_modules import Encoder, Pooled, fixed, pooled
+from added_modules import Encoder, fixed, pooled
 
 from export.add.__main__ import main
+
+pytestmark = pytest.mark.slow
 
 
 def added(source: str, repository: Path) -> onnxruntime.InferenceSession:
@@ -51,16 +53,3 @@ def test_a_saved_program_of_a_fixed_batch_is_rewritten(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = module(x).numpy()
     np.testing.assert_allclose(session.run(None, {"x": x.numpy()})[0], expected, rtol=1e-3, atol=1e-5)
-
-
-def test_a_saved_program_with_a_dynamic_batch_stays_as_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    examples = (torch.randint(0, 30, (2, 5)), torch.rand(2, 1))
-    rows = {0: torch.export.Dim("rows")}
-    torch.export.save(
-        torch.export.export(Pooled().eval(), examples, dynamic_shapes=(rows, rows)), tmp_path / "pooled.pt2"
-    )
-    session = added(str(tmp_path / "pooled.pt2"), tmp_path / "m")
-    assert [tensor.name for tensor in session.get_inputs()] == ["tokens", "scale"]
-    assert "fixed number of rows" not in capsys.readouterr().out

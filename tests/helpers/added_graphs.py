@@ -7,8 +7,17 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from export.add.model_source import read
+from export.graph.batched import Batched, ProofSettings, batched
+
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 Shape = Sequence[int | str]
+
+
+def tried(path: Path, **changes: object) -> Batched:
+    """The proof of a file, with other settings where they are named."""
+    settings = ProofSettings(**({"largest": 16, "ranges": {}, "samples": None, "tolerance": None} | changes))  # type: ignore[arg-type]
+    return batched(read(str(path)), settings)
 
 
 def weights(*shape: int, seed: int = 0) -> onnx.TensorProto:
@@ -47,24 +56,6 @@ def linear(path: Path, *, rows: int | str = "batch") -> Path:
     """y = x w: rows do not reach each other."""
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     return graph(path, nodes, takes=(rows, 4), gives=(rows, 3), constants=[weights(4, 3)])
-
-
-def reshaped(path: Path, *, rows: int = 1) -> Path:
-    """x (rows, 2, 2) -> y (rows, 3) through a Reshape whose constant shape names the rows."""
-    nodes = [
-        helper.make_node("Reshape", ["x", "flat"], ["wide"], name="flatten"),
-        helper.make_node("MatMul", ["wide", "w"], ["y"]),
-    ]
-    constants = [numbers("flat", rows, 4), weights(4, 3)]
-    return graph(path, nodes, takes=(rows, 2, 2), gives=(rows, 3), constants=constants)
-
-
-def prefixed(path: Path, *, rows: int = 1) -> Path:
-    """y = (a learned token, then the 4 of x) w: the token is a constant with one row for each row of the batch."""
-    nodes = [helper.make_node("Concat", ["token", "x"], ["long"], axis=1, name="prefix")]
-    nodes.append(helper.make_node("MatMul", ["long", "w"], ["y"]))
-    token = numpy_helper.from_array(np.full((rows, 1), 0.5, dtype=np.float32), "token")
-    return graph(path, nodes, takes=(rows, 4), gives=(rows, 3), constants=[token, weights(5, 3)])
 
 
 def texts(path: Path) -> Path:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import variable_inputs
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import variable_inputs
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import answers_one_by_one
 
@@ -19,12 +19,7 @@ BATCHES_ANYWAY = ("tensorrt", "dali", "tensorflow", "openvino", "tensorrtllm", "
 TEXT_NAMES = ("text", "query", "prompt", "sentence", "question", "string", "document", "passage", "utf8")
 
 
-@rule(
-    "B201",
-    Severity.WARNING,
-    bad="max_batch_size: 8",
-    good="max_batch_size: 8\ndynamic_batching { }",
-)
+@rule("B201", Severity.WARNING, bad="max_batch_size: 8", good="max_batch_size: 8\ndynamic_batching { }")
 def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is above 1 and there is no scheduler, so requests never share an execution.
 
