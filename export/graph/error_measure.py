@@ -159,7 +159,7 @@ class Measure:
         errors = self._errors(actual, expected)
         limits = [looser * scale.rounding.tolerance for scale in self._scales]
         exceeds = any((each > limit).any() for each, limit in zip(errors, limits, strict=True))
-        if self._noise is not None and exceeds and not any(map(_hopeless, errors, limits)):
+        if self._noise is not None and exceeds and not any(map(_hopeless, errors, self._scales)):
             for scale, noise in zip(self._scales, self._noise(), strict=True):
                 scale.add_noise(noise)
             self._noise = None
@@ -171,8 +171,8 @@ class Measure:
         return [scale.errors(*pair) for scale, *pair in zip(self._scales, actual, expected, strict=True)]
 
 
-def _hopeless(errors: Array, limit: float) -> bool:
-    return errors.size >= MANY and bool(np.median(errors) > FAR * limit)
+def _hopeless(errors: Array, scale: Scale) -> bool:
+    return errors.size >= MANY and bool(np.median(errors) > FAR * scale.rounding.tolerance)
 
 
 def _worst(name: str, errors: Array, tolerance: float, first_row: int) -> Difference:
