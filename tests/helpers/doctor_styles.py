@@ -55,7 +55,7 @@ WRONG = {
                 responses += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
             responses += [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])]
 """,
-    "M813 added after the loop": """
+    "M814 added after the loop": """
         answers = list()
         for index in range(len(requests)):
             tensor = pb_utils.get_input_tensor_by_name(requests[index], "x")

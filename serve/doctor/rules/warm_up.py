@@ -210,29 +210,6 @@ CACHE = "response_cache { enable: true }"
 
 
 @rule(
-    "W621",
-    Severity.ERROR,
-    bad=f"sequence_batching {{ }}\n{CACHE}",
-    good=f"dynamic_batching {{ }}\n{CACHE}",
-    refused="with sequence batching scheduler",
-)
-def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
-    """A model with the sequence batcher uses the response cache.
-
-    tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
-    scheduler".
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: remove response_cache: the answers depend on earlier requests.
-    """
-    if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
-        yield Problem(
-            config.at("response_cache", "enable"),
-            "response_cache and sequence_batching exclude each other: the model cannot load. Remove response_cache.",
-        )
-
-
-@rule(
     "W623",
     Severity.WARNING,
     bad=Example(CACHE, target=Target(cache=False)),
