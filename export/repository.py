@@ -228,7 +228,7 @@ def faults(repository: Path = REPOSITORY) -> Iterator[str]:
 def _faults(path: Path, folder: Path, config: ModelConfig) -> Iterator[str]:
     from export.graph.signature import Signature, check
 
-    if config.name != folder.name:
+    if config.name and config.name != folder.name:
         yield f'{path}: name is "{config.name}", but Triton requires the folder\'s name "{folder.name}". Correct it.'
     served = model_file(folder, config)
     if served.suffix == ".onnx" and served.is_file():

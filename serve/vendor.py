@@ -1,7 +1,7 @@
 """Copy the shared modules that a model.py imports into its folder.
 
 A model folder must work when it is copied alone: an image, an object store and a zip file keep no link that leads out
-of it. So each module of serve/policies and export/models that a model.py (or a backend) imports, directly or through
+of it. So each module of serve/policies and export that a model.py (or a backend) imports, directly or through
 another module, is copied beside it. The copies are not in git. A file of the same name without the first line of a copy
 is never replaced.
 """
@@ -23,9 +23,9 @@ BACKENDS = ROOT / "serve" / "backends"
 # depth mismatch").
 RENEWING = threading.Lock()
 HEADER = "# Copied from {source} by `python -m serve.vendor`: change it there.\n"
-FOLDERS = ("serve/policies", "export/models")
-# Of export/models only these run inside a server.
-OF_MODELS = ("alphabet", "page_words", "picture_bytes", "word_image")
+FOLDERS = ("serve/policies", "export/models", "export/graph")
+# Of these folders only these modules run inside a server.
+ONLY = {"models": ("alphabet", "page_words", "picture_bytes", "word_image"), "graph": ("graph_contract",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ def sources() -> dict[str, Path]:
     return {
         file.stem: file
         for file in files
-        if file.stem != "__init__" and (file.parent.name != "models" or file.stem in OF_MODELS)
+        if file.stem != "__init__" and file.stem in ONLY.get(file.parent.name, (file.stem,))
     }
 
 

@@ -64,7 +64,9 @@ def _padding(padding: Padding) -> Iterator[str]:
     lengths = ", ".join(map(str, padding.lengths))
     yield "# Requests of different length share a batch, padded to the longest. Requests of the lengths"
     yield f"# {lengths} were compared with themselves alone: within {padding.error:.1e}."
-    yield f"# The longest batch tried had {padding.longest} elements; longer ones are not proved. INPUT[AXIS]=VALUE:"
+    yield f"# The longest batch tried had {padding.longest} elements, so longer requests are refused."
+    yield f'parameters {{ key: "pad_longest" value {{ string_value: "{padding.longest}" }} }}'
+    yield "# What varies, and what it is filled with: INPUT[AXIS]=VALUE."
     comments = {
         "pad_mask": "# Masks that clients do not send: 1 for own elements, 0 for padding.",
         "cut": "# What belongs to padding is cut from the outputs.",

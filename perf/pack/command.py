@@ -22,8 +22,8 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     """Pack, print and write; raises `Mistake` if the models fit on no or too few devices."""
     console = terminal()
     models(arguments.repository)
-    workload = plan_file.read(arguments.plan, repository=arguments.repository)
     with console.status("packing") as status:
+        workload = plan_file.read(arguments.plan, repository=arguments.repository, progress=status.update)
         placement, replayed = plan(workload, seed=arguments.seed, progress=status.update)
     _print(workload, placement, replayed, console)
     _write(workload, placement, replayed, arguments.out, arguments.repository, command, arguments.force, console)

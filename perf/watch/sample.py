@@ -13,6 +13,8 @@ Key = TypeVar("Key", str, float)
 
 # What a model counts itself when it refuses requests (serve/policies); Triton counts them as answered.
 REFUSED = ("queue_limit_refused", "batch_policy_dropped_requests")
+# Triton counts these requests as successful (server#8521).
+FAILED = ("onnxruntime_failed_requests", "batch_hooks_failed_requests")
 REJECTED = "REJECTED"
 
 
@@ -135,7 +137,8 @@ class Sample:
     @property
     def failed(self) -> float:
         """Failed requests that were not refused."""
-        return max(0.0, self.counted.failed_requests - self.failures.get(REJECTED, 0.0))
+        own = sum(self.totals.get(name, 0.0) for name in FAILED)
+        return max(0.0, self.counted.failed_requests - self.failures.get(REJECTED, 0.0)) + own
 
     @property
     def padding(self) -> float | None:

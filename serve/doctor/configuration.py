@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+from export.graph.signature import Fault, check
 from export.repository import AOTI_FILE, BACKEND_FILES, DEFAULT_FILES, ONNXRUNTIME, PLATFORMS, default_file, is_package
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
@@ -135,6 +136,12 @@ class Configuration:
         if path is None or self.backend != "onnxruntime":
             return None
         return self.model.graph(path)
+
+    @cached_property
+    def differences(self) -> tuple[Fault, ...]:
+        """What differs between the configuration and its ONNX graph; nothing without a graph."""
+        graph = self.graph
+        return () if graph is None else tuple(check(self.proto, graph.signature))
 
     @property
     def source(self) -> "Source | None":

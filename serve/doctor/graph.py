@@ -1,5 +1,6 @@
 """The graph of an ONNX file, without the weights."""
 
+import mmap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,11 +9,22 @@ from typing import Self
 import onnx
 from google.protobuf.message import DecodeError
 
-from export.graph.signature import Signature, SignatureError, Tensor
+from export.graph.signature import Signature, SignatureError
+from serve.doctor.wire import without_weights
 
 LARGEST_BYTES = 2**31  # protobuf's own limit: a larger one cannot be an ONNX file with its weights inside
-LARGEST_TENSOR = 512
-"""The size in bytes up to which a tensor is kept: larger ones are weights, smaller ones hold shapes and axes."""
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            return b""  # an empty file cannot be mapped
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+            try:
+                return without_weights(data)
+            except ValueError as error:
+                fault = str(error)  # the error holds views of the file, which could not be closed
+        raise ValueError(fault)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,36 +40,17 @@ class Graph:
         try:
             if not path.is_file() or path.stat().st_size > LARGEST_BYTES:
                 raise SignatureError(f"{path}: not a readable ONNX file.")
-            proto = onnx.ModelProto.FromString(path.read_bytes())
+            proto = onnx.ModelProto.FromString(_read(path))
         except (OSError, DecodeError, ValueError) as error:
             raise SignatureError(f"{path}: not a readable ONNX file ({error}).") from error
         if not proto.HasField("graph"):
             raise SignatureError(f"{path}: holds no ONNX graph.")
-        for tensor in proto.graph.initializer:
-            if tensor.ByteSize() > LARGEST_TENSOR:
-                weights = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
-                tensor.CopyFrom(weights)
         return cls(path=path, proto=proto)
 
     @cached_property
     def signature(self) -> Signature:
         """Names, types and shapes of inputs and outputs; with the batch axis, -1 for a dynamic size."""
-        graph = self.proto.graph
-        weights = {tensor.name for tensor in graph.initializer}
-        return Signature(
-            inputs={value.name: Tensor.of(value) for value in graph.input if value.name not in weights},
-            outputs={value.name: Tensor.of(value) for value in graph.output},
-        )
-
-    @cached_property
-    def unshaped(self) -> frozenset[str]:
-        """Inputs and outputs of unknown rank, or that are not tensors."""
-        values = [*self.proto.graph.input, *self.proto.graph.output]
-        return frozenset(
-            value.name
-            for value in values
-            if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape")
-        )
+        return Signature.of_graph(self.proto.graph)
 
     @property
     def opset(self) -> int:

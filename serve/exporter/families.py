@@ -32,7 +32,7 @@ class Families(Collector):
         shapes: Mapping[str, tuple[int, int]],
         process: Sequence[Metric] = (),
     ) -> None:
-        self._totals, self._policies, self._refused = totals, own.batches(), own.refused()
+        self._totals, self._policies, self._own = totals, own.batches(), own
         self._shapes, self._process = shapes, process
 
     def text(self) -> str:
@@ -56,7 +56,7 @@ class Families(Collector):
             yield self._rows(executing)
             yield _busy({of: total for of, total in executing.items() if of not in self._policies})
             yield from _times(self._totals)
-            yield from _requests(self._totals, self._refused)
+            yield from _requests(self._totals, self._own)
             yield from self._configurations(executing)
 
     def _rows(self, totals: Mapping[Version, Total]) -> Metric:
@@ -102,19 +102,26 @@ def _times(totals: Mapping[Version, Total]) -> Iterator[Metric]:
     yield from (queue, compute)
 
 
-def _requests(totals: Mapping[Version, Total], refused: Mapping[Version, float]) -> Iterator[Metric]:
+def _requests(totals: Mapping[Version, Total], own: OwnMetrics) -> Iterator[Metric]:
     refusals = CounterMetricFamily(
         f"{PREFIX}_refused_requests",
         "Requests refused by queue_limit_ms or a batch policy; Triton counts them as answered",
         labels=LABELS,
     )
+    failures = CounterMetricFamily(
+        f"{PREFIX}_failed_requests",
+        "Requests that a model answered with an error; Triton counts them too as answered",
+        labels=LABELS,
+    )
+    refused, failed = own.refused(), own.failed()
     restarts = CounterMetricFamily(
         f"{PREFIX}_model_restarts", "How often the model's statistics began again from 0", labels=LABELS
     )
     for version, total in totals.items():
         refusals.add_metric(version, refused.get(version, 0.0))
+        failures.add_metric(version, failed.get(version, 0.0))
         restarts.add_metric(version, total.restarts)
-    yield from (refusals, restarts)
+    yield from (refusals, failures, restarts)
 
 
 def server_process(memory_bytes: int, started_s: float) -> list[Metric]:

@@ -1,6 +1,7 @@
-"""What the models themselves count on Triton's page and Triton does not: the batches of a batch policy, and refusals.
+"""What the models themselves count on Triton's page and Triton does not: a policy's batches, refusals and failures.
 
-Both are counters of each instance (serve/policies). They are added up here, and the sums never fall.
+They are counters of each instance (serve/policies and our onnxruntime backend). They are added up here, and the sums
+never fall.
 """
 
 from collections import defaultdict
@@ -14,6 +15,7 @@ from serve.exporter.totals import Version
 
 BATCHES = "batch_policy_rows"
 REFUSED = ("queue_limit_refused_total", "batch_policy_dropped_requests_total")
+FAILED = ("onnxruntime_failed_requests_total", "batch_hooks_failed_requests")
 Series = tuple[str, frozenset[tuple[str, str]]]
 """The name of a metric and its labels."""
 
@@ -27,7 +29,7 @@ class OwnMetrics:
 
     def update(self, page: str) -> None:
         """Add a reading of Triton's page; a counter that fell began again from 0."""
-        lines = [line for line in page.splitlines() if line.startswith((BATCHES, *REFUSED))]
+        lines = [line for line in page.splitlines() if line.startswith((BATCHES, *REFUSED, *FAILED))]
         for family in text_string_to_metric_families("".join(f"{line}\n" for line in lines)):
             for sample in family.samples:
                 self._add(sample)
@@ -54,10 +56,17 @@ class OwnMetrics:
 
     def refused(self) -> Mapping[Version, float]:
         """How many requests each version refused."""
+        return self._sums(REFUSED)
+
+    def failed(self) -> Mapping[Version, float]:
+        """How many requests each version answered with an error, without those that a model.py blames on the client."""
+        return self._sums(FAILED)
+
+    def _sums(self, names: tuple[str, ...]) -> Mapping[Version, float]:
         found: dict[Version, float] = defaultdict(float)
         for (name, labels), value in self._totals.items():
-            if name in REFUSED:
-                label = dict(labels)
+            label = dict(labels)
+            if name in names and label.get("blame") != "request":
                 found[label.get("model", ""), label.get("version", "")] += value
         return found
 

@@ -35,7 +35,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """Requests that ran together, with one response each, None for requests that have their answer already.
+    """Requests that ran together, with one response each.
 
     `cap` is the policy's when it chose them, `waiting` the number of requests that kept waiting.
     """
@@ -126,8 +126,7 @@ class PolicySender:
     def _send_batch(self, batch: Batch) -> None:
         started, late = time.monotonic(), 0
         for entry, response in zip(batch.entries, batch.responses, strict=True):
-            if response is not None:
-                self._send(entry, response)
+            self._send(entry, response)
             late += time.monotonic() > entry.deadline
         self.seconds += NEW_WEIGHT * ((time.monotonic() - started) / len(batch.entries) - self.seconds)
         rows = sum(entry.rows for entry in batch.entries)

@@ -66,7 +66,7 @@ def observed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of its own, with our metrics, and a model of each kind; "batched" has run 3 executions of 8 rows."""
     repository = tmp_path_factory.mktemp("observed")
     stand_in(repository, "batched", queue_limit_ms="2000")
-    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
+    values = parameters(padding_budget="latency")
     ragged_padded(repository, "ragged", config=values + "dynamic_batching { }")
     names = ("batched", "ragged")
     with launch(Settings(models=names, repository=repository, arguments=PLAIN, exporter=True)) as running:

@@ -23,6 +23,8 @@ from policy_models import stand_in
 from processes import wait_until
 from scrapes import buckets, scrape, text, value
 from sleepers import PLAIN
+from streams import Stream
+from tiny_models import lookup
 
 from serve.bounded_http import MOST_AT_A_TIME
 from serve.exporter.__main__ import main
@@ -93,6 +95,7 @@ def exporting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Exporting]:
     repository = folder / "repository"
     names = [stand_in(repository, name) for name in ("batched", "reloaded", "program", "step")]
     names.append(ensemble(repository, "passing", "step"))
+    names.append(lookup(repository).name)
     names.append(stand_in(repository, "policied", batch_policy="aimd", slo_ms="1000"))
     bench = Bench(folder=folder, held=8, arguments=(*PLAIN, *traces.arguments(folder / "trace", 1)))
     with contextlib.ExitStack() as stack:
@@ -157,6 +160,19 @@ def test_a_policys_own_batches_are_counted_and_not_those_of_tritons_batcher(expo
     }
     assert {size: count for size, count in buckets(page, EXECUTED, "policied").items() if size <= 64} == by_policy
     assert ("triton_batching_execution_seconds_total", frozenset({("model", "policied"), ("version", "1")})) not in page
+
+
+def test_requests_that_are_answered_with_an_error_are_counted(exporting: Exporting) -> None:
+    """Triton counts them as successful (server#8521)."""
+    with Stream(exporting.grpc_url) as stream:
+        answers = stream.send("lookup", [{"x": np.full((1, 1), value, np.float32)} for value in [0, 99, 1, 2] * 2])
+    assert [isinstance(answer, str) for answer in answers] == [False, True, False, False] * 2
+
+    def failed() -> float:
+        return value(scrape(exporting.metrics_url), "triton_batching_failed_requests_total", model="lookup")
+
+    assert wait_until(lambda: failed() == 2, seconds=20)
+    assert value(scrape(exporting.metrics_url), "nv_inference_request_success", model="lookup") == 8
 
 
 def test_an_ensemble_has_requests_and_its_step_has_the_executions(exporting: Exporting) -> None:
@@ -232,12 +248,16 @@ def test_counters_of_instances_are_added_up_and_never_fall() -> None:
         counters = itertools.starmap(line.format, enumerate(values))
         return "# TYPE queue_limit_refused_total counter\nnv_inference_count 7\n" + "".join(counters)
 
-    own, totals = OwnMetrics(), []
+    own, totals = OwnMetrics(), list[float]()
     for reading in (page(5, 2), page(1, 2), page(4), "", page(4, 2)):
         own.update(reading)
         totals.append(own.refused()["m", "1"])
     assert totals == [7, 8, 11, 11, 11]
     assert own.batches() == {}
+    # What a model.py blames on its client is no failure of the model.
+    for blame, count in (("model", 2), ("request", 7)):
+        own.update(f'batch_hooks_failed_requests{{blame="{blame}",model="m",version="1"}} {count}\n')
+    assert own.failed() == {("m", "1"): 2}
 
 
 def test_it_follows_a_server_that_ends_and_that_writes_its_last_traces(exporting: Exporting) -> None:

@@ -49,7 +49,6 @@ ROUTES = (
     Route(name="client padding", config_name="dynamic", pads=True),
     RAGGED,
     Route(name="ragged, padding_budget", config_name="padding_budget"),
-    Route(name="ragged, same by elements", config_name="padding_budget_elements"),
 )
 
 

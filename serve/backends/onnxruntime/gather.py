@@ -33,8 +33,7 @@ class Gather:
         self._scalars = {tensor.name for tensor in inputs if not tensor.shape} - self._ragged
         self._batch_inputs: list[BatchInput] = batch_inputs(config)
         self._plain = not (self._ragged or self._scalars or self._batch_inputs)
-        self._allocate = allocate
-        self._buffers: dict[str, NDArray[np.generic]] = {}
+        self._buffers = Buffers(allocate)
 
     def __call__(self, requests: Sequence[Tensors]) -> dict[str, NDArray[np.generic]]:
         """Tensors by graph input for one run.
@@ -56,15 +55,25 @@ class Gather:
         return feed
 
     def _join(self, name: str, arrays: list[NDArray[np.generic]]) -> NDArray[np.generic]:
-        first = arrays[0]
-        if first.dtype == np.object_:
-            return np.concatenate(arrays)
-        shape = (sum(array.shape[0] for array in arrays), *first.shape[1:])
-        size = math.prod(shape)
-        buffer = self._buffers.get(name)
+        shape = (sum(array.shape[0] for array in arrays), *arrays[0].shape[1:])
+        return np.concatenate(arrays, out=self._buffers(name, shape, arrays[0].dtype))
+
+
+class Buffers:
+    """Memory by input that the next batch uses again; texts get new arrays."""
+
+    def __init__(self, allocate: Allocate) -> None:
+        self._allocate = allocate
+        self._kept: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, name: str, shape: Sequence[int], dtype: "np.dtype[Any]") -> NDArray[Any]:
+        """An array of this shape; it has the memory of the one before it if that is large enough."""
+        if dtype == np.object_:
+            return np.empty(shape, dtype=dtype)
+        size, buffer = math.prod(shape), self._kept.get(name)
         if buffer is None or buffer.size < size:
-            buffer = self._buffers[name] = self._allocate(size, first.dtype)
-        return np.concatenate(arrays, out=buffer[:size].reshape(shape))
+            buffer = self._kept[name] = self._allocate(size, dtype)
+        return buffer[:size].reshape(shape)
 
 
 def _scalar(name: str, array: NDArray[np.generic]) -> NDArray[np.generic]:

@@ -22,10 +22,7 @@ SWEEPS = 60
 
 
 class Latency:
-    """The cost of a run in seconds; learns from every run."""
-
-    # Runs of one size differ by as much on a shared machine, and the backend has other costs for each run.
-    margin = 0.20
+    """The seconds of a run; learns from every run."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[int, int, int], Bucket] = {}
@@ -41,7 +38,7 @@ class Latency:
         return lambda rows, elements: fixed + rows * slope + elements * per_element
 
     def least(self, sizes: Sequence[tuple[int, int]]) -> float:
-        """The cost of two runs without padding."""
+        """A lower bound, fast to compute, of the seconds of requests (rows, length) in two or more runs."""
         fixed, per_row, per_element, per_padded, per_square = self.coefficients
         per_length = per_element + per_padded
         return 2 * fixed + sum(rows * (per_row + length * (per_length + length * per_square)) for rows, length in sizes)

@@ -16,9 +16,10 @@ import states
 import triton_python_backend_utils as pb_utils
 from batch_policy import create
 from complete import complete, is_complete
+from counts import Counts
 from executor import Answer, Executor, isolate
 from gather import Tensors
-from heap import keep_freed
+from heap import keep_freed, return_freed
 from padding import Padding, Run
 from parameters import backend_options, default_max_batch_size
 from policy_loop import PolicyLoop
@@ -27,8 +28,6 @@ from policy_settings import PolicySettings
 from queue_limit import QueueLimit
 from responses import Responses
 from tensor_types import to_text
-
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
@@ -57,6 +56,7 @@ class TritonPythonModel:
         import session
 
         config = json.loads(args["model_config"])
+        return_freed()
         try:
             opened = session.create(
                 config,
@@ -73,7 +73,7 @@ class TritonPythonModel:
             self._executor: Executor | states.States = Executor.of(graph, opened, session.run_options(config), args)
         except ValueError as error:
             raise pb_utils.TritonModelException(str(error)) from error
-        self._count = self._padding and _padding_count(args)
+        self._counts = Counts.of(args, pb_utils, ragged=self._padding is not None)
         self._read = _reader(graph["input"], [tensor.name for tensor in opened.get_inputs()])
         self._leave: Callable[[Sequence[Any]], object] = lambda requests: None
         if graph is not config:
@@ -107,14 +107,14 @@ class TritonPythonModel:
         try:
             read = [*map(self._read, requests)]
             runs = self._padding.runs(read) if self._padding else None
-            if runs and self._count:
-                self._count.add(runs)
+            if runs and self._counts:
+                self._counts.ran(runs)
             if runs is None or len(runs) == 1:
                 answers = self._run(read, runs[0]) if runs else self._executor.run(read)
                 return self._responses.fill(answers)
         except Exception as error:
             if len(requests) == 1:
-                return [_failed(error)]
+                return [self._failed(error)]
             if faults := self._faults(requests):
                 return self._answers_without(requests, faults)
             runs = [Run(members=[index]) for index in range(len(requests))]
@@ -131,22 +131,25 @@ class TritonPythonModel:
         """The responses of all requests, with an error for these."""
         others = [request for index, request in enumerate(requests) if index not in faults]
         answers = iter(self._answers(others) if others else ())
-        return [_failed(faults[index]) if index in faults else next(answers) for index in range(len(requests))]
+        return [self._failed(faults[index]) if index in faults else next(answers) for index in range(len(requests))]
 
     def _execute_in_parts(self, requests: Sequence[Any], runs: Sequence[Run]) -> list[Any]:
-        """The responses of all runs, None for those that were sent before the last run ended."""
+        """The responses of all runs."""
         responses: list[Any] = [None] * len(requests)
         for run in runs:
             answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
             for index, answer in zip(run.members, answers, strict=True):
-                responses[index] = _failed(answer) if isinstance(answer, Exception) else self._responses.new(answer)
-            if run.early and self._padding:
-                started = time.perf_counter()
-                for index in run.members:
-                    requests[index].get_response_sender().send(responses[index], FINAL)
-                    responses[index] = None
-                self._padding.sent(len(run.members), time.perf_counter() - started)
+                if isinstance(answer, Exception):
+                    responses[index] = self._failed(answer)
+                else:
+                    responses[index] = self._responses.new(answer)
         return responses
+
+    def _failed(self, error: Exception) -> Any:
+        """The response of a request that failed."""
+        if self._counts:
+            self._counts.failed(1)
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}"))
 
     def _read_and_run(self, run: Run, requests: Sequence[Any]) -> list[Answer]:
         return self._run([*map(self._read, requests)], run)
@@ -157,21 +160,6 @@ class TritonPythonModel:
         if self._padding and run.rows and len(requests) == len(run.members):
             self._padding.observe(run, time.perf_counter() - started)
         return answers
-
-
-def _padding_count(args: dict[str, str]) -> Any:
-    """A `PaddingCount`, None on a server without metrics."""
-    from padding_count import PaddingCount
-
-    try:
-        return PaddingCount(pb_utils.MetricFamily, {"model": args["model_name"], "version": args["model_version"]})
-    except pb_utils.TritonModelException as error:
-        pb_utils.Logger.log_warn(f"the padding of '{args['model_name']}' is not counted: {error}")
-        return None
-
-
-def _failed(error: Exception) -> Any:
-    return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}"))
 
 
 def _reader(inputs: Sequence[Any], graph_inputs: Sequence[str]) -> Callable[[Any], Tensors]:

@@ -5,12 +5,11 @@ what it would get alone as far as the graph ignores the padding; `python -m expo
 """
 
 import bisect
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from gather import Allocate, Tensors
+from gather import Allocate, Buffers, Tensors
 from numpy.typing import NDArray
 from padded_settings import MASK_TYPES, Axis, PaddedSettings
 from tensor_types import GraphTensor
@@ -33,8 +32,7 @@ class Padded:
     """
 
     def __init__(self, settings: PaddedSettings, inputs: Sequence[GraphTensor], allocate: Allocate = np.empty) -> None:
-        self._settings, self._allocate = settings, allocate
-        self._buffers: dict[str, Array] = {}
+        self._settings, self._buffers = settings, Buffers(allocate)
         shapes = {tensor.name: tensor.shape for tensor in inputs}
         self._types = {tensor.name: MASK_TYPES[tensor.type] for tensor in inputs if tensor.name in settings.masks}
         names = {axis: shapes[axis.tensor][axis.index] for axis in settings.fills}
@@ -72,8 +70,14 @@ class Padded:
         for axis, length in lengths.items():
             if not length:
                 raise LengthError(
-                    f"input '{axis.tensor}' has no elements along axis {axis.index}, which is padded: beside a longer "
-                    "request it would be padding only, and its answer another than alone. Send 1 element or more."
+                    f"input '{axis.tensor}' has no elements along axis {axis.index}, which is padded: the request "
+                    "would be padding only. Send 1 element or more."
+                )
+            if length > self._settings.longest > 0:
+                raise LengthError(
+                    f"input '{axis.tensor}' has {length} elements along axis {axis.index}, and the model takes at most "
+                    f"{self._settings.longest} (pad_longest): padded answers were proved up to that length. Send less, "
+                    "or raise pad_longest in config.pbtxt if you know that longer requests answer right."
                 )
         for first, second in self._alike:
             if lengths[first] != lengths[second]:
@@ -129,7 +133,7 @@ class Padded:
         if all([*array.shape[1:]] == shape[1:] for array in arrays):
             return first if len(arrays) == 1 else self._concatenated(name, arrays, shape)
         shape[0] = sum(array.shape[0] for array in arrays)
-        joined, start = self._buffer(name, shape, first.dtype), 0
+        joined, start = self._buffers(name, shape, first.dtype), 0
         for array in arrays:
             rows = joined[start : start + array.shape[0]]
             start += array.shape[0]
@@ -145,22 +149,13 @@ class Padded:
 
     def _concatenated(self, name: str, arrays: Sequence[Array], shape: list[int]) -> Array:
         shape[0] = sum(array.shape[0] for array in arrays)
-        return np.concatenate(arrays, out=self._buffer(name, shape, arrays[0].dtype))
+        return np.concatenate(arrays, out=self._buffers(name, shape, arrays[0].dtype))
 
     def _mask(self, name: str, rows: Sequence[int], lengths: Sequence[int], longest: int) -> Array:
         own = np.repeat(lengths, rows)
-        mask = self._buffer(name, [len(own), longest], self._types[name])
+        mask = self._buffers(name, [len(own), longest], self._types[name])
         mask[:] = np.arange(longest) < own[:, None]
         return mask
-
-    def _buffer(self, name: str, shape: Sequence[int], dtype: "np.dtype[Any]") -> Array:
-        size = math.prod(shape)
-        if dtype == np.object_:
-            return np.empty(shape, dtype=dtype)
-        buffer = self._buffers.get(name)
-        if buffer is None or buffer.size < size:
-            buffer = self._buffers[name] = self._allocate(size, dtype)
-        return buffer[:size].reshape(shape)
 
 
 def _fill(rows: Array, array: Array, fills: Mapping[int, Any]) -> None:

@@ -1,39 +1,37 @@
-"""Reads and checks the parameters of padded batches: `pad`, `pad_mask`, `cut` and `pad_lengths`.
+"""Reads and checks the parameters of padded batches: `pad`, `pad_mask`, `cut`, `pad_lengths` and `pad_longest`.
 
     parameters { key: "pad" value { string_value: "tokens[1]=0, types[1]=0" } }
     parameters { key: "pad_mask" value { string_value: "mask=tokens[1]" } }
     parameters { key: "cut" value { string_value: "scores[1]=tokens[1]" } }
     parameters { key: "pad_lengths" value { string_value: "16 32 64 128" } }
+    parameters { key: "pad_longest" value { string_value: "128" } }
 
 Axes count from 0, which is the batch axis, as in the graph.
 """
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import parameters
+from graph_contract import configured_dims
 from parameters import ParameterError
-from tensor_types import Config, GraphTensor, configured_dims, graph_shape, name_list
+from tensor_types import Config, GraphTensor, graph_shape
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
-
-KEYS = ("pad", "pad_mask", "cut", "pad_lengths")
-AXIS = r"(?P<{0}>[^\s=,\[\]]+)\[(?P<{0}_axis>\d{{1,9}})\]"
-PAD = re.compile(AXIS.format("input") + r"=(?P<value>[-+.\w]{1,64})")
-MASK = re.compile(r"(?P<mask>[^\s=,\[\]]+)=" + AXIS.format("input"))
-CUT = re.compile(
-    AXIS.format("output") + r"=(?:" + AXIS.format("input") + r"|\(" + AXIS.format("moved") + r"(?P<by>[+-]\d{1,9})\))"
-    r"(?:/(?P<stride>[1-9]\d{0,8}))?"
-)
+KEYS = ("pad", "pad_mask", "cut", "pad_lengths", "pad_longest")
+NAME = r"(?P<{}>[^\s=,\[\]]+)"
+AXIS = NAME + r"\[(?P<{}_axis>\d{{1,9}})\]"
+OF, SOURCE, MOVED = (AXIS.format(name, name) for name in ("of", "source", "moved"))
 FORMS = {
-    "pad": (PAD, "tokens[1]=0"),
-    "pad_mask": (MASK, "mask=tokens[1]"),
-    "cut": (CUT, "scores[1]=tokens[1], or scores[1]=(image[3]+3)/4"),
+    "pad": (OF + r"=(?P<value>[-+.\w]{1,64})", "tokens[1]=0"),
+    "pad_mask": (NAME.format("of") + "=" + SOURCE, "mask=tokens[1]"),
+    "cut": (
+        OF + "=(?:" + SOURCE + r"|\(" + MOVED + r"(?P<by>[+-]\d{1,9})\))(?:/(?P<stride>[1-9]\d{0,8}))?",
+        "scores[1]=tokens[1], or scores[1]=(image[3]+3)/4",
+    ),
 }
 MASK_TYPES: Mapping[str, "np.dtype[Any]"] = {
     "tensor(bool)": np.dtype(np.bool_),
@@ -43,12 +41,10 @@ MASK_TYPES: Mapping[str, "np.dtype[Any]"] = {
     "tensor(float16)": np.dtype(np.float16),
 }
 """The types that a mask may have in the graph."""
-FLOATS: Mapping[str, "np.dtype[Any]"] = {
-    "TYPE_FP16": np.dtype(np.float16),
-    "TYPE_FP32": np.dtype(np.float32),
-    "TYPE_FP64": np.dtype(np.float64),
-}
+FLOATS: Mapping[str, Any] = {"TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "TYPE_FP64": np.float64}
 LENGTH = re.compile(r"\d{1,9}")
+Fault = tuple[str, str]
+"""A parameter, and what is wrong with its value."""
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -78,106 +74,96 @@ class Cut:
 
 @dataclass(frozen=True, kw_only=True)
 class PaddedSettings:
-    """What is padded, with what; which masks are made; how outputs are cut; `lengths` that may run, all if empty."""
+    """What is padded, with what; which masks are made; how outputs are cut.
+
+    `lengths` are those that may run, all if empty; `longest` is the length of a request, 0 for no limit.
+    """
 
     fills: Mapping[Axis, float]
     masks: Mapping[str, Axis] = field(default_factory=dict)
     cuts: Mapping[str, Sequence[Cut]] = field(default_factory=dict)
     lengths: Sequence[int] = ()
+    longest: int = 0
 
     @classmethod
     def of(cls, config: Config) -> "PaddedSettings | None":
         """Read the configuration; None without `pad`. Raises `ParameterError`."""
-        found = {key: _entries(config, key) for key in FORMS}
-        lengths = _lengths(config)
-        if not found["pad"]:
-            if given := [key for key in KEYS if parameters.text(config, key) is not None]:
-                raise _refused(config, given[0], "and no parameter pad, so nothing is padded. Write which axes vary")
+        pads, masks, cuts = (_entries(config, key) for key in FORMS)
+        lengths, longest = _lengths(config, "pad_lengths"), _lengths(config, "pad_longest")
+        if not pads:
+            for key in KEYS:
+                if parameters.text(config, key) is not None:
+                    raise _refused(config, key, "and no parameter pad, so nothing is padded. Write which axes vary")
             return None
-        fills = _once(
-            config, "pad", [(_axis(entry, "input"), _value(config, entry["value"])) for entry in found["pad"]]
+        made: dict[str, list[Cut]] = {}
+        for entry in cuts:
+            source = _axis(entry, "source" if entry["source"] else "moved")
+            moved, stride = int(entry["by"] or 0), int(entry["stride"] or 1)
+            cut = Cut(index=int(entry["of_axis"]), source=source, moved=moved, stride=stride)
+            made.setdefault(entry["of"], []).append(cut)
+        settings = cls(
+            fills={_axis(entry, "of"): _value(config, entry["value"]) for entry in pads},
+            masks={entry["of"]: _axis(entry, "source") for entry in masks},
+            cuts=made,
+            lengths=lengths,
+            longest=min(longest, default=0),
         )
-        masks = _once(config, "pad_mask", [(entry["mask"], _axis(entry, "input")) for entry in found["pad_mask"]])
-        _once(config, "cut", [(_axis(entry, "output"), entry) for entry in found["cut"]])
-        cuts: dict[str, list[Cut]] = {}
-        for entry in found["cut"]:
-            source = _axis(entry, "input" if entry["input"] else "moved")
-            cut = Cut(
-                index=int(entry["output_axis"]),
-                source=source,
-                moved=int(entry["by"] or 0),
-                stride=int(entry["stride"] or 1),
-            )
-            cuts.setdefault(entry["output"], []).append(cut)
-        settings = cls(fills=fills, masks=masks, cuts=cuts, lengths=lengths)
-        settings._check(config)
+        for key, fault in settings._faults(config):
+            raise _refused(config, key, fault)
         return settings
 
-    @property
-    def inputs(self) -> Collection[str]:
-        """The names of the padded inputs."""
-        return {axis.tensor for axis in self.fills}
-
-    def _check(self, config: Config) -> None:
-        """Raise `ParameterError` if a parameter names something that config.pbtxt does not have."""
+    def _faults(self, config: Config) -> Iterator[Fault]:
+        """What the parameters name that config.pbtxt does not have."""
         if config["max_batch_size"] <= 0:
-            raise _refused(config, "pad", "and max_batch_size 0, so no batch is formed. Set max_batch_size")
+            yield "pad", "and max_batch_size 0, so no batch is formed. Set max_batch_size"
         inputs = {tensor["name"]: tensor for tensor in config["input"]}
+        padded = {axis.tensor for axis in self.fills}
         for axis, fill in self.fills.items():
-            _check_padded(config, axis, inputs)
-            _check_fill(config, inputs[axis.tensor], fill)
-        if self.lengths or len(self.fills) > len(self.inputs):
-            _refuse_budget(config)
+            yield from _pad_faults(inputs, axis, fill)
+        if (self.lengths or len(self.fills) > len(padded)) and parameters.text(config, "padding_budget") == "latency":
+            yield "padding_budget", "and pad_lengths, or several axes of an input in pad. Leave one of them out"
         if others := [
-            name for name, tensor in inputs.items() if tensor.get("allow_ragged_batch") and name not in self.inputs
+            name for name, tensor in inputs.items() if tensor.get("allow_ragged_batch") and name not in padded
         ]:
-            raise _refused(
-                config, "pad", f"and ragged inputs that it does not name ({', '.join(others)}). Name an axis of each"
-            )
+            yield "pad", f"and ragged inputs that it does not name ({', '.join(others)}). Name an axis of each"
         if config.get("batch_input") or config.get("batch_output"):
-            raise _refused(config, "pad", "and batch_input or batch_output, which belong to flat ragged graphs")
-        for mask, source in self.masks.items():
-            if mask in inputs:
-                raise _refused(
-                    config,
-                    "pad_mask",
-                    f"and an input '{mask}', which clients would send. Remove that input, or take it out of pad_mask",
-                )
-            self._check_source(config, "pad_mask", source)
+            yield "pad", "and batch_input or batch_output, which belong to flat ragged graphs"
+        for mask in self.masks.keys() & inputs.keys():
+            yield "pad_mask", f"and an input '{mask}', which clients would send. Remove one of the two"
         outputs = {tensor["name"]: tensor for tensor in config["output"]}
         for name, cuts in self.cuts.items():
             if name not in outputs:
-                raise _refused(config, "cut", f"and no output '{name}'. The outputs are: {', '.join(outputs)}")
-            for cut in cuts:
-                self._check_source(config, "cut", cut.source)
-                if not 0 < cut.index <= len(configured_dims(outputs[name])):
-                    raise _refused(config, "cut", f"and '{name}' has no axis {cut.index} beside the batch axis")
-
-    def _check_source(self, config: Config, key: str, source: Axis) -> None:
-        if source not in self.fills:
-            raise _refused(config, key, f"and pad does not name {source}. Add it to pad")
+                yield "cut", f"and no output '{name}'. The outputs are: {', '.join(outputs)}"
+            elif any(not 0 < cut.index <= len(configured_dims(outputs[name])) for cut in cuts):
+                yield "cut", f"and '{name}' does not have that axis beside the batch axis"
+        sources = [("pad_mask", axis) for axis in self.masks.values()]
+        sources += [("cut", cut.source) for cuts in self.cuts.values() for cut in cuts]
+        for key, source in sources:
+            if source not in self.fills:
+                yield key, f"and pad does not name {source}. Add it to pad"
 
 
 def check_graph(config: Config, settings: PaddedSettings, graph: Sequence[GraphTensor]) -> None:
     """Raise `ParameterError` if the graph's inputs do not vary where config.pbtxt says so, or lack a mask."""
+    for key, fault in _graph_faults(settings, graph):
+        raise _refused(config, key, fault)
+
+
+def _graph_faults(settings: PaddedSettings, graph: Sequence[GraphTensor]) -> Iterator[Fault]:
     inputs = {tensor.name: tensor for tensor in graph}
     for axis in settings.fills:
-        if axis.tensor not in inputs:
-            continue  # the contract names it
-        shape = graph_shape(inputs[axis.tensor])
-        if axis.index >= len(shape) or shape[axis.index] != -1:
-            raise _refused(
-                config,
+        shape = graph_shape(inputs[axis.tensor]) if axis.tensor in inputs else None  # the contract names it
+        if shape is not None and shape[axis.index : axis.index + 1] != [-1]:
+            yield (
                 "pad",
                 f"and the graph's '{axis.tensor}' has shape {shape}, which does not vary along axis {axis.index}. "
                 "Export it with that axis dynamic, or name another axis",
             )
     for mask, source in settings.masks.items():
         if mask not in inputs:
-            raise _refused(config, "pad_mask", f"and no graph input '{mask}'. The graph has: {name_list(graph)}")
-        if inputs[mask].type not in MASK_TYPES or len(inputs[mask].shape) != 2:
-            raise _refused(
-                config,
+            yield "pad_mask", f"and no graph input '{mask}'. The graph has: {', '.join(sorted(inputs))}"
+        elif inputs[mask].type not in MASK_TYPES or len(inputs[mask].shape) != 2:
+            yield (
                 "pad_mask",
                 f"and the graph's '{mask}' is a {inputs[mask].type} of shape {graph_shape(inputs[mask])}; a mask that "
                 f"is made has shape [-1, -1] and one of the types {', '.join(MASK_TYPES)}. Let clients send it: "
@@ -185,39 +171,32 @@ def check_graph(config: Config, settings: PaddedSettings, graph: Sequence[GraphT
             )
 
 
-def _check_padded(config: Config, axis: Axis, inputs: Mapping[str, Config]) -> None:
+def _pad_faults(inputs: Mapping[str, Config], axis: Axis, fill: float) -> Iterator[Fault]:
     where = f"and the input '{axis.tensor}'"
     if axis.tensor not in inputs:
-        raise _refused(config, "pad", f"and no input '{axis.tensor}'. The inputs are: {', '.join(inputs)}")
+        yield "pad", f"and no input '{axis.tensor}'. The inputs are: {', '.join(inputs)}"
+        return
     tensor = inputs[axis.tensor]
-    dims = configured_dims(tensor)
-    if not 0 < axis.index <= len(dims) or dims[axis.index - 1] != -1:
-        raise _refused(
-            config, "pad", f"{where} with dims {dims}, which are not -1 for axis {axis.index} (axis 0 is the batch)"
-        )
+    dims, data_type = configured_dims(tensor), tensor["data_type"]
+    if dims[axis.index - 1 : axis.index] != [-1]:
+        yield "pad", f"{where} with dims {dims}, which are not -1 for axis {axis.index} (axis 0 is the batch)"
     if not tensor.get("allow_ragged_batch"):
-        raise _refused(
-            config,
+        yield (
             "pad",
             f"{where} without allow_ragged_batch, so Triton closes the batch at a request of another length. "
             "Write allow_ragged_batch: true there",
         )
-    if tensor["data_type"] in ("TYPE_STRING", "TYPE_BF16"):
-        raise _refused(config, "pad", f"{where} of {tensor['data_type']}, which cannot be padded here")
-
-
-def _check_fill(config: Config, tensor: Config, fill: float) -> None:
-    if not _holds(tensor["data_type"], fill):
-        raise _refused(
-            config, "pad", f"and the input '{tensor['name']}' of {tensor['data_type']}, which cannot hold {fill:g}"
-        )
+    if data_type in ("TYPE_STRING", "TYPE_BF16"):
+        yield "pad", f"{where} of {data_type}, which cannot be padded here"
+    elif not _holds(data_type, fill):
+        yield "pad", f"{where} of {data_type}, which cannot hold {fill:g}"
 
 
 def _holds(data_type: str, fill: float) -> bool:
     """Whether a tensor of this type can have this value; infinity is one of a float."""
     if data_type in FLOATS:
         with np.errstate(over="ignore"):
-            return math.isinf(fill) or bool(np.isfinite(FLOATS[data_type].type(fill)))
+            return math.isinf(fill) or bool(np.isfinite(FLOATS[data_type](fill)))
     if math.isinf(fill) or fill != int(fill):
         return False
     if data_type == "TYPE_BOOL":
@@ -226,38 +205,22 @@ def _holds(data_type: str, fill: float) -> bool:
     return info.min <= fill <= info.max
 
 
-def _refuse_budget(config: Config) -> None:
-    """padding_budget compares lengths, which are then not what a run is padded to."""
-    if parameters.text(config, "padding_budget") not in (None, "off"):
-        raise ParameterError(
-            f"model '{config['name']}' has padding_budget, and pad_lengths or several axes in pad: the budget knows "
-            "one length of a request, and a run as long as its longest. Leave one of them out."
-        )
-
-
 def _entries(config: Config, key: str) -> list[dict[str, str]]:
-    """The parts of a parameter, which commas separate; raises `ParameterError` for one of another form."""
+    """The parts of a parameter, which commas separate, as the groups of its form; raises `ParameterError`."""
     pattern, example = FORMS[key]
-    value = parameters.text(config, key)
-    if value is None:
-        return []
-    found = []
-    for part in value.split(","):
-        matched = pattern.fullmatch("".join(part.split()))
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for part in (parameters.text(config, key) or "").split(","):
+        matched = re.fullmatch(pattern, "".join(part.split()))
         if matched is None:
+            if parameters.text(config, key) is None:
+                return []
             raise _refused(config, key, f"whose part '{part.strip()}' does not have the form {example}")
-        found.append({name: text or "" for name, text in matched.groupdict().items()})
-    return found
-
-
-def _once(config: Config, key: str, pairs: Sequence[tuple[Key, Value]]) -> dict[Key, Value]:
-    """The pairs as a mapping; raises `ParameterError` for two of one key, of which one would be lost."""
-    found: dict[Key, Value] = {}
-    for name, value in pairs:
-        if name in found:
-            raise _refused(config, key, f"which names {name} twice. Leave one of the two out")
-        found[name] = value
-    return found
+        entry = {name: text or "" for name, text in matched.groupdict().items()}
+        place = entry["of"], int(entry.get("of_axis") or 0)
+        if place in found:
+            raise _refused(config, key, f"which names {entry['of']} twice. Leave one of the two out")
+        found[place] = entry
+    return list(found.values())
 
 
 def _axis(entry: Mapping[str, str], name: str) -> Axis:
@@ -280,13 +243,13 @@ def _value(config: Config, text: str) -> float:
     return value
 
 
-def _lengths(config: Config) -> tuple[int, ...]:
-    text = parameters.text(config, "pad_lengths")
+def _lengths(config: Config, key: str) -> tuple[int, ...]:
+    text = parameters.text(config, key)
     if text is None:
         return ()
     words = text.replace(",", " ").split()
     if not words or not all(LENGTH.fullmatch(word) and int(word) for word in words):
-        raise _refused(config, "pad_lengths", "which are not whole numbers of 1 or more, of 9 digits at most")
+        raise _refused(config, key, "and needs whole numbers of 1 or more, with at most 9 digits")
     return tuple(sorted({int(word) for word in words}))
 
 

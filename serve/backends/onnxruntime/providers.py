@@ -21,43 +21,6 @@ RENAMED = {
     "int8_calibration_table_name": "trt_int8_calibration_table_name",
     "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
 }
-TENSORRT_NUMBERS = {
-    "trt_max_workspace_size",
-    "trt_max_partition_iterations",
-    "trt_min_subgraph_size",
-    "trt_dla_core",
-    "trt_builder_optimization_level",
-    "trt_auxiliary_streams",
-    "trt_ep_context_embed_mode",
-}
-TENSORRT_SWITCHES = {
-    "trt_int8_use_native_calibration_table",
-    "trt_dla_enable",
-    "trt_engine_cache_enable",
-    "trt_dump_subgraphs",
-    "trt_force_sequential_engine_build",
-    "trt_context_memory_sharing_enable",
-    "trt_layer_norm_fp32_fallback",
-    "trt_timing_cache_enable",
-    "trt_force_timing_cache",
-    "trt_detailed_build_log",
-    "trt_build_heuristics_enable",
-    "trt_sparsity_enable",
-    "trt_cuda_graph_enable",
-    "trt_dump_ep_context_model",
-}
-TENSORRT_TEXTS = {
-    "trt_int8_calibration_table_name",
-    "trt_engine_cache_path",
-    "trt_engine_cache_prefix",
-    "trt_timing_cache_path",
-    "trt_tactic_sources",
-    "trt_extra_plugin_lib_paths",
-    "trt_profile_min_shapes",
-    "trt_profile_max_shapes",
-    "trt_profile_opt_shapes",
-    "trt_ep_context_file_path",
-}
 CUDA_SWITCHES = {"do_copy_in_default_stream", "use_ep_level_unified_stream"}
 CUDA_CHOICES = {
     "cudnn_conv_algo_search": ("EXHAUSTIVE", "HEURISTIC", "DEFAULT"),
@@ -109,7 +72,10 @@ def _require(config: Config, name: str, by_name: Mapping[str, str], available: S
 
 
 def tensorrt_options(config: Config, accelerator: Mapping[str, str]) -> dict[str, str]:
-    """Options of the TensorRT provider from the accelerator's parameters; raises `ParameterError`."""
+    """Options of the TensorRT provider from the accelerator's parameters; raises `ParameterError`.
+
+    onnxruntime itself refuses the names and values that it does not know.
+    """
     options = {}
     for written, value in accelerator.items():
         key: str | None = RENAMED.get(written, written)
@@ -120,17 +86,14 @@ def tensorrt_options(config: Config, accelerator: Mapping[str, str]) -> dict[str
                     f"{', '.join(PRECISIONS)}."
                 )
             key, value = PRECISIONS[value], "1"
-        elif written in RENAMED.values() or key not in TENSORRT_NUMBERS | TENSORRT_SWITCHES | TENSORRT_TEXTS:
+        elif written in RENAMED.values() or not str(key).startswith("trt_"):
             raise ParameterError(
                 f"unknown parameter '{written}' is provided for TensorRT Execution Accelerator. "
                 f"Correct or remove it in the configuration of model '{config['name']}'."
             )
-        elif key in TENSORRT_NUMBERS:
-            parameters.as_number(config, written, value)
-        elif key in TENSORRT_SWITCHES:
-            value = _provider_switch(config, written, value)
-        if key and value:
-            options[key] = value
+        if key:
+            switch = parameters.SWITCH.get(value.lower())
+            options[key] = value if switch is None else str(int(switch))
     return options
 
 

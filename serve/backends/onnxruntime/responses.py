@@ -67,7 +67,7 @@ class Kept:
 
 
 class Responses:
-    """Makes responses of the outputs of `config`; with `keep`, those of `fill` are the last ones again where they fit.
+    """Makes responses with the outputs of `config`; with `keep`, `fill` writes into the last ones if shapes are equal.
 
     `utilities` is `triton_python_backend_utils`.
     """

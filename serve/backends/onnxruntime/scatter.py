@@ -6,8 +6,9 @@ from itertools import repeat
 
 import numpy as np
 from gather import Tensors
+from graph_contract import configured_dims, shape_text
 from numpy.typing import NDArray
-from tensor_types import Config, configured_dims, shape_text
+from tensor_types import Config
 
 Array = NDArray[np.generic]
 

@@ -7,9 +7,10 @@ sequences to an instance as it has slots (direct: max_batch_size, oldest: max_ca
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+from executor import Executor
 from gather import Tensors
 from numpy.typing import NDArray
 from tensor_types import Config, to_text
@@ -23,20 +24,6 @@ START, END = 1, 2
 
 class LostStateError(ValueError):
     """A request goes on with a sequence whose state is not here."""
-
-
-class Executor(Protocol):
-    """What runs the graph: executor.py."""
-
-    @property
-    def outputs(self) -> Sequence[str]:
-        """The names of the outputs, in the order of an answer."""
-
-    def run(self, requests: Sequence[Tensors]) -> list[Sequence[Array]]:
-        """The outputs of all requests."""
-
-    def faults(self, requests: Sequence[Tensors]) -> dict[int, ValueError]:
-        """The requests that cannot run in any batch."""
 
 
 class Sequenced(dict[str, Array]):
@@ -69,9 +56,8 @@ def with_states(config: Config) -> Config:
 class States:
     """The states of one instance, and the executor that reads and writes them; None for a model without any.
 
-    The newest `2 * slots` sequences are kept. Triton forgets a sequence that is idle for too long without a word; for a
-    live one to be dropped here, as many others would have to be left idle since its last request as there are slots,
-    and each of them holds a slot. Should it happen, its next request fails.
+    The newest `2 * slots` sequences are kept, because Triton does not say when it forgets one that is idle. A request
+    whose state is gone fails.
     """
 
     def __init__(self, config: Config, executor: Executor) -> None:

@@ -9,23 +9,16 @@ from numpy.typing import NDArray
 Config = dict[str, Any]
 """A model configuration as a Python model gets it from Triton: the JSON form of `ModelConfig`."""
 
-ONNX_TYPES = {
-    "TYPE_BOOL": "tensor(bool)",
-    "TYPE_UINT8": "tensor(uint8)",
-    "TYPE_UINT16": "tensor(uint16)",
-    "TYPE_UINT32": "tensor(uint32)",
-    "TYPE_UINT64": "tensor(uint64)",
-    "TYPE_INT8": "tensor(int8)",
-    "TYPE_INT16": "tensor(int16)",
-    "TYPE_INT32": "tensor(int32)",
-    "TYPE_INT64": "tensor(int64)",
-    "TYPE_BF16": "tensor(bfloat16)",
-    "TYPE_FP16": "tensor(float16)",
-    "TYPE_FP32": "tensor(float)",
-    "TYPE_FP64": "tensor(double)",
-    "TYPE_STRING": "tensor(string)",
+TRITON_TYPES = {
+    "tensor(bool)": "TYPE_BOOL",
+    **{f"tensor({sign}int{bits})": f"TYPE_{sign.upper()}INT{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "tensor(bfloat16)": "TYPE_BF16",
+    "tensor(float16)": "TYPE_FP16",
+    "tensor(float)": "TYPE_FP32",
+    "tensor(double)": "TYPE_FP64",
+    "tensor(string)": "TYPE_STRING",
 }
-TRITON_TYPES = {onnx: triton for triton, onnx in ONNX_TYPES.items()}
+"""Triton's name of each type by onnxruntime's."""
 
 NUMPY_TYPES = {"TYPE_INT32": np.dtype(np.int32), "TYPE_FP32": np.dtype(np.float32)}
 """The two types that a batch input may have."""
@@ -63,22 +56,6 @@ def graph_shape(tensor: GraphTensor) -> list[int]:
 def triton_type(tensor: GraphTensor) -> str:
     """The graph's type as in config.pbtxt; onnxruntime's name for a type that Triton does not have."""
     return TRITON_TYPES.get(tensor.type, tensor.type)
-
-
-def configured_dims(tensor: Config) -> list[int]:
-    """The dims of a declared input or output in the graph: its reshape if it has one, else its dims."""
-    dims = tensor["reshape"].get("shape", []) if tensor.get("reshape") is not None else tensor["dims"]
-    return [int(dim) for dim in dims]
-
-
-def shape_text(dims: Sequence[int]) -> str:
-    """A shape as Triton writes it: [1,-1]."""
-    return "[" + ",".join(map(str, dims)) + "]"
-
-
-def name_list(tensors: Sequence[GraphTensor]) -> str:
-    """Names in alphabetical order, as in Triton's messages."""
-    return ", ".join(sorted(tensor.name for tensor in tensors))
 
 
 def unsupported(tensors: Sequence[GraphTensor]) -> str | None:

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from tritonclient.grpc.model_config_pb2 import ModelInput
 
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import variable_inputs
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import variable_inputs
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import answers_one_by_one
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from export.graph.signature import TYPES, made_masks
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import differences
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 from triton_batching import releases
@@ -35,31 +35,7 @@ def every_input_is_declared(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs.
     Fix: declare the input, or export the graph without it.
     """
-    graph = config.graph
-    if graph is None or not config.proto.input:
-        return
-    sequence = config.proto.sequence_batching
-    declared = {tensor.name for tensor in config.proto.input}
-    declared |= {name for entry in config.proto.batch_input for name in entry.target_name}
-    declared |= {control.name for control in sequence.control_input} | {state.input_name for state in sequence.state}
-    declared |= made_masks(config.proto) & graph.signature.inputs.keys()
-    if _has_wrong_names(config, declared):
-        return  # the right name may be all that is missing
-    for name in sorted(graph.signature.inputs.keys() - declared):
-        yield Problem(
-            config.at("input"),
-            f'the graph\'s input "{name}" is not declared, so the model cannot load. Declare it with data_type '
-            f"{graph.signature.inputs[name].type}.",
-        )
-
-
-def _has_wrong_names(config: Configuration, declared: set[str]) -> bool:
-    """Whether a declared name is not in the graph, or a batch input has no name of its own."""
-    assert config.graph is not None
-    graph, targets = config.graph.proto.graph, [list(entry.target_name) for entry in config.proto.batch_input]
-    provided = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    clients = {tensor.name for tensor in config.proto.input}
-    return not declared <= provided or any(not names or clients & set(names) for names in targets)
+    return differences(config, "G101")
 
 
 @rule(
@@ -78,18 +54,7 @@ def every_tensor_is_in_the_graph(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs and ValidateOutputs.
     Fix: use the graph's name, or remove an output that is not needed.
     """
-    graph = config.graph
-    if graph is None:
-        return
-    defaults = {tensor.name for tensor in graph.proto.graph.initializer}
-    tensors = {"input": graph.signature.inputs, "output": graph.signature.outputs}
-    for kind, index, tensor in config.tensors():
-        if tensor.name not in tensors[kind] and not (kind == "input" and tensor.name in defaults):
-            yield Problem(
-                config.at(kind, index, "name"),
-                f'{kind} "{tensor.name}" is not in the graph, so the model cannot load. The graph has '
-                f"{', '.join(sorted(tensors[kind])) or 'none'}.",
-            )
+    return differences(config, "G102")
 
 
 @rule(
@@ -111,21 +76,7 @@ def types_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs and ValidateOutputs.
     Fix: write the graph's type (`--fix` does), or cast inside the graph.
     """
-    graph = config.graph
-    if graph is None:
-        return
-    tensors = {"input": graph.signature.inputs, "output": graph.signature.outputs}
-    for kind, index, tensor in config.tensors():
-        provided = tensors[kind].get(tensor.name)
-        declared = config.type_name(tensor.data_type)
-        if provided is None or provided.type not in TYPES.values() or declared == provided.type:
-            continue
-        yield Problem(
-            config.at(kind, index, "data_type"),
-            f'{kind} "{tensor.name}" is {declared}, the graph has {provided.type}, so the model cannot load. Write '
-            f"{provided.type}.",
-            fix=config.document.replaced(provided.type, kind, index, "data_type"),
-        )
+    return differences(config, "G103")
 
 
 @rule(
@@ -147,15 +98,7 @@ def optional_inputs_do_not_batch(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs.
     Fix: make it required, set max_batch_size: 0, or split the model.
     """
-    if config.backend != "onnxruntime" or config.proto.max_batch_size <= 0:
-        return
-    for index, tensor in enumerate(config.proto.input):
-        if tensor.optional:
-            yield Problem(
-                config.at("input", index, "optional"),
-                f'input "{tensor.name}" is optional, which the onnxruntime backend refuses if max_batch_size is '
-                "above 0. Make it required.",
-            )
+    return differences(config, "G109")
 
 
 @rule(

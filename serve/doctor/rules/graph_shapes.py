@@ -1,11 +1,10 @@
 """G1: shapes of inputs and outputs, compared with the ONNX graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from export.graph.signature import fits
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import differences
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import Pair, batch_axis_is_fixed, expected_shape, lacks_batch_axis, pairs, repeats_batch_axis
 from serve.doctor.rule import Example, rule
 
 HEAD = '<ir_version: 8, opset_import: ["": 17]>\n'
@@ -36,14 +35,7 @@ def graph_can_batch(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend/issues/111.
     Fix: export with a dynamic first axis (`dynamic_axes`), or set max_batch_size: 0 to serve it without batching.
     """
-    for pair in pairs(config):
-        if batch_axis_is_fixed(config, pair):
-            yield Problem(
-                config.at("max_batch_size"),
-                f'{pair.kind} "{pair.name}" has shape {list(pair.graph.shape)} in the graph, without a dynamic batch '
-                f"axis, and max_batch_size is {config.proto.max_batch_size}, so the model cannot load. Export with a "
-                "dynamic first axis.",
-            )
+    return differences(config, "G104")
 
 
 @rule(
@@ -62,9 +54,7 @@ def dims_leave_the_batch_axis_out(config: Configuration) -> Iterator[Problem]:
     Source: server/issues/1338, 4903, 5866; docs/user_guide/model_configuration.md, maximum batch size.
     Fix: remove the first of the dims (`--fix` does). If none is left write `dims: [ 1 ] reshape { shape: [ ] }`.
     """
-    for pair in pairs(config):
-        if repeats_batch_axis(config, pair):
-            yield _mismatch(config, pair, "repeat the batch axis, which max_batch_size adds by itself")
+    return differences(config, "G105")
 
 
 @rule(
@@ -83,9 +73,7 @@ def input_dims_fit_the_graph(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, CompareDimsSupported.
     Fix: write the graph's sizes (`--fix` does).
     """
-    for pair in _comparable(config, "input"):
-        if not fits(pair.shape, expected_shape(config, pair), exact=False):
-            yield _mismatch(config, pair, _why(config, pair))
+    return differences(config, "G106")
 
 
 @rule(
@@ -104,41 +92,4 @@ def output_dims_are_the_graphs(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateOutputs, CompareDims with exact.
     Fix: write the graph's sizes (`--fix` does).
     """
-    for pair in _comparable(config, "output"):
-        if not fits(pair.shape, expected_shape(config, pair), exact=True):
-            yield _mismatch(config, pair, _why(config, pair))
-
-
-def _comparable(config: Configuration, kind: str) -> Iterator[Pair]:
-    """Pairs whose batch axis is right, so that only the other dims can be wrong."""
-    for pair in pairs(config):
-        if pair.kind == kind and not batch_axis_is_fixed(config, pair) and not repeats_batch_axis(config, pair):
-            yield pair
-
-
-def _why(config: Configuration, pair: Pair) -> str:
-    if lacks_batch_axis(config, pair):
-        return "lack the first axis, which only max_batch_size above 0 would add"
-    return f"differ from the graph's {list(expected_shape(config, pair))}"
-
-
-def _mismatch(config: Configuration, pair: Pair, why: str) -> Problem:
-    """The finding, with an edit if the file writes the dims as one list."""
-    field = config.document.field(*pair.shape_steps)
-    written = _written(expected_shape(config, pair), pair.shape_steps[-1])
-    # Only if the dims are one list without comments: the edit must neither lose a comment nor leave a second list.
-    listed = field is not None and len(field.values) == len(pair.shape) and "#" not in config.document.slice(field)
-    is_fixable = listed and pair.shape_steps[-1] == "dims"
-    return Problem(
-        config.at(*pair.shape_steps),
-        f'{pair.kind} "{pair.name}": the {pair.shape_steps[-1]} {list(pair.shape)} {why}, so the model cannot load. '
-        f"Write {written}.",
-        fix=config.document.rewritten(written, *pair.shape_steps) if is_fixable else (),
-    )
-
-
-def _written(shape: Sequence[int], field: str | int) -> str:
-    """The shape as the text of `dims`, or of the `shape` of a reshape; the server refuses empty dims."""
-    if not shape and field == "dims":
-        return "dims: [ 1 ] reshape { shape: [ ] }"
-    return f"{field}: [ {', '.join(map(str, shape))} ]"
+    return differences(config, "G107")

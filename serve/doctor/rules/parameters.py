@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from google.protobuf.json_format import MessageToDict
 
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import variable_inputs
 from serve.doctor.finding import Problem, Severity
-from serve.doctor.pairs import variable_inputs
 from serve.doctor.rule import rule
 from serve.policies import queue_limit
 from serve.policies.policy_settings import KEYS, PolicyError, PolicySettings
@@ -27,11 +27,11 @@ ONNXRUNTIME = (
     # of this project's backend
     "nan_outputs",
     "padding_budget",
-    "padding_budget_run_elements",
     "pad",
     "pad_mask",
     "cut",
     "pad_lengths",
+    "pad_longest",
     *KEYS,
     queue_limit.KEY,
 )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import BatchInput, DataType, ModelInput
 
 from serve.doctor.configuration import Configuration
+from serve.doctor.differences import differences
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import Example, rule
 
@@ -94,16 +95,7 @@ def the_graph_takes_a_flat_tensor(config: Configuration) -> Iterator[Problem]:
     Source: onnxruntime_backend, ValidateInputs; onnxruntime_backend#192, server#3839, server#5872.
     Fix: export the graph with an input of rank 1 and the offsets as further inputs, or remove allow_ragged_batch.
     """
-    graph = config.graph
-    for index, tensor in ragged_inputs(config):
-        declared = graph.signature.inputs.get(tensor.name) if graph is not None else None
-        if declared is not None and declared.shape != (-1,):
-            yield Problem(
-                config.at("input", index, "allow_ragged_batch"),
-                f'input "{tensor.name}" is ragged, so the graph must take shape [-1], but it takes '
-                f"{list(declared.shape)}: the model cannot load. Export a graph with a flat input and offsets, or "
-                "remove allow_ragged_batch.",
-            )
+    return differences(config, "R305")
 
 
 @rule(
@@ -185,7 +177,6 @@ def the_python_backend_gets_no_batch_inputs(config: Configuration) -> Iterator[P
             )
 
 
-TYPES = (DataType.TYPE_INT32, DataType.TYPE_FP32)
 TENSORS = (
     'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]\n'
     'output [ { name: "y" data_type: TYPE_FP32 dims: [ -1 ] } ]\n'
@@ -222,26 +213,16 @@ def kind_name(entry: BatchInput) -> str:
     good=example(),
     refused="model provides TYPE_INT32",
 )
-def the_graph_takes_the_batch_inputs_type(config: Configuration) -> Iterator[Problem]:
-    """A batch input has another data type in the graph than in the configuration.
+def the_graph_takes_the_batch_inputs(config: Configuration) -> Iterator[Problem]:
+    """A batch input has another name, data type or rank in the graph than in the configuration.
 
-    The C++ onnxruntime backend compares neither names nor types of batch inputs: the model is READY and its first
-    request fails with onnxruntime's "Unexpected input data type". This project's backend refuses it at load.
+    The C++ onnxruntime backend does not compare batch inputs: the model is READY and its first request fails with
+    onnxruntime's "Unexpected input data type". This project's backend refuses it at load.
 
     Source: onnxruntime_backend, ValidateInputs skips batch inputs; server#3741.
     Fix: write the graph's type, which must be INT32 or FP32; an INT64 input needs a cast inside the graph.
     """
-    inputs = config.graph.signature.inputs if config.graph is not None else {}
-    for index, entry in enumerate(config.proto.batch_input):
-        for target in entry.target_name:
-            tensor = inputs.get(target)
-            wanted = DataType.Name(entry.data_type)
-            if tensor is not None and entry.data_type in TYPES and tensor.type != wanted:
-                yield Problem(
-                    config.at("batch_input", index, "data_type"),
-                    f'batch input "{target}" is {wanted} here and the graph takes {tensor.type}, so requests fail. '
-                    "Write the graph's type, or export the graph with an INT32 input.",
-                )
+    return differences(config, "R312")
 
 
 PER_REQUEST = (

@@ -1,8 +1,9 @@
 """S7: the strategies of the sequence batcher, and implicit state."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from tritonclient.grpc.model_config_pb2 import ModelSequenceBatching
+from tritonclient.grpc.model_config_pb2 import DataType, ModelSequenceBatching
 
 from serve.doctor.configuration import Configuration, Source
 from serve.doctor.finding import Problem, Severity
@@ -68,12 +69,15 @@ def _adding(strategy: str, control: str = "") -> Example:
 OLDEST = "oldest { max_candidate_sequences: 8 }"
 
 
-@rule(
-    "S715",
-    Severity.WARNING,
-    bad=_adding(OLDEST),
-    good=_adding(OLDEST, f', {{ name: "ID" control [ {{ {IDENTIFIER} }} ] }}'),
-)
+ID = f', {{ name: "ID" control [ {{ {IDENTIFIER} }} ] }}'
+
+
+def _by_identifier(control: str = "") -> Example:
+    model = ADDS_UP.replace("[place]", "[request.correlation_id()]")
+    return replace(_adding(OLDEST, control), files={"1/model.py": model})
+
+
+@rule("S715", Severity.WARNING, bad=_adding(OLDEST), good=_by_identifier())
 def oldest_says_which_sequence(source: Source) -> Iterator[Problem]:
     """The strategy "oldest" is used, and model.py does not learn which sequence a request belongs to.
 
@@ -83,7 +87,7 @@ def oldest_says_which_sequence(source: Source) -> Iterator[Problem]:
     that it keeps something, and neither the control CORRID nor correlation_id() in model.py.
 
     Source: server documentation, batcher.md (Oldest); core, sequence_batch_scheduler.cc.
-    Fix: add a control of kind CONTROL_SEQUENCE_CORRID, or call request.correlation_id(), and keep values by it.
+    Fix: call request.correlation_id(), and keep values by it.
     """
     config = source.configuration
     sequences = config.proto.sequence_batching
@@ -93,7 +97,33 @@ def oldest_says_which_sequence(source: Source) -> Iterator[Problem]:
         yield Problem(
             config.at("sequence_batching", "oldest"),
             "with the strategy oldest a request is anywhere in the batch, and model.py does not learn its sequence: "
-            "values of several sequences mix. Add a control CONTROL_SEQUENCE_CORRID, or call correlation_id().",
+            "values of several sequences mix. Call request.correlation_id(), and keep values by it.",
+        )
+
+
+@rule("S716", Severity.WARNING, bad=_by_identifier(ID), good=_by_identifier())
+def no_text_becomes_a_number(config: Configuration) -> Iterator[Problem]:
+    """A control gives the model the id of a sequence, and clients may send texts as ids.
+
+    tritonserver 2.51 writes a text, after its length in four bytes, into the memory of the control's number (measured).
+    So ids that are longer than the number collide, and the rest overwrites other memory: with 128 letters the server
+    ends at the request, with 20 when a model is unloaded. A control of TYPE_STRING makes each request fail: "unexpected
+    number of string elements 2".
+
+    Source: the crash itself, on 2.51, with HTTP and gRPC, a model.py and an ONNX graph.
+    Fix: in a model.py remove the control and call request.correlation_id(). For a graph let only clients reach the
+    server that send whole numbers as ids.
+    """
+    for index, tensor in enumerate(config.proto.sequence_batching.control_input):
+        kinds = {control.kind: control.data_type for control in tensor.control}
+        if Control.CONTROL_SEQUENCE_CORRID not in kinds:
+            continue
+        is_text = kinds[Control.CONTROL_SEQUENCE_CORRID] == DataType.TYPE_STRING
+        why = "is a text, so each request fails" if is_text else "is a number, and a text as id can end the server"
+        other = "Call request.correlation_id() instead" if config.backend == "python" else "Let clients send numbers"
+        yield Problem(
+            config.at("sequence_batching", "control_input", index),
+            f'the control "{tensor.name}" for the id of a sequence {why} (measured on 2.51). {other}.',
         )
 
 

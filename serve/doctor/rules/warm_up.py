@@ -114,14 +114,13 @@ def variable_shapes_are_warmed(config: Configuration) -> Iterator[Problem]:
     Source: server documentation, model_configuration.md (Model Warmup); onnxruntime#12120.
     Fix: add a sample with batch_size = max_batch_size and the largest shape that clients send.
     """
-    variable = any(-1 in tensor.dims for tensor in config.proto.input)
+    variable, most = any(-1 in tensor.dims for tensor in config.proto.input), config.proto.max_batch_size
     largest = max((warmup.batch_size for warmup in config.proto.model_warmup), default=0)
-    if _on_gpu(config) and variable and largest < max(config.proto.max_batch_size, 1):
+    if _on_gpu(config) and variable and largest < most and most > 1:
         yield Problem(
             config.at("model_warmup"),
-            f"a GPU model with variable shapes is warmed with batches of up to {largest} of "
-            f"{max(config.proto.max_batch_size, 1)}, so the first large batch under load is slow. Add a sample with "
-            "the largest batch and shape.",
+            f"a GPU model with variable shapes is warmed with batches of up to {largest} of {most}, so the first "
+            "large batch under load is slow. Add a sample with the largest batch and shape.",
         )
 
 

@@ -97,6 +97,12 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "an optional input without a default in the graph": (
         {"max_batch_size": 0, "input": [tensor("x", [-1, 3]), OPTIONAL], "output": [tensor("y", [-1, 2])]},
     ),
+    "an input with a default that is required": (
+        {"max_batch_size": 0, "output": [tensor("y", [-1, 2])], "input": [tensor("x", [-1, 3]), tensor("z", [1])]},
+        [*INPUTS, Node("mask", [1])],
+        OUTPUTS,
+        [Node("z", [1])],
+    ),
     **{
         f"{kind} is no tensor": ({}, INPUTS, [*OUTPUTS, Node("z", [], kind)])
         for kind in ("seq(tensor(float))", "map(string,tensor(float))", "sparse_tensor(float)")

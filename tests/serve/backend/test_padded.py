@@ -78,6 +78,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "a cut without pad": ({"cut": "each[1]=tokens[1]"},),
     "lengths that are no numbers": (with_pad(pad_lengths="16 many"),),
     "a length of 5000 digits": (with_pad(pad_lengths=MANY_DIGITS),),
+    "a longest length of 0": (with_pad(pad_longest="0"),),
+    "a longest length without pad": ({"pad_longest": "16"},),
     "lengths with a padding budget": (with_pad(pad_lengths="16", padding_budget="latency"),),
 }
 
@@ -141,6 +143,7 @@ def test_requests_that_cannot_be_padded_are_refused_alone_and_beside_others(gold
         "no elements beside another request": (plain, [ones(1, 0), ones(1, 3)]),
         "no elements where lengths are given": (steps, [ones(1, 0)]),
         "more elements than the largest length": (steps, [ones(1, 9)]),
+        "more elements than were proved": (padded(with_pad(pad_longest="8")), [ones(1, 9)]),
         "two inputs of different length": (two, [right, ones(1, 5) | ones(1, 3, "types")]),
     }
     golden("backend_lengths", refusals(lambda joiner, requests: joiner.gather(requests), cases))

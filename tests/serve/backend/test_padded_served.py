@@ -21,7 +21,8 @@ def server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     encoder(repository)
     lengths = 'parameters { key: "pad_lengths" value { string_value: "16 48" } }\n'
     encoder(repository, "dropped_in", backend="onnxruntime", parameters=PAD + MASK + CUT + lengths)
-    split = 'parameters { key: "padding_budget" value { string_value: "latency" } }\n'
+    split = 'parameters { key: "pad_longest" value { string_value: "48" } }\n'
+    split += 'parameters { key: "padding_budget" value { string_value: "latency" } }\n'
     encoder(repository, "split", parameters=PAD + MASK + CUT + split)
     models = ("encoder", "dropped_in", "split")
     with bench.serving(models, repository) as running:
@@ -54,10 +55,14 @@ def test_requests_of_any_length_answer_as_alone(server: Server, stream: Stream, 
         sent += len(tokens)
 
 
-def test_only_the_request_that_is_too_long_is_refused(server: Server, stream: Stream) -> None:
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [("dropped_in", "largest of the model's pad_lengths is 48"), ("split", "at most 48 (pad_longest)")],
+)
+def test_only_the_request_that_is_too_long_is_refused(stream: Stream, model: str, words: str) -> None:
     tokens = [np.zeros((rows, length), dtype=np.int64) for rows, length in ((4, 10), (8, 49), (4, 12))]
-    answers = stream.send("dropped_in", [{"tokens": each} for each in tokens])
+    answers = stream.send(model, [{"tokens": each} for each in tokens])
     assert isinstance(answers[0], dict)
     assert isinstance(answers[2], dict)
     assert isinstance(answers[1], str)
-    assert "largest of the model's pad_lengths is 48" in answers[1]
+    assert words in answers[1]

@@ -12,8 +12,8 @@ from backend_inputs import config, refusals, tensor
 from bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
-from latency import Latency
-from padding import Elements, Padding, Run, split
+from latency import PROBES, Latency
+from padding import MARGIN, Padding, split
 from processes import wait_until
 from scrapes import scrape, value
 from streams import Stream, counted
@@ -46,18 +46,26 @@ def price(run: Sequence[tuple[int, int]], cost: Any) -> float:
     return total
 
 
+def learned(*truth: float) -> Latency:
+    """One that knows the time of every run."""
+    latency = Latency()
+    latency.coefficients = [*truth]
+    return latency
+
+
 @given(
     sizes=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 50)), min_size=1, max_size=6),
-    run_elements=st.integers(0, 100),
+    fixed=st.integers(0, 100),
 )
-def test_no_partition_is_cheaper(sizes: Sizes, run_elements: int) -> None:
-    cost = Elements(run_elements)
+def test_no_partition_is_cheaper(sizes: Sizes, fixed: int) -> None:
+    cost = learned(fixed, 0, 0, 1, 0)
     sizes = sorted(sizes, key=lambda size: size[1])
     ends, claimed, whole = split(sizes, cost)
     assert ends[-1] == len(sizes)
     assert whole == price(sizes, cost)
     total = sum(price(sizes[start:end], cost) for start, end in zip([0, *ends], ends, strict=False))
-    assert total == claimed == cheapest(sizes, cost)
+    least = cheapest(sizes, cost)
+    assert total == claimed == (least if least < (1 - MARGIN) * whole else whole)
 
 
 def request(length: int, rows: int = 1) -> dict[str, np.ndarray[Any, Any]]:
@@ -68,14 +76,15 @@ def maybe(values: dict[str, str], x: dict[str, Any] = RAGGED) -> Padding | None:
     return Padding.of(config(values, input=[x]))
 
 
-def padding(mode: str, **values: str) -> Padding:
-    made = maybe({"padding_budget": mode, **values})
+def padding(*truth: float) -> Padding:
+    """One that has probed, and knows the time of every run if it is given."""
+    made = maybe({"padding_budget": "latency"})
     assert made is not None
+    if truth:
+        made._latency = learned(*truth)
+        while made._latency._probes < 2 * PROBES:
+            made._latency.probing()
     return made
-
-
-def elements(run_elements: int) -> Padding:
-    return padding("elements", padding_budget_run_elements=str(run_elements))
 
 
 def groups(budget: Padding, *requests: dict[str, np.ndarray[Any, Any]]) -> list[list[int]]:
@@ -83,18 +92,16 @@ def groups(budget: Padding, *requests: dict[str, np.ndarray[Any, Any]]) -> list[
 
 
 def test_groups_are_the_shortest_first_and_a_dear_run_is_never_added() -> None:
-    assert groups(elements(25), request(100), request(3), request(90, rows=2), request(5)) == [[1, 3], [2, 0]]
-    assert groups(elements(25), request(7), request(7)) == [[0, 1]]
-    assert groups(elements(25), request(7)) == [[0]]
-    assert groups(elements(1000), request(100), request(3), request(90), request(5)) == [[0, 1, 2, 3]]
+    batch = request(100), request(3), request(90, rows=2), request(5)
+    assert groups(padding(25, 0, 0, 1, 0), *batch) == [[1, 3], [2, 0]]
+    assert groups(padding(25, 0, 0, 1, 0), request(7), request(7)) == [[0, 1]]
+    assert groups(padding(1000, 0, 0, 1, 0), *batch) == [[0, 1, 2, 3]]
 
 
 def test_parameters(golden: Callable[..., None]) -> None:
     assert maybe({}) is maybe({"padding_budget": "off"}) is None
     cases: dict[str, tuple[Any, ...]] = {
         "a budget that does not exist": ({"padding_budget": "tokens"},),
-        "elements without the cost of a run": ({"padding_budget": "elements"},),
-        "a cost that is no number": ({"padding_budget": "elements", "padding_budget_run_elements": "x"},),
         "no ragged input": ({"padding_budget": "latency"}, tensor("x", [-1])),
     }
     golden("backend_padding_budget", refusals(maybe, cases))
@@ -111,7 +118,7 @@ def test_parameters(golden: Callable[..., None]) -> None:
 )
 def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, ...]) -> None:
     rng = np.random.default_rng(1)
-    learned = Latency()
+    latency = Latency()
 
     def features(rows: int, length: int, filled: float) -> tuple[int, list[float]]:
         elements = round(filled * rows * length)
@@ -122,14 +129,14 @@ def test_the_latency_is_learned_from_noisy_runs(truth: tuple[float, ...]) -> Non
         elements, known = features(rows, length, rng.uniform(0.2, 1))
         # A shared machine only ever makes a run slower, now and then by much.
         slower = 1 + abs(rng.normal(0, 0.03)) + 3 * (rng.random() < 0.02)
-        learned.observe(rows, elements, length, float(np.dot(truth, known)) * slower)
+        latency.observe(rows, elements, length, float(np.dot(truth, known)) * slower)
     for rows, length, filled in [(1, 300, 1.0), (8, 20, 0.5), (32, 50, 1.0), (32, 400, 0.3)]:
         elements, known = features(rows, length, filled)
-        assert learned.prices(length)(rows, elements) == pytest.approx(float(np.dot(truth, known)), rel=0.2)
+        assert latency.prices(length)(rows, elements) == pytest.approx(float(np.dot(truth, known)), rel=0.2)
 
 
 def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
-    budget = padding("latency")
+    budget = padding()
     long_tail = [request(20)] * 15 + [request(1000)]
     splits = []
     for _ in range(60):
@@ -142,56 +149,35 @@ def test_the_first_batches_are_probed_and_then_only_gain_splits() -> None:
     assert len(groups(budget, *even)) == 1
 
 
-def test_answers_are_sent_early_only_where_that_costs_little() -> None:
-    """One more run of 10 elements: 2 short items and 1 of 100. Sending an answer costs 0.5 ms until it is measured."""
-    budget = elements(10)
-    batch = [request(1), request(1), request(100)]
-
-    def early(seconds_per_element: float) -> list[bool]:
-        for _ in range(200):
-            budget.observe(Run(members=[0], rows=1, elements=100, length=100), 110 * seconds_per_element)
-        return [run.early for run in budget.runs(batch)]
-
-    assert [run.early for run in budget.runs(batch)] == [False, False]  # nothing is known of its time
-    # The last run takes 110 elements; 2 x 0.5 ms are 5 % of 20 ms.
-    assert early(15e-3 / 110) == [False, False]
-    assert early(25e-3 / 110) == [True, False]
-    for _ in range(200):
-        budget.sent(answers=2, seconds=4e-3)
-    assert early(25e-3 / 110) == [False, False]
-
-
 def items(answers: Sequence[Any]) -> list[list[float]]:
     assert all(isinstance(answer, dict) for answer in answers), answers
     return [answer["Y"][0].tolist() for answer in answers]
 
 
 @pytest.mark.server
-def test_the_server_runs_the_cheapest_split(bench: Bench, tmp_path: Path) -> None:
-    """Each answer has the longest item and the number of items of its run."""
-    values = parameters(padding_budget="elements", padding_budget_run_elements="10")
+def test_the_server_runs_a_batch_in_parts(bench: Bench, tmp_path: Path) -> None:
+    """The first batch runs whole, the second in two halves, to learn; `Y` has the longest and the number of its run."""
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
-    ragged_padded(tmp_path, "cheapest", config=values + delay)
+    ragged_padded(tmp_path, "parts", config=parameters(padding_budget="latency") + delay)
     ragged_padded(tmp_path, "whole", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
-    with bench.serving(("cheapest", "whole"), tmp_path) as running, Stream(running.grpc_url) as stream:
-        cut, plain = (items(stream.send(model, requests)) for model in ("cheapest", "whole"))
-        for model in ("cheapest", "whole"):  # to Triton it is one execution of 8 rows either way
-            total = counted(running.grpc_url, model, executions=1)
-            assert (total.batches, total.requests) == ({8: 1}, 8)
+    with bench.serving(("parts", "whole"), tmp_path) as running, Stream(running.grpc_url) as stream:
+        answers = [items(stream.send(model, requests)) for model in ("whole", "parts", "parts")]
+        # To Triton it is one execution of 8 rows either way.
+        assert counted(running.grpc_url, "parts", executions=2).batches == {8: 2}
 
         def computed(model: str) -> list[float]:
             """Elements of the items that ran, and elements computed for them."""
             page, name = scrape(running.metrics_url), "onnxruntime_ragged_elements_total"
             return [value(page, name, model=model, kind=kind) for kind in ("own", "computed")]
 
-        runs = {3: (5, 5), 4: (5, 5), 5: (5, 5), 40: (41, 2), 41: (41, 2), 90: (90, 1)}
-        padded = sum(longest * rows for longest, rows in set(runs.values()))
-        assert wait_until(lambda: computed("cheapest") == [sum(lengths), padded], seconds=20)
+        padded = 8 * 90 + 4 * 5 + 4 * 90
+        assert wait_until(lambda: computed("parts") == [2 * sum(lengths), padded], seconds=20)
         assert not any(
             name.startswith("onnxruntime_ragged") and ("model", "whole") in labels
             for name, labels in scrape(running.metrics_url)
         )
-    assert plain == [[2 * length, 90, 8] for length in lengths]
-    assert cut == [[2 * length, *runs[length]] for length in lengths]
+    short = sorted(range(8), key=lambda index: lengths[index])[:4]
+    assert answers[0] == answers[1] == [[2 * length, 90, 8] for length in lengths]
+    assert answers[2] == [[2 * length, 5 if index in short else 90, 4] for index, length in enumerate(lengths)]

@@ -81,10 +81,8 @@ def test_what_is_refused(golden: Callable[..., None]) -> None:
         "an accelerator that onnxruntime lacks": (config(cpu=[{"name": "openvino"}]), "GPU", (CUDA, CPU)),
         "a GPU instance without CUDA": (config(), "GPU", (OPENVINO, CPU)),
         "a precision that does not exist": (tensorrt(precision_mode="FP8"),),
-        "a parameter that does not exist": (tensorrt(trt_magic="1"),),
+        "a parameter that does not exist": (tensorrt(magic="1"),),
         "a parameter of onnxruntime that Triton does not pass": (tensorrt(trt_max_workspace_size="1"),),
-        "a switch that is neither on nor off": (tensorrt(trt_dla_enable="2"),),
-        "a number that is none": (tensorrt(trt_dla_core="x"),),
         "a deprecated parameter of another value": (config({"cudnn_conv_algo_search": "3"}),),
         "another one": (config({"arena_extend_strategy": "-1"}),),
     }

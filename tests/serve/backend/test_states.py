@@ -146,7 +146,8 @@ class Adding:
     def __init__(self) -> None:
         state = {"input_name": "S", "output_name": "S2", "data_type": "TYPE_FP32"}
         made = config(max_batch_size=2, output=[{"name": "y"}], sequence_batching={"state": [state]})
-        self.states = States(made, Adder())
+        adder: Any = Adder()
+        self.states = States(made, adder)
         self._read = self.states.reader(self._tensors)
 
     @staticmethod

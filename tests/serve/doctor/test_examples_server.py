@@ -11,11 +11,14 @@ from bench import Bench
 from doctor_examples import NAME, write
 from doctor_server import bad, examining
 
+from export.repository import faults
+from serve.doctor.examination import examine
+from serve.doctor.finding import Severity
 from serve.doctor.fixes import changes
 from serve.doctor.repository import Repository
 from serve.doctor.rule import Example, Rule
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.graph_shapes import FREE
+from serve.doctor.rules.graph_shapes import FREE, HEAD, tensor
 from tests.serve.doctor.test_fixes import WRECK
 
 pytestmark = pytest.mark.server
@@ -63,6 +66,38 @@ def test_what_is_too_new_is_refused(name: str, words: str, refusals: Mapping[str
 def test_the_server_loads_the_good_examples(bench: Bench, tmp_path: Path) -> None:
     good = {rule.code: quick(rule.code, rule.good) for rule in REFUSED if rule.good is not None}
     assert messages(good, tmp_path, bench) == dict.fromkeys(good, "")
+
+
+def served(graph: str, *tensors: str) -> Example:
+    return Example("\n".join(tensors), files={"1/model.onnx": f"{HEAD}example {graph}"})
+
+
+ALONE = "max_batch_size: 0"
+SERVED = {
+    "a_scalar_with_two_dims": served(
+        "(float[2] x) => (float y) { y = ReduceSum<keepdims = 0>(x) }", ALONE, tensor("output", "y", "1, 1")
+    ),
+    "a_scalar_beside_rows": served(
+        "(float[N, 2] x, float k) => (float[N, 2] y) { y = Mul(x, k) }",
+        tensor("input", "x", "2"),
+        tensor("input", "k", "1, 1"),
+    ),
+    "an_input_with_a_default": served(
+        "(float[N, 2] x, float[2] k = {0, 0}) => (float[N, 2] y) { y = Add(x, k) }",
+        ALONE,
+        tensor("input", "x", "-1, 2"),
+        tensor("input", "k", "2", " optional: true"),
+        tensor("output", "y", "-1, 2"),
+    ),
+}
+
+
+def test_what_the_server_loads_is_no_error(bench: Bench, tmp_path: Path) -> None:
+    """None of them has a name either; the server takes the folder's."""
+    assert messages(SERVED, tmp_path, bench) == dict.fromkeys(SERVED, "")
+    assert list(faults(tmp_path)) == []
+    results = examine(Repository(path=tmp_path), all_rules())
+    assert [finding for finding in results if finding.severity is Severity.ERROR] == []
 
 
 def test_a_completed_size_wins_if_it_is_larger(completing_bench: Bench, tmp_path: Path) -> None:

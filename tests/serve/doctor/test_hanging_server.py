@@ -2,6 +2,7 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from bench import Bench
@@ -29,6 +30,11 @@ def load(bench: Bench, model: str) -> bool:
 def test_a_hanging_model_and_models_that_end_the_server(tmp_path: Path) -> None:
     """In this order: a server that has ended need not be stopped, which would wait for the request that hangs."""
     bench = Bench(folder=tmp_path / "bench")
+    text: dict[str, Any] = {"sequence_id": "x" * 128, "sequence_start": True, "sequence_end": True}
+    gone = contextlib.suppress(InferenceServerException, api.UnreachableError)
+    with gone, examining(bench, tmp_path / "texts", {"S716": bad("S716")}) as triton:
+        triton.ask("S716", **text)
+    assert wait_until(lambda: not triton.server.running(), seconds=10)
     # It ends in some of the loads only.
     with contextlib.suppress(api.RefusedError):
         assert load(bench, "W605")

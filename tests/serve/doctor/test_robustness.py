@@ -6,10 +6,13 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
 from doctor_examples import completed, write
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
 from padded_models import encoder
 
 from export.graph.signature import SignatureError
@@ -23,6 +26,7 @@ from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
 from serve.doctor.rules.ensembles import STEP_FILES, ensemble_text, step_text
+from serve.doctor.wire import SMALL_BYTES, without_weights
 
 NOBODY = 65534
 WORDS = sorted(
@@ -174,6 +178,33 @@ def test_any_bytes_as_graph_source_or_configuration(tmp_path_factory: pytest.Tem
     python = write(Example('backend: "python"'), root, name="second")
     (python / "1" / "model.py").write_bytes(data)
     findings(root)
+
+
+DATA = ("float_data", "int32_data", "string_data", "int64_data", "raw_data", "double_data", "uint64_data")
+
+
+def model(weights: list[TensorProto]) -> onnx.ModelProto:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 2]) for name in "xy"]
+    return helper.make_model(helper.make_graph(nodes, "g", values[:1], values[1:], weights))
+
+
+@QUICK
+@given(st.lists(st.integers(0, 300), max_size=6), st.booleans())
+def test_only_the_weights_are_left_out(sizes: list[int], raw: bool) -> None:
+    """Small tensors stay, since they are shapes and axes."""
+    weights = [
+        numpy_helper.from_array(np.arange(size, dtype=np.float32), f"w{index}")
+        if raw
+        else helper.make_tensor(f"w{index}", TensorProto.INT64, [size], list(range(size)))
+        for index, size in enumerate(sizes)
+    ]
+    expected = model(weights)
+    read = onnx.ModelProto.FromString(without_weights(memoryview(expected.SerializeToString())))
+    for tensor in (tensor for tensor in expected.graph.initializer if tensor.ByteSize() > SMALL_BYTES):
+        for name in DATA:
+            tensor.ClearField(name)
+    assert read == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"\x3a\x7f", b"not a model at all", b"\x08\x08"])

@@ -12,7 +12,6 @@ from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
 from serve.doctor.rules.graph_shapes import HEAD
-from serve.doctor.rules.sequences import ADDS_UP
 from serve.doctor.target import Target
 from triton_batching.releases import Release
 
@@ -68,7 +67,7 @@ HARMLESS = [
         "B216",
         graph("{ y = Identity(x) }", config=f"input [ {X.replace('[ 2 ]', '[ -1, 2 ]')} ] dynamic_batching {{ }}"),
     ),
-    ("S715", bad("S715", files={"1/model.py": ADDS_UP.replace("[place]", "[request.correlation_id()]")})),
+    ("W612", bad("W612", config=f"max_batch_size: 1\n{bad('W612').config}")),
     ("G119", graph("{ z = Transpose<perm = [1, 0]>(x)\nw = Softmax<axis = 0>(z)\ny = Transpose<perm = [1, 0]>(w) }")),
     ("G119", graph("<float[2, 2] w = {1, 2, 3, 4}> { s = Softmax<axis = 0>(w)\ny = MatMul(x, s) }")),
     ("G119", graph("{ y = Softmax<axis = 0>(x) }", config="max_batch_size: 1")),

@@ -54,6 +54,7 @@ MODELS = {
     "G120_good": good("G120"),
     "I4_many": Example(f'backend: "python"\ninstance_group [ {{ count: {MOST_INSTANCES} }} ]'),
     "S715": bad("S715"),
+    "S716": bad("S716", config=str(bad("S716").config).replace("UINT64", "STRING")),
     "S721": bad("S721", config=str(bad("S721").config).replace(" } ]", f" {ZERO} }} ]"), files={"1/model.py": COUNTS}),
 }
 
@@ -131,6 +132,11 @@ def test_sequences_mix_where_the_model_does_not_know_them(triton: Examiner) -> N
         (2, {"sequence_end": True}),
     ]
     assert [triton.value("S715", sequence_id=sequence, **flags) for sequence, flags in steps] == [1, 1, 2, 3]
+
+
+def test_a_control_for_texts_makes_each_request_fail(triton: Examiner) -> None:
+    with pytest.raises(InferenceServerException, match="unexpected number of string elements 2"):
+        triton.ask("S716", sequence_id="a", sequence_start=True)
 
 
 def test_python_never_stores_the_state(triton: Examiner) -> None:
