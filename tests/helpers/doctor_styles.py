@@ -197,6 +197,13 @@ class Engine:
         response = pb_utils.InferenceResponse([pb_utils.Tensor("y", self.model(x).cpu().numpy())])
         return [response] * len(requests)
 """,
+    "M820 sent": """
+        rows = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        for request in requests:
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", rows * 2)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+""",
     "M828 one text": """
         responses = []
         for request in requests:
