@@ -10,6 +10,9 @@ INSTALL := $(PY) -m pip install --disable-pip-version-check --quiet --progress-b
 # The last client wheel that holds the perf_analyzer binary, in a folder of its own beside the current client.
 ANALYZER := $(shell sed -n 's/^. perf_analyzer: //p' requirements.lock)
 
+# Some machines forbid Python to keep what it compiled: then each program takes seconds to start.
+export PYTHONDONTWRITEBYTECODE :=
+
 # The one model file that is made on the spot, without torch: for the demo, and if it is the model asked for.
 RANKER  := model_repository/ranker/1/model.onnx
 EXPORT   = $(if $(filter ranker,$(MODEL)),$(RANKER))
@@ -160,7 +163,7 @@ $(VENV)/.cluster: $(READY)
 
 $(VENV)/.dev: $(READY) | $(VENV)/axe.min.js
 	@echo "installing torch, Ray and the checkers into $(VENV)"
-	$(INSTALL) --editable '.[$(RUNTIME),export,memory,ray,dev]'
+	$(INSTALL) --editable '.[$(RUNTIME),export,ray,dev]'
 	@touch $@
 
 $(VENV)/axe.min.js: | $(VENV)/bin/python

@@ -1,7 +1,7 @@
 """Clients for Triton Inference Server: `Model` and `AsyncModel` call a served model as a function."""
 
+from ._address import Tls, TransportName
 from .async_model import AsyncModel
-from .endpoint import Tls
 from .errors import (
     AccessError,
     AddressError,
@@ -20,20 +20,18 @@ from .errors import (
 from .hooks import Hooks, Request, Response
 from .model import Model
 from .sequences import AsyncSequence, Sequence
-from .steps import Step
-from .transport import AsyncTransport, BlockingTransport
+from .transport import MockTransport, Transport
 
 __all__ = [
     "AccessError",
     "AddressError",
     "AsyncModel",
     "AsyncSequence",
-    "AsyncTransport",
-    "BlockingTransport",
     "ClientError",
     "ClosedError",
     "Hooks",
     "InvalidInputError",
+    "MockTransport",
     "Model",
     "NotReadyError",
     "RejectedError",
@@ -43,9 +41,10 @@ __all__ = [
     "Sequence",
     "ServerFailureError",
     "ServerUnreachableError",
-    "Step",
     "TimedOutError",
     "Tls",
     "TlsError",
+    "Transport",
     "TransportError",
+    "TransportName",
 ]

@@ -122,6 +122,8 @@ class ServerFailureError(RequestFailedError):
 
 # What Envoy answers while no server behind it is ready. The request reached no server.
 _NO_REPLICA = "no healthy upstream"
+# What Envoy answers if a server behind it gave no answer in the time of the route.
+_LATE_REPLICA = "upstream request timeout"
 # What a proxy answers if a server behind it may have had the request: Envoy's words, and gRPC's for another's page.
 _BROKE_OFF = ("upstream connect error", "Received http2 header with status: 50")
 # UNAVAILABLE has several meanings. With none of these texts it is gRPC's own: no server is there.
@@ -131,12 +133,17 @@ _UNAVAILABLE: dict[str, type[ClientError]] = {
     "batch_policy deadline: refused": RejectedError,
     "queue_limit_ms: refused": RejectedError,
     "timeout expired": TimedOutError,
+    _LATE_REPLICA: TimedOutError,
     "protocol is restricted": AccessError,
     "unknown model": NotReadyError,
     "is not ready": NotReadyError,
     "Server is stopping": NotReadyError,
     "scheduler has stopped accepting": NotReadyError,
     _NO_REPLICA: NotReadyError,
+    # gRPC's words for a connection that cannot be encrypted.
+    "handshake failed": TlsError,
+    "SSL_ERROR": TlsError,
+    "verification check failed": TlsError,
 }
 _STATUS: dict[str, type[ClientError]] = {
     "INVALID_ARGUMENT": InvalidInputError,
@@ -156,7 +163,7 @@ def kind(status: str, text: str) -> type[ClientError]:
     if status == "NOT_FOUND" and "shared memory region" in text:
         return ServerFailureError
     if status == "RESOURCE_EXHAUSTED" and "larger than max" in text:
-        return InvalidInputError  # gRPC's limit for one message: 2 GiB
+        return ServerFailureError  # of an answer; a request has no limit
     return _STATUS.get(status, ServerFailureError)
 
 
@@ -194,26 +201,54 @@ def explained(status: str, text: str, url: str, model: str, *, sent: bool = True
     retryable = error.retryable
     if error is ServerUnreachableError:
         retryable = not sent
-        message = behind_proxy(text, url, model) or (
-            f"{url}: no {'HTTP' if http else 'gRPC'} server answers there ({text}). Start one: "
-            f"{serve(model)} (a cluster: triton-batching cluster up PLAN.toml); its gRPC port is not its HTTP port"
-            f"{', and TLS wants https://' if http else ''}."
-        )
-    elif error is NotReadyError:
-        reason = "" if text == "is not ready" else f" ({text})"
-        message = behind_proxy(text, url, model) or (
-            f"{url}: the server runs but '{model}' is not ready there{reason}. Serve it: {serve(model)}."
-        )
-    elif error is AccessError:
-        message = f"{url}: refused: {text}. Give the header and its value as headers={{...}}."
-    else:
-        # UNAVAILABLE: the server dropped the request from its queue. A client's deadline is DEADLINE_EXCEEDED.
-        retryable = retryable or (error is TimedOutError and status == "UNAVAILABLE")
-        verb = "gave" if status == "DEADLINE_EXCEEDED" and text.startswith("no answer") else "answered:"
-        message = f"{url}: '{model}' {verb} {text}"
+    elif error is TimedOutError and status == "UNAVAILABLE":
+        # The server dropped the request from its queue; a proxy that waited in vain does not know whether it ran.
+        retryable = _LATE_REPLICA not in text
+    message = f"{url}: {_sentence(error, status, text, url, model, http=http)}"
+    if proxy := behind_proxy(text, url, model) if issubclass(error, ServerUnreachableError) else "":
+        message = proxy
     return error(message, status=status, text=text, model=model, url=url, retryable=retryable)
+
+
+def _sentence(error: type[ClientError], status: str, text: str, url: str, model: str, *, http: bool) -> str:
+    """What happened and what to do, without the address."""
+    if error is ServerUnreachableError:
+        other = "; TLS wants https://" if http else ""
+        return (
+            f"no {'HTTP' if http else 'gRPC'} server answers there ({text}). Start one: {serve(model)} (a cluster: "
+            f"triton-batching cluster up PLAN.toml). Its gRPC port is not its HTTP port{other}."
+        )
+    if error is NotReadyError:
+        reason = "" if text == "is not ready" else f" ({text})"
+        return f"the server runs but '{model}' is not ready there{reason}. Serve it: {serve(model)}."
+    if error is AccessError:
+        return f"refused: {text}. Give the header and its value as headers={{...}}."
+    if error is TlsError:
+        return (
+            f"no TLS connection: {text}. Give the certificate that signed the server's, as tls=Tls(ca=...), the name "
+            "that is in the server's, and a client certificate if it asks for one; for a server without TLS write "
+            f"{'http' if http else 'grpc'}://."
+        )
+    if error is TimedOutError and _LATE_REPLICA in text:
+        return f"a proxy answers there, and no server behind it answered for '{model}' in its time ({text})."
+    if error is ServerFailureError and "larger than max" in text:
+        return f"'{model}' gave an answer above the limit ({text}). Raise max_answer_bytes if it is honest."
+    verb = "gave" if status == "DEADLINE_EXCEEDED" and text.startswith("no answer") else "answered:"
+    return f"'{model}' {verb} {text}"
 
 
 def timed_out(timeout_s: float | None, url: str, model: str) -> ClientError:
     """The error for a call whose deadline has passed."""
     return explained("DEADLINE_EXCEEDED", f"no answer within {timeout_s} s", url, model)
+
+
+def not_tritons(what: str, body: bytes, url: str, model: str) -> "ServerFailureError":
+    """The error for an answer that Triton does not send: a proxy's page, or one that was cut or changed."""
+    return ServerFailureError(
+        f"{url}: what answered for '{model}' is not what Triton sends ({what}): {body!r}. Give the address of Triton's "
+        "own port, or look at the proxy in between.",
+        status="UNKNOWN",
+        text=body.decode(errors="replace"),
+        model=model,
+        url=url,
+    )

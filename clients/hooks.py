@@ -18,24 +18,29 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypedDict
 
+from ._options import Parameter
+from ._steps import Step
+from ._tensors import Array
 from .errors import InvalidInputError
-from .steps import Step
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """An encoded inference request. `timeout_s` is None without a deadline, `request_id` "" without an id.
+    """An inference request to `model` at `url`: its arrays by name, and the options of its caller.
 
-    `url` is the server that it goes to; over several addresses a call that is made again is a request of its own.
+    `timeout_s` is None without a deadline, `request_id` "" without an id, `priority` 0 for the model's default.
     """
 
     model: str
     url: str
-    request_id: str
-    timeout_s: float | None
+    inputs: Mapping[str, Array]
+    request_id: str = ""
+    timeout_s: float | None = None
+    priority: int = 0
+    parameters: Mapping[str, Parameter] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Response:
     """The end of a request: `error` is None if it was answered, or if the caller left a stream of answers.
 
@@ -52,6 +57,20 @@ class Hooks(TypedDict, total=False):
 
     request: Sequence[Callable[[Request], None]]
     response: Sequence[Callable[[Response], None]]
+
+
+def request_of(step: Step, model: str, url: str) -> Request:
+    """The request that a step sends, for hooks and transports of the user."""
+    options = step.options
+    return Request(
+        model=model,
+        url=url,
+        inputs=step.inputs or {},
+        request_id=options.request_id,
+        timeout_s=options.timeout_s,
+        priority=options.priority,
+        parameters=options.parameters,
+    )
 
 
 class EventHooks:
@@ -72,9 +91,8 @@ class EventHooks:
 
     @contextlib.contextmanager
     def around(self, step: Step) -> Iterator[None]:
-        """Call the hooks before and after the call of `step`."""
-        url = step.url or self._url
-        request = Request(model=self._model, url=url, request_id=step.request_id, timeout_s=step.timeout_s)
+        """Call the hooks before and after a step that runs the model."""
+        request = request_of(step, self._model, self._url)
         for before in self._request:
             before(request)
         sent, error = time.monotonic(), None

@@ -1,50 +1,45 @@
 """A served model as a blocking function."""
 
 import os
+import threading
 from collections.abc import Generator, Mapping
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
-from . import wire
-from .addresses import Addresses
-from .connections import BlockingConnections
-from .contract import Array, Metadata
-from .endpoint import DEFAULT_URL, Tls
-from .errors import ClientError, ClosedError, ServerFailureError, ServerUnreachableError
-from .exchange import Exchange
+from ._address import DEFAULT_URL, Tls, TransportName
+from ._contract import Metadata
+from ._inference import Inference
+from ._options import CallOptions, Parameter
+from ._steps import INFER, Step, Steps, T, run
+from .errors import ClientError, ClosedError
 from .hooks import EventHooks, Hooks
-from .replicas import Replicas
-from .retries import Retries
 from .sequences import Id, Sequence
-from .steps import Step, Steps, T, run
-from .terms import Terms
-from .transport import BlockingStreaming, BlockingTransport, Custom, Transport, connect
-from .wire import Parameter
+from .transport import CustomConnection, Transport
+
+MOST_ANSWER_BYTES = 1 << 30
 
 
 class Model:
-    """One model on a server, or on several, called as a function; several threads may call it together.
+    """One model on a server, called as a function; several threads may call it together.
 
-    with Model("ranker", url="localhost:8001") as model:
+    with Model("ranker", url="localhost") as model:
         scores = model.predict(features)
 
     Args:
         name: the model's name on the server.
-        url: host:port of the server's gRPC endpoint, or of its HTTP endpoint with `transport="http"`. With TLS it is
-            grpcs://host:port or https://host:port. "a:8001,b:8001" and "dns:///name:8001" are several servers with the
-            same model: requests go to them in turn, and to another one if one fails (see clients/README.md).
-        transport: "auto" is shared memory if the server is on this host and the tensors are large enough to gain from
-            it, gRPC otherwise, and HTTP for an address of HTTP. Or an object of your own, see transport.py.
+        url: a host, which has Triton's ports 8000 for HTTP and 8001 for gRPC; or host:port of gRPC; or
+            http://host:port, https://, grpc://, grpcs://; or one of HTTP and one of gRPC with a comma between them; or
+            ipv4:A:PORT,B:PORT and dns:///host:port, over which gRPC spreads the calls.
+        transport: "auto" sends small tensors over HTTP if `url` allows it, and large ones through shared memory if the
+            server is on this machine, else over gRPC. "http", "grpc" and "shared_memory" are always that. Or an object
+            of your own, see transport.py.
         version: the model's version; "" is the server's choice.
-        timeout_s: the deadline of every call that sets none of its own.
+        timeout_s: the deadline in seconds of every call that sets none of its own.
         tls: the certificates.
         headers: HTTP headers or gRPC metadata of every call.
         hooks: functions called before and after every request, see hooks.py.
-        idempotent: over several addresses, whether a request that may have run is sent to another server if its answer
-            is lost. Requests of sequences never are.
-        try_timeout_s: over several addresses, how long one server may take for an answer. Then the request goes to
-            another one. Give more than the slowest honest answer takes; None waits, until `timeout_s`, for a server
-            that hangs.
+        max_answer_bytes: an answer with more bytes is refused.
+        rows_may_differ: whether the model may answer another number of rows than it was asked.
 
     Raises `AddressError`, `InvalidInputError` for a header or a hook, `ServerUnreachableError`, `TlsError`,
     `AccessError`, `NotReadyError` and `TransportError`.
@@ -57,30 +52,26 @@ class Model:
         name: str,
         *,
         url: str = DEFAULT_URL,
-        transport: Transport | BlockingTransport = "auto",
+        transport: TransportName | Transport = "auto",
         version: str | int = "",
         timeout_s: float | None = None,
         tls: Tls | None = None,
         headers: Mapping[str, str] | None = None,
         hooks: Hooks | None = None,
-        idempotent: bool = True,
-        try_timeout_s: float | None = None,
+        max_answer_bytes: int = MOST_ANSWER_BYTES,
+        rows_may_differ: bool = False,
     ) -> None:
-        self._name, self._url, self._process, self._terms = name, url, os.getpid(), Terms(timeout_s=timeout_s)
-        addresses, retries = Addresses.of(url, tls=tls, headers=headers), Retries(idempotent, try_timeout_s)
-        self._exchange = exchange(name, str(version), addresses, transport, retries)
-        self._direct = self._exchange if isinstance(self._exchange, Exchange) else None
+        self._name, self._url, self._process, self._options = name, url, os.getpid(), CallOptions(timeout_s=timeout_s)
+        secured = {"tls": tls, "headers": headers}
+        self._inference = Inference(name, str(version), url, transport, rows_may_differ=rows_may_differ, **secured)
         self._hooks = EventHooks(hooks, name, url)
-        self._has_hooks = bool(self._hooks)
-        self._connection: BlockingTransport
-        if isinstance(self._exchange, Replicas):
-            self._connection = BlockingConnections(self._exchange, name)
-        elif isinstance(transport, str):
-            self._connection = connect(addresses.endpoints[0], self._exchange.transport)
-        else:
-            self._connection = Custom(transport, url, name)
+        self._has_hooks, self._most_bytes = bool(self._hooks), max_answer_bytes
+        self._connections: dict[str, Any] = {}
+        self._connecting = threading.Lock()
         try:
-            self.metadata = self._run(self._exchange.open(self._terms.timeout_s))
+            if not isinstance(transport, str):
+                self._connections["custom"] = CustomConnection(transport, url, name, str(version))
+            self.metadata = self._run(self._inference.open(self._options.timeout_s))
         except BaseException as error:
             if isinstance(error, ClientError):
                 error.about(name, url)
@@ -110,10 +101,10 @@ class Model:
         Raises `InvalidInputError` before anything is sent, or another `ClientError`.
         """
         try:
-            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
-            if (direct := self._direct) and self._process == os.getpid() and (step := direct.repeated(arrays, terms)):
-                return answer(self.metadata, direct.outputs(self._call(step)))
-            return answer(self.metadata, self._infer(self.metadata.check(arrays), terms))
+            options = self._options.of_call(timeout_s, priority, request_id, parameters)
+            inputs = self._inference.check(arrays, options)
+            outputs = run(self._inference.infer(inputs, options), self._send)
+            return self.metadata.answer(outputs, inputs.shape.rows)
         except ClientError as error:
             error.about(self._name, self._url)
             raise
@@ -132,17 +123,19 @@ class Model:
 
         A decoupled model gives any number of answers, others give one. The arguments are those of `predict`, and
         `timeout_s` is for the whole stream. Leaving the loop cancels the request on the server from Triton 2.59 on;
-        before, its further answers are dropped; `contextlib.closing(model.stream(...))` leaves it at a known place. The
-        server sends at most 1 MiB, or one answer, ahead of the loop.
+        before, its further answers are dropped; `contextlib.closing(model.stream(...))` leaves it at a known place.
 
-        Raises `TransportError` over HTTP, and another `ClientError` where the model or the connection fails: answers
-        before that have been given.
+        Raises `TransportError` without an address of gRPC, and another `ClientError` where the model or the connection
+        fails: answers before that have been given.
         """
         try:
-            terms = self._terms.of_call(timeout_s, priority, request_id, parameters)
-            checked = self.metadata.check(arrays, streams=True)
-            for response in self._stream(self._run(self._exchange.stream(checked, terms))):
-                yield answer(self.metadata, wire.answers(response))
+            options = self._options.of_call(timeout_s, priority, request_id, parameters)
+            inputs = self._inference.check(arrays, options, streams=True)
+            step = self._run(self._inference.stream(inputs, options))
+            with self._hooks.around(step):
+                connection = self._connections.get(step.protocol) or self._connect(step.protocol)
+                for outputs in connection.stream(step):
+                    yield self.metadata.answer(outputs, None)
         except ClientError as error:
             error.about(self._name, self._url)
             raise
@@ -151,86 +144,56 @@ class Model:
         """A sequence of requests to a model that keeps a state between them (see sequences.py).
 
         `sequence_id` is one that no other client uses; None draws one. Raises `InvalidInputError` for a model without
-        sequence_batching.
+        sequence_batching, and for several addresses.
         """
+        self._inference.check_one_server()
         return Sequence(self, sequence_id)
 
     def close(self) -> None:
-        """Unregister the shared memory and end the connection; later calls raise `ClosedError`.
+        """Unregister the shared memory and end the connections; later calls raise `ClosedError`.
 
-        Calls of other threads that are in flight raise it too from Triton 2.59 on, which survives their cancellation;
-        before, and over HTTP, they are still answered. Waits up to 5 s for the answers to calls whose deadline has
-        passed (see cancelling.py).
+        Calls of other threads that are in flight raise it too over gRPC from Triton 2.59 on, which survives their
+        cancellation; before, and over HTTP, they are still answered. Before 2.59 it waits up to 5 s for calls in flight
+        over gRPC (see _grpc.py).
         """
         if self._process != os.getpid():
             return
         try:
-            self._run(self._exchange.close())
+            self._run(self._inference.close())
         finally:
             self._process = 0
-            self._connection.close()
-
-    def _infer(self, arrays: Mapping[str, Array], terms: Terms) -> Mapping[str, Array]:
-        direct = self._direct
-        if direct and self._process == os.getpid() and (step := direct.direct(arrays, terms)):
-            return direct.outputs(self._call(step))
-        return self._run(self._exchange.infer(arrays, terms))
+            for connection in self._connections.values():
+                connection.close()
 
     def _run(self, steps: Steps[T]) -> T:
+        return run(steps, self._send)
+
+    def _send(self, step: Step) -> Any:
         if self._process != os.getpid():
             raise ClosedError(closed_message(self._name))
-        return run(steps, self._call)
-
-    def _stream(self, step: Step) -> Generator[Any, None, None]:
-        try:
+        connection = self._connections.get(step.protocol) or self._connect(step.protocol)
+        if self._has_hooks and step.method == INFER:
             with self._hooks.around(step):
-                yield from cast("BlockingStreaming", self._connection).stream(step, self._name)
-        except (ServerFailureError, ServerUnreachableError, ValueError) as error:
-            if self._process != os.getpid():
-                raise ClosedError(closed_message(self._name)) from error
-            raise
+                return connection.send(step)
+        return connection.send(step)
 
-    def _call(self, step: Step) -> Any:
-        try:
-            if self._has_hooks and step.method == "ModelInfer":
-                with self._hooks.around(step):
-                    return self._connection.call(step, self._name)
-            return self._connection.call(step, self._name)
-        except (ServerFailureError, ServerUnreachableError, ValueError) as error:
-            # gRPC raises these for calls in flight on a channel that is closed, and for later ones.
-            if self._process != os.getpid():
-                raise ClosedError(closed_message(self._name)) from error
-            raise
+    def _connect(self, protocol: str) -> Any:
+        """The connection for a protocol, made when it is first used."""
+        address = self._inference.addresses[protocol]
+        with self._connecting:
+            if protocol not in self._connections:
+                if protocol == "http":
+                    from ._http import HttpConnection as Connection
+                else:
+                    from ._grpc import GrpcConnection as Connection  # type: ignore[assignment]
+                self._connections[protocol] = Connection(address, self._name, self._most_bytes)
+        return self._connections[protocol]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def exchange(name: str, version: str, addresses: Addresses, transport: object, retries: Retries) -> Exchange | Replicas:
-    """What carries the calls of a model: to one server, or to several."""
-    if len(addresses.endpoints) > 1 or (addresses.is_name and isinstance(transport, str)):
-        return Replicas(name, version, addresses, transport, retries)
-    return Exchange(name, version, addresses.endpoints[0], transport)
-
-
-def answer(metadata: Metadata, outputs: Mapping[str, Array]) -> Any:
-    """The outputs in the configuration's order: one as it is, several as a tuple.
-
-    Raises `ServerFailureError` if one is missing.
-    """
-    try:
-        if len(metadata.outputs) == 1:
-            return outputs[metadata.outputs[0].name]
-        return tuple([outputs[tensor.name] for tensor in metadata.outputs])
-    except KeyError as error:
-        missing = [tensor.name for tensor in metadata.outputs if tensor.name not in outputs]
-        raise ServerFailureError(
-            f"'{metadata.name}' answered without {missing}, which its configuration declares as output: a fault of the "
-            "model. Let it set every declared output, or remove these from the configuration."
-        ) from error
 
 
 def closed_message(name: str) -> str:

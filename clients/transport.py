@@ -1,178 +1,168 @@
-"""What carries the calls of a client to a server: the names that `transport=` takes, and the protocol for your own.
+"""Transports of your own: what carries a request's arrays to a model, in place of HTTP and gRPC.
 
-    class Recording:
-        def __init__(self, url: str) -> None:
-            self.inner, self.methods = BlockingConnection(url), []
+    class Logging(Transport):
+        def __init__(self, inner: Transport) -> None:
+            self.inner = inner
 
-        def call(self, step: Step, model: str) -> Any:
-            self.methods.append(step.method)
-            return self.inner.call(step, model)
+        def describe(self, model: str, version: str) -> Mapping[str, Any]:
+            return self.inner.describe(model, version)
 
-        def close(self) -> None:
-            self.inner.close()
+        def infer(self, request: Request) -> Mapping[str, Array]:
+            print(request.model, {name: array.shape for name, array in request.inputs.items()})
+            return self.inner.infer(request)
 
-    with Model("ranker", transport=Recording("localhost:8001")) as model: ...
+    with Model("ranker", transport=Logging(...)) as model: ...
 
-A client calls ModelConfig once and then ModelInfer for each request; the messages are those of tritonclient's
-`service_pb2`, or `wire.Parted` for a large answer of our own connections. Through a transport of your own, tensors
-always travel in the message.
+For `AsyncModel` the methods may be coroutine functions. What a transport raises reaches the caller as it is; raise a
+`ClientError` where a server fails. `MockTransport` stands in for a server in tests of a program that calls a model.
 """
 
 import inspect
-from collections.abc import AsyncGenerator, Generator
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from . import protocol as pb
-from . import wire
-from .endpoint import Endpoint
+import numpy as np
+
+from ._contract import Inputs
+from ._options import CallOptions
+from ._steps import INFER, Step
+from ._tensors import Array
 from .errors import TransportError
-from .in_flight import InFlight
-from .steps import Step
+from .hooks import Request, request_of
 
-Transport = Literal["auto", "shared_memory", "grpc", "http"]
-NAMES = ("auto", "shared_memory", "grpc", "http")
+Answer = Mapping[str, Array]
+Tensors = Mapping[str, tuple[str, Sequence[int]]]
+"""Datatypes and shapes by name: {"x": ("FP32", [-1])}, without the batch axis."""
 
 
-class BlockingTransport(Protocol):
-    """What `Model(transport=...)` takes beside the names; several threads may use it together."""
+class Transport:
+    """What `transport=` takes beside the names. Threads, or tasks, may use one together."""
 
-    def call(self, step: Step, model: str) -> Any:
-        """Send `step.body()` to the method `step.method`; return the parsed response message.
+    def describe(self, model: str, version: str) -> Mapping[str, Any]:
+        """The model as Triton's GET /v2/models/NAME/config or any server's GET /v2/models/NAME describes it.
 
-        `model` is for messages. Raises a `ClientError`; a call may take `step.left_s()` seconds.
+        For example {"name": "m", "max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims":
+        [-1]}], "output": [...]}. Raises a `ClientError`.
         """
+        raise NotImplementedError
+
+    def infer(self, request: Request) -> Answer:
+        """The outputs by name for `request.inputs`, which fit the model. Raises a `ClientError`.
+
+        `request.timeout_s` is the time that the caller has left, None for no limit.
+        """
+        raise NotImplementedError
 
     def close(self) -> None:
         """End the connection; the client calls this when it is closed."""
 
 
-class AsyncTransport(Protocol):
-    """What `AsyncModel(transport=...)` takes beside the names: `BlockingTransport` with coroutines."""
+class MockTransport(Transport):
+    """A model without a server: `answer` gets each request and returns the outputs by name. For both clients.
 
-    async def call(self, step: Step, model: str) -> Any:
-        """Send `step.body()` to the method `step.method`; return the parsed response message."""
+        double = MockTransport(
+            lambda request: {"y": 2 * request.inputs["x"]}, inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])}
+        )
+        model = Model("doubler", transport=double)
 
-    async def close(self) -> None:
-        """End the connection; the client calls this when it is closed."""
-
-
-class BlockingStreaming(BlockingTransport, Protocol):
-    """A connection over gRPC: `Exchange.stream` refuses all others before they are asked."""
-
-    def stream(self, step: Step, model: str) -> Generator[Any, None, None]:
-        """The answers to one request, as they come; raises a `ClientError`."""
-
-
-class AsyncStreaming(AsyncTransport, Protocol):
-    """`BlockingStreaming` for asyncio."""
-
-    def stream(self, step: Step, model: str) -> AsyncGenerator[Any, None]:
-        """The answers to one request, as they come; raises a `ClientError`."""
-
-
-def checked(transport: object, endpoint: Endpoint, model: str) -> str:
-    """The transport's name, with "auto" replaced by "http" for an HTTP address; "custom" for an object.
-
-    Raises `TransportError` for another name, a class or an object without `call` and `close`, and `AddressError` if the
-    address contradicts the name.
+    `max_batch_size` 0 is a model without a batch axis. `requests` has what was asked so far. Raise a `ClientError` in
+    `answer` to see what your program does about it.
     """
-    if isinstance(transport, str) and transport in NAMES:
-        return endpoint.over(transport)
-    methods = (getattr(transport, name, None) for name in ("call", "close"))
-    if not isinstance(transport, str | type) and all(map(callable, methods)):
-        return "custom"
-    raise TransportError(
-        f'transport="{transport}" is none of {", ".join(NAMES)}. Write one of them, or give an object (not its '
-        "class) with call and close.",
-        model=model,
-        url=endpoint.url,
-    )
+
+    def __init__(
+        self, answer: Callable[[Request], Answer], *, inputs: Tensors, outputs: Tensors, max_batch_size: int = 8
+    ) -> None:
+        self._answer, self.requests = answer, list[Request]()
+        self._configuration = {
+            "max_batch_size": max_batch_size,
+            "inputs": [{"name": name, "datatype": kind, "shape": dims} for name, (kind, dims) in inputs.items()],
+            "outputs": [{"name": name, "datatype": kind, "shape": dims} for name, (kind, dims) in outputs.items()],
+        }
+
+    def describe(self, model: str, version: str) -> Mapping[str, Any]:
+        """The inputs and outputs that it was given."""
+        return {"name": model, **self._configuration}
+
+    def infer(self, request: Request) -> Answer:
+        """What `answer` makes of the request."""
+        self.requests.append(request)
+        return self._answer(request)
 
 
-def connect(endpoint: Endpoint, name: str, *, waits: bool = True) -> BlockingTransport:
-    """A blocking connection over HTTP or gRPC. Their libraries are imported here, because that is slow.
+class CustomFormat:
+    """The steps of a transport of the user: arrays are not encoded."""
 
-    `waits` is whether a call over gRPC waits shortly for a server that is gone, in case it comes back.
-    """
-    if name == "http":
-        from .rest import BlockingRestConnection
+    protocol = "custom"
 
-        return BlockingRestConnection(endpoint)
-    from .channel import RECONNECT_S
-    from .connection import BlockingConnection
+    def __init__(self, transport: Any, url: str, model: str) -> None:
+        self._transport, self._url, self._model = transport, url, model
 
-    return BlockingConnection(endpoint, reconnect_s=RECONNECT_S if waits else 0)
+    def configuration(self, options: CallOptions) -> Step:
+        """The step that asks for the model's inputs and outputs."""
+        return Step("custom", "ModelConfig", b"", self._mapping, options=options)
+
+    def infer(self, inputs: Inputs, options: CallOptions, deadline: float | None, longest_s: float) -> Step:
+        """The step that runs the model."""
+        return Step("custom", INFER, b"", self._arrays, (), deadline, options, inputs.arrays)
+
+    def _mapping(self, answer: Any) -> Any:
+        if isinstance(answer, Mapping):
+            return answer
+        raise TransportError(
+            f"transport={self._transport}: it returned {type(answer).__name__}. Let describe return the model as a "
+            "mapping, and infer the arrays by the names of the outputs.",
+            model=self._model,
+            url=self._url,
+        )
+
+    def _arrays(self, answer: Any) -> dict[str, Array]:
+        return {str(name): np.asarray(value) for name, value in self._mapping(answer).items()}
 
 
-def connect_async(endpoint: Endpoint, name: str, in_flight: InFlight, *, waits: bool = True) -> AsyncTransport:
-    """A connection for asyncio over HTTP or gRPC."""
-    if name == "http":
-        from .async_rest import RestConnection
+class CustomConnection:
+    """Sends the steps of a transport of the user, blocking; raises `TransportError` for coroutine functions."""
 
-        return RestConnection(endpoint, in_flight)
-    from .async_connection import Connection
-    from .channel import RECONNECT_S
+    def __init__(self, transport: Any, url: str, model: str, version: str) -> None:
+        self._transport, self._url, self._model, self._version = transport, url, model, version
+        self._check_kind(transport)
 
-    return Connection(endpoint, in_flight, reconnect_s=RECONNECT_S if waits else 0)
-
-
-class Custom:
-    """A transport of the user behind `Model`; raises `TransportError` unless it is a `BlockingTransport`."""
-
-    def __init__(self, transport: BlockingTransport, url: str, model: str) -> None:
-        self._transport, self._url = transport, url
-        if inspect.iscoroutinefunction(transport.call) or inspect.iscoroutinefunction(transport.close):
+    def _check_kind(self, transport: Any) -> None:
+        if any(map(inspect.iscoroutinefunction, (transport.describe, transport.infer, transport.close))):
             raise TransportError(
-                f"transport={transport}: its call or close is a coroutine function, and Model is blocking. Use "
+                f"transport={transport}: one of its methods is a coroutine function, and Model is blocking. Use "
                 "AsyncModel.",
-                model=model,
-                url=url,
+                model=self._model,
+                url=self._url,
             )
 
-    def call(self, step: Step, model: str) -> Any:
-        """The transport's answer, if it is the message that the step asks for."""
-        return _message(self._transport.call(step, model), self._transport, step, model, self._url)
+    def ask(self, step: Step) -> Any:
+        """What the transport returns for a step; for asyncio perhaps an awaitable."""
+        if step.method != INFER:
+            return self._transport.describe(self._model, self._version)
+        return self._transport.infer(request_of(step, self._model, self._url))
+
+    def send(self, step: Step) -> Any:
+        """The transport's answer."""
+        return step.read(self.ask(step))
 
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
 
 
-class AsyncCustom:
-    """A transport of the user behind `AsyncModel`; raises `TransportError` unless it is an `AsyncTransport`."""
+class AsyncCustomConnection(CustomConnection):
+    """Sends the steps of a transport of the user for asyncio; its methods may be plain functions that do not block."""
 
-    def __init__(self, transport: AsyncTransport, url: str, model: str) -> None:
-        self._transport, self._url, self._model = transport, url, model
+    def _check_kind(self, transport: Any) -> None:
+        """Both kinds are welcome."""
 
-    async def call(self, step: Step, model: str) -> Any:
-        """The transport's answer, if it is the message that the step asks for."""
-        answer = await self._awaitable(self._transport.call(step, model), "call")
-        return _message(answer, self._transport, step, model, self._url)
+    async def send(self, step: Step) -> Any:
+        """The transport's answer."""
+        answer = self.ask(step)
+        return step.read(await answer if inspect.isawaitable(answer) else answer)
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # type: ignore[override]
         """Close the transport."""
-        await self._awaitable(self._transport.close(), "close")
-
-    def _awaitable(self, value: Any, method: str) -> Any:
-        if inspect.isawaitable(value):
-            return value
-        raise TransportError(
-            f"transport={self._transport}: its {method} is no coroutine function, and AsyncModel awaits it. Write "
-            f"async def {method}, or use Model.",
-            model=self._model,
-            url=self._url,
-        )
-
-
-def _message(answer: Any, transport: object, step: Step, model: str, url: str) -> Any:
-    """The answer if it is the response message of the step's method; raises `TransportError` otherwise."""
-    if isinstance(answer, getattr(pb, f"{step.method}Response") | wire.Parted):
-        return answer
-    if inspect.iscoroutine(answer):
-        answer.close()
-    raise TransportError(
-        f"transport={transport}: its call returned {type(answer).__name__} for {step.method}. Let it return a "
-        f"{step.method}Response of tritonclient's service_pb2.",
-        model=model,
-        url=url,
-    )
+        closed: Any = self._transport.close()
+        if inspect.isawaitable(closed):
+            await closed

@@ -1,6 +1,8 @@
 """What the tests share: one real server, and the model that it needs exported."""
 
+import functools
 import os
+import re
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -13,18 +15,23 @@ import starts
 from bench import Bench
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
+from xdist.scheduler import LoadFileScheduling
 
 from export.__main__ import main as export
 from export.repository import REPOSITORY
-from serve.launcher import Server, Settings, launch
+from serve.launcher import Server
 
-# Other tests run at the same time, so a draw may take seconds. `make test` draws the same examples each time, `make
-# test-properties` many others.
+# Other tests run at the same time, so a draw may take seconds, and the fixtures hold nothing of an example. `make test`
+# draws the same examples each time, `make test-properties` many others.
 hypothesis_settings.register_profile(
-    "shared", suppress_health_check=[HealthCheck.too_slow], deadline=None, derandomize=True, max_examples=50
+    "shared", suppress_health_check=list(HealthCheck), deadline=None, derandomize=True, max_examples=30
 )
 hypothesis_settings.register_profile(
-    "properties", suppress_health_check=list(HealthCheck), deadline=None, max_examples=1000, print_blob=True
+    "properties",
+    parent=hypothesis_settings.get_profile("shared"),
+    derandomize=False,
+    max_examples=1000,
+    print_blob=True,
 )
 hypothesis_settings.load_profile("shared")
 
@@ -47,23 +54,41 @@ def pytest_configure(config: pytest.Config) -> None:
     starts.count()
 
 
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    most = session.config.getoption("most_servers")
-    if most and starts.by_file().total() > most and exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
-    """Say how many servers were started, and which more than may be."""
-    most = config.getoption("most_servers")
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """End with what was skipped and the servers that were started; more than `--most-servers` is a failure."""
+    yield
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or hasattr(session.config, "workerinput"):
+        return
     started = starts.by_file()
-    terminalreporter.write_line(f"{started.total()} servers started")
+    most = session.config.getoption("most_servers")
+    reporter.write_line(f"{started.total()} servers started")
     if most and started.total() > most:
-        terminalreporter.write_line(
-            f"more than {most}: load models into `bench`, or say why a test has a server of its own"
-        )
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        reporter.write_line(f"more than {most}: load models into `bench`, or say why a test has a server of its own")
         for file, number in started.most_common():
-            terminalreporter.write_line(f"{number:4} {file}")
+            reporter.write_line(f"{number:4} {file}")
+    skipped = reporter.stats.get("skipped", [])
+    if skipped:
+        reasons = sorted({str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped})
+        reporter.write_line(
+            f"{len(skipped)} tests skipped, as root `make system` brings what it can: {'; '.join(reasons)}"
+        )
+
+
+class Scheduling(LoadFileScheduling):
+    """Gives each file to one worker, and all files that share a server of the session to the same one."""
+
+    @functools.cache  # noqa: B019
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        shared = re.search("client_server|held_bench", Path(file).read_text())
+        return shared[0] if shared else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    return Scheduling(config, log)
 
 
 @pytest.fixture(autouse=True)
@@ -77,14 +102,6 @@ def ranker() -> Path:
     """The ranker's ONNX file, exported when it is not there."""
     assert export(["ranker"]) == 0
     return REPOSITORY / "ranker" / "1" / "model.onnx"
-
-
-@pytest.fixture(scope="session")
-def server(ranker: Path) -> Iterator[Server]:
-    """One real tritonserver with the models that need no torch, batching dynamically."""
-    settings = Settings(models=("ranker", "simulated_accelerator", "text_recognition"), config_name="dynamic")
-    with launch(settings) as running:
-        yield running
 
 
 @pytest.fixture(scope="session")
@@ -103,6 +120,14 @@ def held_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def completing_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """The same for configurations that the server completes from the model's file."""
     yield from _bench(Bench(folder=tmp_path_factory.mktemp("completing_bench"), arguments=()))
+
+
+@pytest.fixture(scope="module")
+def server(bench: Bench, ranker: Path) -> Iterator[Server]:
+    """The models that need no torch, batching dynamically."""
+    assert ranker.is_file()
+    with bench.serving(("ranker", "simulated_accelerator", "text_recognition"), config_name="dynamic") as running:
+        yield running
 
 
 def _bench(bench: Bench) -> Iterator[Bench]:

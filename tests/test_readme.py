@@ -53,11 +53,11 @@ def test_make_demo(tmp_path: Path) -> None:
     """The README's first command, with fewer and shorter measurements."""
     done = make("demo", f"RESULTS={tmp_path}", "ARGS=--quick")
     assert done.returncode == 0, done.stdout + done.stderr
-    for word in ("What batching bought", "simulated_accelerator", "ranker", "text_recognition", "queue42"):
+    for word in ("What batching bought", "simulated_accelerator", "ranker", "queue42"):
         assert word in done.stdout, done.stdout
     page = (tmp_path / "report.html").read_text()
-    # The timeline, and seven figures or six for each of three models: one is of the ceiling.
-    assert page.count("data-chart=") == 21
+    # The timeline, and seven figures or six for each of two models: one is of the ceiling.
+    assert page.count("data-chart=") == 14
     assert (tmp_path / "summary.csv").read_text().startswith("model,")
 
 

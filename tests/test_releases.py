@@ -12,7 +12,7 @@ from bench import Bench
 from doctor_examples import write
 from newer_answers import METADATA
 
-from clients.cancelling import SURVIVES
+from clients._grpc import SURVIVES
 from serve import release_page
 from serve.doctor.__main__ import main as doctor
 from serve.doctor.live import running_release

@@ -35,7 +35,7 @@ STAGES: dict[str, dict[str, tuple[str, str]]] = {
         "watch": ("perf.watch", "watch a running server"),
         "scale": ("perf.scale", "say how many replicas and replica hours a day needs"),
         "pack": ("perf.pack", "pack models onto devices under their latency targets"),
-        "memory": ("perf.memory", "estimate what a model holds in memory at each batch size"),
+        "memory": ("perf.memory", "measure what an instance takes in memory at each batch size"),
     },
 }
 OWN = ("triton_batching", "export", "serve", "clients", "perf")

@@ -102,7 +102,7 @@ FACTS: Mapping[str, Fact] = {
         since=(25, 6),
         text="Inference calls may be cancelled on the wire; before, clients keep the time themselves.",
         source="server issues 7368 and 8034, pull requests 7840, 8078 and 8220; 2.51 crashed",
-        used="clients, `clients/cancelling.py`",
+        used="clients, `clients/_grpc.py`",
     ),
     "inflight_limit": Fact(
         since=(25, 11),

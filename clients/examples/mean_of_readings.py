@@ -17,7 +17,8 @@ SERVER = "triton-batching serve --repository clients/examples/models --model run
 
 def means(readings: Sequence[float], *, url: str = "localhost:8001") -> Iterator[float]:
     """The mean of the readings so far, after each of them; raises `ClientError`."""
-    with Model("running_mean", url=url) as model, model.sequence() as sequence:
+    with Model("running_mean", url=url) as model:
+        sequence = model.sequence()
         for number, reading in enumerate(readings, 1):
             mean = sequence.predict(np.array([[reading]], np.float32), end=number == len(readings))
             yield mean.item()

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
             console.print(table(names, error_cells(refused.errors, refused.words, wanted.limit)))
             raise
         _write(wanted, model, converted, draft)
-        say("estimating memory")
+        say("measuring memory")
         report = _report(wanted, draft, converted, trial)
         (draft / "README.md").write_text(readme(report))
         variant_folder.record(draft, {"model": wanted.origin.folder.name, "precision": wanted.precision or ""})

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,8 @@ Cells = tuple[str, str, str]
 MIB = 2**20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Memory:
-    """Bytes that one instance holds by batch size; `bound` says what the figures leave out, empty if nothing."""
-
-    held: Mapping[int, int]
-    bound: str
+Memory = Mapping[int, int] | str
+"""Bytes that one instance holds after batches of each size, or why they are not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +28,7 @@ class Report:
 
     names: tuple[str, str]
     file_bytes: tuple[int, int]
-    memory: tuple[Memory | str, Memory | str] | None
+    memory: tuple[Memory, Memory] | None
     precision: str | None
     errors: Sequence[OutputError]
     words: WordsRead | None
@@ -59,11 +56,11 @@ class Report:
             batches = ", ".join(map(str, proof.batches))
             yield f"batches of {batches} against their rows", "-", f"{proof.error:.1e} (limit {proof.tolerance:g})"
 
-    def _memory_cells(self, before: Memory | str, after: Memory | str) -> Iterator[Cells]:
-        sizes = before.held if isinstance(before, Memory) else after.held if isinstance(after, Memory) else {}
+    def _memory_cells(self, before: Memory, after: Memory) -> Iterator[Cells]:
+        sizes = next((side for side in (before, after) if not isinstance(side, str)), {})
         for size in sizes:
-            texts = ["unknown" if isinstance(side, str) else _held(side, size) for side in (before, after)]
-            yield f"memory at batch {size}, MiB (estimate)", texts[0], texts[1]
+            texts = ["unknown" if isinstance(side, str) else f"{side[size] / MIB:,.1f}" for side in (before, after)]
+            yield f"memory after batches of {size}, MiB", texts[0], texts[1]
 
     @property
     def notes(self) -> list[str]:
@@ -95,8 +92,6 @@ class Report:
         for name, side in zip(self.names, self.memory or (), strict=False):
             if isinstance(side, str):
                 yield f"the memory of {name} is not known: {side}"
-            elif side.bound:
-                yield f"memory of {name}: {side.bound}"
         if self.left_out:
             yield f"without {', '.join(self.left_out)}: they serve another file than config.pbtxt"
 
@@ -121,16 +116,14 @@ def error_cells(errors: Sequence[OutputError], words: WordsRead | None, limit: f
         yield "words read alike", "-", f"{words.alike} of {words.count}"
 
 
-def memory(file: Path, sizes: Sequence[int]) -> Memory | str:
-    """What `perf.memory`, a later stage, estimates for these batch sizes in its own process; its error as text."""
-    batches = ",".join(map(str, sizes))
-    ran = later_stage("perf.memory", str(file), "--batch", batches, "--format", "json")
+def memory(file: Path, sizes: Sequence[int]) -> Memory:
+    """What `perf.memory`, a later stage, measures for these batch sizes in its own process; its error as text."""
+    with tempfile.TemporaryDirectory() as results:
+        batches = ",".join(map(str, sizes))
+        ran = later_stage("perf.memory", str(file), "--batch", batches, "--format", "json", "--results", results)
     if ran.returncode:
         return ran.stderr.strip()
-    told = json.loads(ran.stdout)
-    return Memory(
-        held={line["batch"]: line["held"] for line in told["batches"]}, bound="" if told["exact"] else told["note"]
-    )
+    return {line["batch"]: line["held"] for line in json.loads(ran.stdout)["batches"]}
 
 
 def later_stage(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -155,8 +148,3 @@ def readme(report: Report) -> str:
         f"| | {original} | {variant} |\n|---|---|---|\n{rows}\n{notes}\n"
         f"The original's file has the SHA-256 `{report.source_sha256}`.\n"
     )
-
-
-def _held(side: Memory, size: int) -> str:
-    more = " or more" if side.bound else ""
-    return f"{side.held[size] / MIB:,.2f}{more}"

@@ -10,11 +10,11 @@ import tritonclient.grpc as triton
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
-from clients.connection import channel_arguments
+from clients import TransportName
 from clients.errors import NotReadyError, ServerUnreachableError, explained, serve
-from clients.transport import Transport
 from export.repository import REPOSITORY, model_folder
 from perf.load import door
+from perf.load.address import channel_arguments
 from perf.load.variant import Overrides, read, variant
 from serve.launcher import Server, Settings, launch
 from serve.management import gpu_use, traces
@@ -39,7 +39,7 @@ class Deployment:
     overrides: Overrides = field(default_factory=Overrides)
     url: str | None = None
     http_url: str | None = None
-    transport: Transport = "auto"
+    transport: TransportName = "auto"
     trace_rate: int = 10
 
 

@@ -6,7 +6,7 @@ Each reading of the counters is then of another server, and their difference mea
 import contextlib
 import itertools
 
-from clients.endpoint import HERE
+from perf.load.address import HERE
 from serve.cluster import place
 from serve.cluster.control import Look, ask
 from serve.cluster.status import ReplicaStatus

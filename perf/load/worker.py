@@ -20,9 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients import AsyncModel, Model
+from clients import AsyncModel, Model, TransportName
 from clients.errors import ClientError, RejectedError
-from clients.transport import Transport
 from perf.load.differ import right
 from perf.load.timings import FAILED, HOOKS, MOMENTS, NOT_SENT, REQUEST, RIGHT, WRONG, Moments, Timings, request_id
 
@@ -51,7 +50,7 @@ class Job:
     worker: int
     url: str
     model: str
-    transport: Transport
+    transport: TransportName
     timeout_s: float
     requests: Sequence[tuple[Arrays, Arrays]]
     tolerances: Sequence[float]

@@ -1,7 +1,6 @@
 """Measures a model with several configurations under a range of loads, into records."""
 
 import argparse
-import asyncio
 import datetime
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from clients.async_connection import connect
+from clients import Model
 from export.graph.ragged_feed import is_ragged
 from export.graph.recipe import digest, model_digest
 from export.graph.samples import sample
@@ -161,12 +160,9 @@ def _warm_up(server: Server, model: str) -> None:
     # A ragged model may not take a request of several rows.
     sizes = [1] if is_ragged(config) else sorted({1, max(1, config.max_batch_size)})
 
-    async def send() -> None:
-        async with connect(server.grpc_url) as connection:
-            for rows in sizes:
-                await connection.infer(model, sample(config, rows=rows))
-
-    asyncio.run(send())
+    with Model(model, url=server.http_url, transport="http", rows_may_differ=True) as client:
+        for rows in sizes:
+            client.predict(sample(config, rows=rows))
     # Triton counts a request after it has answered it; the next measurement must not count it.
     while Counters.read(server.grpc_url, model).requests < len(sizes):
         time.sleep(0.01)

@@ -1,1 +1,6 @@
-"""How much memory a model holds under onnxruntime, and offset plans for memory."""
+"""How much memory a model takes at each batch size, measured in a process of its own."""
+
+from pathlib import Path
+
+RESULTS = Path("perf/results/local/memory")
+"""Where `triton-batching memory` keeps its records, and where `tune` and `pack` look for them."""

@@ -1,22 +1,16 @@
 """Packs a workload onto devices by one of the algorithms, for its rates or higher ones."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from perf.pack.duty import Portion, Turns
-from perf.pack.greedy import best_fit_decreasing, saturated, squishy
+from perf.pack.duty import Items, Portion, Turns
+from perf.pack.greedy import best_fit_decreasing, saturated
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
-from perf.pack.problem import Items
 from perf.pack.workload import Workload
 from triton_batching.terminal import Mistake
 
-GREEDY: Mapping[str, Callable[[Turns], list[Items]]] = {
-    "squishy": squishy,
-    "best-fit-decreasing": best_fit_decreasing,
-}
-IMPROVED = "improved"
-ALGORITHMS = (IMPROVED, *GREEDY)
+IMPROVED, GREEDY = "improved", "best-fit-decreasing"
+ALGORITHMS = (IMPROVED, GREEDY)
 
 
 def pack(workload: Workload, algorithm: str = IMPROVED, *, headroom: float = 0.0, seed: int = 0) -> Placement:
@@ -66,7 +60,5 @@ def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], T
 
 
 def _bins(problem: Turns, algorithm: str, seed: int) -> list[Items]:
-    if algorithm in GREEDY:
-        return GREEDY[algorithm](problem)
-    fewest = min((greedy(problem) for greedy in GREEDY.values()), key=len)
-    return improve(problem, fewest, bound=problem.least, seed=seed)
+    fewest = best_fit_decreasing(problem)
+    return fewest if algorithm == GREEDY else improve(problem, fewest, bound=problem.least, seed=seed)

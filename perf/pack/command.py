@@ -23,8 +23,8 @@ def run(arguments: argparse.Namespace, command: str) -> None:
     """Pack, print and write; raises `Mistake` if the models fit on no or too few devices."""
     console = terminal()
     models(arguments.repository)
-    workload = plan_file.read(arguments.plan, repository=arguments.repository)
     with console.status("packing") as status:
+        workload = plan_file.read(arguments.plan, repository=arguments.repository, progress=status.update)
         placement, replayed = plan(workload, seed=arguments.seed, progress=status.update)
     _print(workload, placement, replayed, console)
     _write(workload, placement, replayed, arguments.out, arguments.repository, command, arguments.force, console)
@@ -53,18 +53,21 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
                 str(share.batch),
                 f"{share.exec_ms:.4g}",
                 f"{result.p99_ms:.4g}",
-                f"{models[share.model].longest_wait_ms(node.duty_ms, share.exec_ms):.4g}",
+                f"{models[share.model].overhead_ms + node.longest_ms(share):.4g}",
                 f"{models[share.model].target_ms:g}",
                 _percent(result.share),
             )
+    console.print(
+        f"{count(len(placement.nodes), 'device')} by {placement.algorithm}, at least {placement.bound} needed. The "
+        f"targets hold whichever model Triton prefers: in {CONFIRMING} replays with {workload.arrivals} arrivals, half "
+        "of them with very uneven numbers of executions",
+        markup=False,
+    )
     console.print(table)
     most = max(result.late_replays for result in replayed)
     console.print(
-        f"{count(len(placement.nodes), 'device')} by {placement.algorithm}, at least {placement.bound} needed; "
-        f"planned for {1 + placement.headroom:g} x the rates. p99 and share late (95 %) are replayed: from "
-        f"{CONFIRMING} replays with {workload.arrivals} arrivals that confirmed the plan; in at most {most} of these "
-        "more than 1 % of one model's were late. The longest wait is planned: one whole cycle and the execution. Few "
-        "requests come near it, since a device without other work takes a waiting request at once",
+        f"planned for {1 + placement.headroom:g} x the rates; more than 1 % of one model's requests were late in at "
+        f"most {most} replays. The longest wait is that of even arrivals; p99 and late (95 %) are of all replays",
         markup=False,
     )
 

@@ -1,10 +1,11 @@
 """Which models can share a device: they take turns in a duty cycle that meets all latency targets.
 
-In a cycle of d ms each model executes once, with the ceil(d x rate) requests since its last turn. A request waits for
-at most one cycle and its own execution. So a set of models fits if sum(l_i(b_i)) <= d, d + l_i(b_i) <= target_i for all
-i, and their memory fits (Nexus, Shen et al., SOSP 2019). b_i changes only at d = k / rate_i, and between two such
-points a longer cycle is better until it misses a target. So only d = k / rate_i and d = target_i - l_i(k) need to be
-tried, and the answer for one device is exact.
+In a cycle of d ms each model executes at most once, with the b_i = ceil(d x rate_i) requests that it gathered for d ms.
+Then it asks for the device. Triton gives that to the model with the fewest executions, so the others may all come
+first, but each only once: it asks again d ms later. So the answer comes within 2 d. A set of models fits if
+sum(l_i(b_i)) <= d, 2 d <= target_i for all i, and their memory fits. A model alone waits for its own execution only:
+d + l(b) <= target. b_i changes only at d = k / rate_i, and between two such points a longer cycle is better until it
+misses a target. So only these points and the targets need to be tried, and the answer for one device is exact.
 """
 
 import math
@@ -15,11 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perf.pack.placement import Node, Share
-from perf.pack.problem import Items
 from perf.pack.workload import Model
 
+Items = frozenset[int]
+"""Portions by their index."""
 # Relative tolerance for rounding.
 EPSILON = 1e-9
+# So many sets of portions are checked at most.
+CHECKS = 200_000
+
+
+class SpentError(Exception):
+    """More sets were to be checked than allowed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +57,7 @@ class Portion:
         """The cycles to try for this model, in milliseconds."""
         target = self.model.device_target_ms
         sizes = range(1, self.model.largest + 1)
-        ends = [k / self.rate for k in sizes] + [target - self.model.latency.at(k) for k in sizes]
+        ends = [target / 2, *(k / self.rate for k in sizes), *(target - self.model.latency.at(k) for k in sizes)]
         return [cycle for cycle in ends if 0 < cycle < target]
 
 
@@ -77,6 +85,11 @@ class Turns:
         return len(self.portions)
 
     @property
+    def checked(self) -> int:
+        """The number of sets that were checked."""
+        return len(self._fullness)
+
+    @property
     def least(self) -> int:
         """A lower bound on the number of devices: the sum of the occupancies alone, which sharing only raises."""
         return max(1, math.ceil(sum(self.size(item) for item in range(self.count)) - 1e-6))
@@ -87,8 +100,10 @@ class Turns:
         return 2.0 if alone is None else alone
 
     def fullness(self, items: Items) -> float | None:
-        """The lowest occupancy over all cycles; None if no cycle meets all targets."""
+        """The lowest occupancy over all cycles; None if no cycle meets all targets. Raises `SpentError`."""
         if items not in self._fullness:
+            if self.checked >= CHECKS:
+                raise SpentError
             node = self.node(items)
             self._fullness[items] = None if node is None else node.occupancy
         return self._fullness[items]
@@ -97,7 +112,9 @@ class Turns:
         """The device with these portions; None if they do not fit."""
         rows = sorted(items)
         total = self._times[rows].sum(axis=0)
+        target = min(self.portions[item].model.device_target_ms for item in rows)
         fits = total <= self._cycles * (1 + EPSILON)
+        fits &= self._cycles + (self._cycles if len(rows) > 1 else total) <= target * (1 + EPSILON)
         fits &= self._bytes[rows].sum(axis=0) <= self.memory_bytes
         if not fits.any():
             return None
@@ -111,10 +128,9 @@ def turns(portions: Sequence[Portion], duty_ms: float) -> Node:
 
 
 def _tables(portion: Portion, cycles: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The portion's execution time in each cycle, in ms (infinity if it misses its target), and its memory in bytes."""
+    """The portion's execution time in each cycle, in ms (infinity without such a batch), and its memory in bytes."""
     model = portion.model
     rows = np.maximum(1, np.ceil(cycles * portion.rate - EPSILON))
     times = np.interp(rows, model.latency.sizes, model.latency.values)
-    broken = (rows > model.largest) | (cycles + times > model.device_target_ms * (1 + EPSILON))
     memory = np.interp(rows, model.memory.sizes, model.memory.values)
-    return np.where(broken, np.inf, times), memory
+    return np.where(rows > model.largest, np.inf, times), memory

@@ -8,26 +8,24 @@ the items that have failed least often so far. In between, items move and swap a
 import random
 from itertools import combinations
 
+from perf.pack.duty import Items, SpentError, Turns
 from perf.pack.greedy import fullest
-from perf.pack.problem import Counted, Items, Problem, SpentError
 
 # Tries per item of the problem before a bin is given up, and random moves after each ejection.
 TRIES, SHAKES = 60, 8
 # An item ejects at most so many others.
 MAX_EJECTED = 2
-# The search ends after this many checks of whether a set of items fits into a bin.
-CHECKS = 200_000
 
 
-def improve(problem: Problem, bins: list[Items], *, bound: int = 1, seed: int = 0, checks: int = CHECKS) -> list[Items]:
-    """A packing with as many or fewer bins, but not below `bound`, after at most `checks` checks.
+def improve(problem: Turns, bins: list[Items], *, bound: int = 1, seed: int = 0) -> list[Items]:
+    """A packing with as many or fewer bins, but not below `bound`.
 
     Equal seeds give equal packings.
     """
-    chance, counted = random.Random(seed), Counted(problem=problem, most=checks)
+    chance = random.Random(seed)
     best = _in_order(bins)
     try:
-        while len(best) > bound and (better := _without_one(counted, best, chance)) is not None:
+        while len(best) > bound and (better := _without_one(problem, best, chance)) is not None:
             best = _in_order(better)
     except SpentError:
         pass  # the packing so far is valid
@@ -39,7 +37,7 @@ def _in_order(bins: list[Items]) -> list[Items]:
     return sorted(filter(None, bins), key=min)
 
 
-def _without_one(problem: Problem, bins: list[Items], chance: random.Random) -> list[Items] | None:
+def _without_one(problem: Turns, bins: list[Items], chance: random.Random) -> list[Items] | None:
     """A packing with one bin less, by emptying one of the emptiest bins; None if the search finds none."""
 
     def load(items: Items) -> float:
@@ -53,7 +51,7 @@ def _without_one(problem: Problem, bins: list[Items], chance: random.Random) -> 
     return None
 
 
-def _place(problem: Problem, bins: list[Items], out: list[int], chance: random.Random) -> list[Items] | None:
+def _place(problem: Turns, bins: list[Items], out: list[int], chance: random.Random) -> list[Items] | None:
     """The bins with the items of `out`, the last one first; None if the search fails."""
     failed = [1] * problem.count
     for _ in range(TRIES * problem.count):
@@ -77,7 +75,7 @@ def _place(problem: Problem, bins: list[Items], out: list[int], chance: random.R
 
 
 def _cheapest(
-    problem: Problem, bins: list[Items], item: int, failed: list[int], chance: random.Random
+    problem: Turns, bins: list[Items], item: int, failed: list[int], chance: random.Random
 ) -> tuple[int, Items] | None:
     """The bin, and the items to eject from it, that have failed least often; a random choice among equals."""
     best: list[tuple[int, Items]] = []
@@ -93,7 +91,7 @@ def _cheapest(
     return chance.choice(best) if best else None
 
 
-def _shake(problem: Problem, bins: list[Items], chance: random.Random) -> None:
+def _shake(problem: Turns, bins: list[Items], chance: random.Random) -> None:
     """Move a random item to another bin, or swap two random items, if both bins still fit."""
     if len(bins) < 2:
         return

@@ -19,8 +19,6 @@ from triton_batching.terminal import Mistake
 
 # A rate limiter resource that exists once per device, so that its models take turns.
 TURN = "turn"
-# No delay: a model in turn executes its waiting requests, and under load the cycle grows to the planned one.
-DELAY_US = 0
 
 
 def write(server: Server, repository: Path, *, kind: str, command: str, force: bool = False) -> list[Path]:
@@ -41,7 +39,10 @@ def packed(before: Document, share: Share, server: Server, *, kind: str, command
     node = server.node
     config = text_format.Parse(before.text, ModelConfig())
     candidate = Candidate(
-        max_batch_size=share.batch, delay_us=DELAY_US, instances=Candidate.of(config).instances, threads=None
+        max_batch_size=share.batch,
+        delay_us=round(1e3 * node.delay_ms),
+        instances=Candidate.of(config).instances,
+        threads=None,
     )
     others = [name for name in node.models if name != share.model]
     neighbours = f"with {', '.join(others)}" if others else "alone"
@@ -50,7 +51,9 @@ def packed(before: Document, share: Share, server: Server, *, kind: str, command
         f"{share.exec_ms:.4g} ms, once within {node.duty_ms:.4g} ms.",
         reasons={
             "max_batch_size": f"{share.rate_per_s:g} requests/s x {node.duty_ms:.4g} ms arrive in a cycle",
-            "max_queue_delay_microseconds": "a turn takes the waiting requests; they wait for the other turns anyway",
+            "max_queue_delay_microseconds": "a cycle: with the fewest executions so far it still runs once in a cycle"
+            if node.takes_turns
+            else "the device is its own",
         },
     )
     text = tuned_file.tuned(before, candidate, why, command).split("\n", 2)[2]
@@ -65,7 +68,7 @@ def _grouped(path: Path, text: str, server: Server, kind: str) -> str:
             text = text[: edit.start] + edit.text + text[edit.end :]
         document = Document(path=path, text=text)
     where = "kind: KIND_GPU gpus: [ 0 ]" if kind == "gpu" else "kind: KIND_CPU"
-    turn = f' rate_limiter {{ resources [ {{ name: "{TURN}" count: 1 }} ] }}' if server.takes_turns else ""
+    turn = f' rate_limiter {{ resources [ {{ name: "{TURN}" count: 1 }} ] }}' if server.node.takes_turns else ""
     comment = "# One instance on the server's only device"
     comment += ", in turn with the server's other models (--rate-limit=execution_count).\n" if turn else ".\n"
     line = f"{comment}instance_group [ {{ count: 1 {where}{turn} }} ]"

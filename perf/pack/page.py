@@ -51,8 +51,8 @@ def write(workload: Workload, placement: Placement, replayed: Sequence[Replayed]
         title=f"{count(len(palette.colours), 'model')} on {devices}, at least {placement.bound} needed",
         sentences=(
             f"Placed by {placement.algorithm}, for {1 + placement.headroom:g} x the rates of the plan. The models of a "
-            "device take turns: in each cycle every model executes once, with the requests that came since its last "
-            "turn. A request waits for at most one cycle and its own execution.",
+            "device take turns: each gathers its requests for a cycle, and then waits for at most one cycle of the "
+            "others, whichever of them Triton's rate limiter prefers. A model alone on a device does not wait.",
         ),
         figures=figures,
     )
@@ -98,7 +98,7 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
             f"{share.exec_ms:.4g}",
             f"{node.duty_ms:.4g}",
             f"{p99[number, share.model]:.4g}",
-            f"{models[share.model].longest_wait_ms(node.duty_ms, share.exec_ms):.4g}",
+            f"{models[share.model].overhead_ms + node.longest_ms(share):.4g}",
             f"{models[share.model].target_ms:.4g}",
             f"{share.memory_bytes / MIB:,.0f}",
         )
@@ -110,9 +110,8 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
         *("replayed\np99 ms", "longest wait\nms", "target\nms", "memory\nMiB"),
     )
     sentence = (
-        "The longest wait is planned: one whole cycle and the execution, with the model's overhead. Few requests come "
-        "near it, since a device without other work takes a waiting request at once. The p99 is replayed with the "
-        "plan's arrivals: 99 of 100 requests take no longer."
+        "The longest wait is that of even arrivals: two cycles (on a device of its own one cycle and the execution), "
+        "with the model's overhead. The p99 is replayed with the plan's arrivals: 99 of 100 requests take no longer."
     )
     return Section(
         name="executions",

@@ -22,7 +22,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """One device. Its models take turns, each once within `duty_ms`."""
+    """One device. Several models take turns, each at most once within `duty_ms`."""
 
     duty_ms: float
     shares: tuple[Share, ...]
@@ -31,6 +31,24 @@ class Node:
     def models(self) -> tuple[str, ...]:
         """The names of the models, in order."""
         return tuple(share.model for share in self.shares)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether several models share the device."""
+        return len(self.shares) > 1
+
+    @property
+    def delay_ms(self) -> float:
+        """How long a model with less than a batch lets requests wait before it asks for the device.
+
+        With several models it is a whole cycle: no model then executes more often than planned, however far behind
+        the others its number of executions is.
+        """
+        return self.duty_ms if self.takes_turns else 0.0
+
+    def longest_ms(self, share: Share) -> float:
+        """The longest time from arrival to answer with even arrivals, in milliseconds."""
+        return 2 * self.duty_ms if self.takes_turns else self.duty_ms + share.exec_ms
 
     @property
     def occupancy(self) -> float:

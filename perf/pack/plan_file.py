@@ -7,19 +7,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from export.repository import REPOSITORY, model_file, model_folder, read_config
+from export.repository import REPOSITORY, read_config
 from perf.measure.ramp_plan import RESULTS
 from perf.measure.service_profile import load
-from perf.memory.estimate.batch_memory import Model as MemoryModel
+from perf.memory.measured import Instance, powers
 from perf.pack.workload import Curve, Devices, Model, Workload
+from perf.records.size_mix import SizeMix
 from triton_batching.terminal import Mistake
 
 MIB = 2**20
+Progress = Callable[[str], None]
 KEYS: Mapping[str, frozenset[str]] = {
     "plan": frozenset({"arrivals", "devices", "models"}),
     "devices": frozenset({"count", "memory_mib", "kind"}),
     "models": frozenset(
-        {"name", "rate_per_s", "p99_ms", "overhead_ms", "latency_ms", "service_time", "weights_mib", "activation_mib"}
+        {
+            *("name", "rate_per_s", "p99_ms", "overhead_ms", "latency_ms", "service_time", "mix"),
+            *("weights_mib", "activation_mib"),
+        }
     ),
 }
 # The name of a ramp's record; it ends with the number of threads if the configuration sets it.
@@ -41,8 +46,13 @@ LARGEST: Mapping[str, int] = {
 LINE = frozenset({"fixed", "row", "max_batch_size"})
 
 
-def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) -> Workload:
-    """The workload of a plan file; raises `Mistake` with the place of a wrong or missing value."""
+def read(
+    path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY, progress: Progress = lambda _: None
+) -> Workload:
+    """The workload of a plan file; raises `Mistake` with the place of a wrong or missing value.
+
+    Measures the memory of models that have none in the plan nor on record, and tells `progress`.
+    """
     try:
         content = tomllib.loads(path.read_text())
     except OSError as error:
@@ -57,7 +67,7 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
     models = []
     for number, entry in enumerate(_of(content, "models", list, str(path)), 1):
         at = f"{path}: model {entry.get('name', number) if isinstance(entry, dict) else number}"
-        models.append(_model(_known(entry, "models", at), at, records, repository))
+        models.append(_model(_known(entry, "models", at), at, records, repository, progress))
     _distinct([model.name for model in models], path)
     arrivals = content.get("arrivals", "poisson")
     if arrivals not in ("uniform", "poisson"):
@@ -73,7 +83,7 @@ def read(path: Path, *, records: Path = RESULTS, repository: Path = REPOSITORY) 
     )
 
 
-def _model(content: Mapping[str, Any], where: str, records: Path, repository: Path) -> Model:
+def _model(content: Mapping[str, Any], where: str, records: Path, repository: Path, progress: Progress) -> Model:
     name = _of(content, "name", str, where)
     if Path(name).name != name or name == "..":
         raise Mistake(f"{where}: the name of a model is that of its folder in the repository, not a path. Correct it.")
@@ -88,7 +98,7 @@ def _model(content: Mapping[str, Any], where: str, records: Path, repository: Pa
         target_ms=_number(content, "p99_ms", where),
         overhead_ms=_number(content, "overhead_ms", where, least=0.0) if "overhead_ms" in content else 0.0,
         latency=latency,
-        memory=_at(where, lambda: _memory(content, name, latency.largest, where, repository)),
+        memory=_at(where, lambda: _memory(content, name, latency.largest, where, repository, progress)),
     )
 
 
@@ -135,33 +145,35 @@ def _ramped(path: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _memory(content: Mapping[str, Any], name: str, largest: int, where: str, repository: Path) -> Curve:
-    """The memory by batch size: from the plan as weights and activations, else estimated from the ONNX file."""
+def _memory(
+    content: Mapping[str, Any], name: str, largest: int, where: str, repository: Path, progress: Progress
+) -> Curve:
+    """The memory by batch size: from the plan as weights and activations, else that of `triton-batching memory`.
+
+    It is measured now if it has no record. The longest requests of the plan's `mix` count.
+    """
+    mix = SizeMix(text=_of(content, "mix", str, where)) if "mix" in content else None
     if "weights_mib" in content:
         weights = _number(content, "weights_mib", where, least=0.0) * MIB
         more = Curve.line(0, 0, 1)
         if "activation_mib" in content:
             more = _by_size(content["activation_mib"], "activation_mib", MOST_MIB)
         return Curve(sizes=more.sizes, values=tuple(weights + value * MIB for value in more.values))
-    folder = model_folder(name, repository)
-    file = model_file(folder, read_config(folder / "config.pbtxt"))
-    if file.suffix != ".onnx" or not file.is_file():
+    try:
+        instance = Instance.of(name, mix=mix, repository=repository)
+    except Mistake as mistake:
+        raise Mistake(f"has no weights_mib, and {mistake} Or give weights_mib.") from mistake
+    if mix is None and any(-1 in tensor.dims for tensor in instance.config.input):
         raise Mistake(
-            f"has no weights_mib, and {file} is no ONNX file whose memory can be estimated. Give weights_mib."
+            'has no weights_mib, and its requests have no one length. Say how long they are with mix = "8:64", or give '
+            "weights_mib."
         )
-    estimate = MemoryModel.as_served(file)
-    sizes = sorted({*(2**power for power in range(largest.bit_length())), largest})
-    # A session that grows from size to size may hold more than one that runs a single size, or less.
-    grown = [estimate.most_after(sizes[: at + 1], {}) for at in range(len(sizes))]
-    most = [*grown, *(estimate.at(size, {}).held_most for size in sizes)]
-    if None in most:
-        raise Mistake(
-            f"has no weights_mib, and the memory of {file} has no upper bound. triton-batching memory {name} says why. "
-            "Measure it and give weights_mib and activation_mib."
-        )
-    known = [float(held) for held in most if held is not None]
-    each = map(max, known[: len(sizes)], known[len(sizes) :])
-    return Curve(sizes=tuple(sizes), values=tuple(itertools.accumulate(each, max)))
+    sizes = powers(largest)
+    record = instance.measured(sizes, progress=progress)
+    return Curve(
+        sizes=tuple(sizes),
+        values=tuple(itertools.accumulate((float(record.sizes[rows].nbytes) for rows in sizes), max)),
+    )
 
 
 def _by_size(content: Mapping[str, Any], key: str, most: int) -> Curve:

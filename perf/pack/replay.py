@@ -1,7 +1,7 @@
 """A simulation of a placement, event by event: requests arrive, and the models of a device take turns.
 
-A device is never idle while a request waits: the next model in turn executes its waiting requests, at most its batch.
-Triton does the same with `packed.pbtxt` and --rate-limit=execution_count. No cycle is longer than planned.
+A model asks for the device when its batch is full or its oldest request has waited for `Node.delay_ms`. Of the models
+that ask, the one with the fewest executions since it was loaded gets it, as with Triton's --rate-limit=execution_count.
 """
 
 import math
@@ -23,6 +23,9 @@ REQUESTS = 2000
 MAX_REQUESTS = 50_000
 # A model that gets fewer within `MAX_REQUESTS` is called so often, which is more than planned.
 RARE_REQUESTS = 100
+# In half of the replays the models have executed so much more, one after the other in random order: more than a replay
+# evens out.
+AHEAD = 1_000_000
 # The first part of a replay, in which the queues fill, does not count.
 WARM_UP = 0.1
 
@@ -68,23 +71,34 @@ def replay(
     return [replace(each, device=device) for device, node in enumerate(placement.nodes) for each in found[node]]
 
 
-def serve(streams: Sequence[Stream]) -> list[NDArray[np.float64]]:
-    """The times in ms at which each request of each stream is answered by one device that serves them in turn."""
-    arrivals = [[*stream.arrivals.tolist(), math.inf] for stream in streams]
+def serve(
+    streams: Sequence[Stream], executions: Sequence[int] = (), *, delay_ms: float = 0.0
+) -> list[NDArray[np.float64]]:
+    """The times in ms at which each request of each stream is answered by one device.
+
+    `executions` are those before the first arrival, by stream (none: 0 each).
+    """
+    arrivals = [[*stream.arrivals.tolist(), *[math.inf] * stream.batch] for stream in streams]
+    executed = list(executions or [0] * len(streams))
     ends: list[list[float]] = [[] for _ in streams]
-    upcoming = [times[0] for times in arrivals]
-    now, turn, left = 0.0, -1, sum(len(stream.arrivals) for stream in streams)
+    asks = [_asks(times, 0, stream.batch, delay_ms) for times, stream in zip(arrivals, streams, strict=True)]
+    now, left = 0.0, sum(len(stream.arrivals) for stream in streams)
     while left:
-        now = max(now, min(upcoming))
-        in_turn = (*range(turn + 1, len(streams)), *range(turn + 1))
-        turn = next(at for at in in_turn if upcoming[at] <= now)
-        first, times = len(ends[turn]), arrivals[turn]
-        rows = bisect_right(times, now, first, min(first + streams[turn].batch, len(times))) - first
+        now = max(now, min(asks))
+        turn = min((at for at, time in enumerate(asks) if time <= now), key=executed.__getitem__)
+        first, times, batch = len(ends[turn]), arrivals[turn], streams[turn].batch
+        rows = bisect_right(times, now, first, first + batch) - first
         now += streams[turn].times[rows]
         ends[turn] += [now] * rows
-        upcoming[turn] = times[first + rows]
+        executed[turn] += 1
+        asks[turn] = _asks(times, first + rows, batch, delay_ms)
         left -= rows
     return [np.array(each) for each in ends]
+
+
+def _asks(times: Sequence[float], first: int, batch: int, delay_ms: float) -> float:
+    """When a model whose oldest waiting request is `first` asks for the device."""
+    return min(times[first] + delay_ms, times[first + batch - 1])
 
 
 def _latencies(
@@ -100,9 +114,11 @@ def _latencies(
         )
         for rate, share in zip(rates, node.shares, strict=True)
     ]
+    executions = AHEAD * int(random.integers(2)) * random.permutation(len(streams))
+    ends = serve(streams, executions.tolist(), delay_ms=node.delay_ms)
     return [
         (answered - stream.arrivals)[stream.arrivals >= WARM_UP * span_ms] + of(workload, share.model).overhead_ms
-        for share, stream, answered in zip(node.shares, streams, serve(streams), strict=True)
+        for share, stream, answered in zip(node.shares, streams, ends, strict=True)
     ]
 
 

@@ -20,14 +20,9 @@ class Server:
     config_name: str
 
     @property
-    def takes_turns(self) -> bool:
-        """Whether its models take turns."""
-        return len(self.node.shares) > 1
-
-    @property
     def arguments(self) -> tuple[str, ...]:
         """More flags for tritonserver."""
-        return ("--rate-limit=execution_count",) if self.takes_turns else ()
+        return ("--rate-limit=execution_count",) if self.node.takes_turns else ()
 
 
 def servers(placement: Placement) -> list[Server]:

@@ -56,8 +56,8 @@ def _device(workload: Workload, node: Node, headroom: float) -> Iterator[str]:
         arriving = share.rate_per_s * (1 + headroom) * node.duty_ms / 1e3
         if arriving > share.batch * (1 + ROUNDING):
             yield f"{share.model}: {arriving:.3f} requests arrive in a cycle and {share.batch} are executed"
-        if node.duty_ms + exec_ms > (model.target_ms - model.overhead_ms) * (1 + ROUNDING):
-            longest_ms = model.longest_wait_ms(node.duty_ms, exec_ms)
+        longest_ms = node.duty_ms + (node.duty_ms if len(names) > 1 else exec_ms) + model.overhead_ms
+        if longest_ms > model.target_ms * (1 + ROUNDING):
             yield f"{share.model}: up to {longest_ms:g} ms, target {model.target_ms:g} ms"
         total_ms += exec_ms
         memory += between(model.memory.sizes, model.memory.values, share.batch)

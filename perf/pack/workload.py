@@ -62,10 +62,6 @@ class Model:
         """The part of the target for waiting and executing."""
         return self.target_ms - self.overhead_ms
 
-    def longest_wait_ms(self, duty_ms: float, exec_ms: float) -> float:
-        """The longest latency of a request: a whole cycle, its execution and the overhead; all in milliseconds."""
-        return duty_ms + exec_ms + self.overhead_ms
-
     @property
     def largest(self) -> int:
         """The largest batch size."""

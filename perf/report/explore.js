@@ -32,24 +32,8 @@ if (others) others.addEventListener("change", () => {
   show();
 });
 
-// A slider moves a place in all figures together; a click on a mark that has a place moves it there.
-const slider = document.querySelector("input[data-at]");
-const steps = slider && JSON.parse(slider.dataset.steps);
-function move() {
-  if (!slider) return;
-  const at = Number(slider.value);
-  slider.setAttribute("aria-valuetext", steps[at]);
-  slider.nextElementSibling.textContent = steps[at];
-  views.forEach((view) => view.signal("at", at).runAsync());
-  document.body.dataset.at = at;
-}
-if (slider) slider.addEventListener("input", move);
-
 function chosen(row) {
-  if (slider && Number.isInteger(row?.at)) {
-    slider.value = row.at;
-    move();
-  } else if (row?.configuration) toggle(row.configuration);
+  if (row?.configuration) toggle(row.configuration);
 }
 
 // The arrow keys go through the marks of a figure as the pointer would, Enter clicks one.
@@ -85,7 +69,6 @@ async function draw(figure) {
   const { view } = await vegaEmbed(place, specification, options);
   views[figures.indexOf(figure)] = view;
   if (picked.size) view.signal("picked", [...picked]).runAsync();
-  if (slider) view.signal("at", Number(slider.value)).runAsync();
   view.addEventListener("click", (event, item) => chosen(item?.datum));
   for (const button of figure.querySelectorAll("button[data-zoom]")) {
     button.addEventListener("click", () => {
@@ -109,7 +92,6 @@ const pause = () => new Promise((go) => {
 });
 const drawn = (async () => {
   show();
-  move();
   while (waiting.size) {
     await draw([...waiting].find(onScreen) ?? [...waiting][0]);
     await pause();

@@ -88,7 +88,7 @@ class Zoom:
 class Figure:
     """A chart, and a caption that states its finding. `name` is part of a file name; a `wide` one fills the page.
 
-    `zooms` need a chart that is `zoomable`. `at` is the place where the slider of the page is at first.
+    `zooms` need a chart that is `zoomable`.
     """
 
     name: str
@@ -96,12 +96,11 @@ class Figure:
     chart: Chart
     wide: bool = False
     zooms: tuple[Zoom, ...] = ()
-    at: int = 0
 
     @property
     def specification(self) -> dict[str, Any]:
         """The chart in Vega-Lite, which fills the width of its place."""
-        chart = self.chart.add_params(alt.param(name="picked", value=[]), alt.param(name="at", value=self.at))
+        chart = self.chart.add_params(alt.param(name="picked", value=[]))
         content: dict[str, Any] = chart.properties(width="container", background="transparent").to_dict()
         content.pop("$schema")
         fit = {"type": "fit-x", "contains": "padding"}

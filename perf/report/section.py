@@ -51,18 +51,6 @@ class Listing:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Slider:
-    """A place in the figures of a page that the reader moves: the name of each of its `steps`, of which 0 is first.
-
-    Charts use it as the parameter `at`. A click on a mark moves it to the `at` of its row.
-    """
-
-    label: str
-    steps: tuple[str, ...]
-    start: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Section:
     """One part of the page. `data` are its values for the JSON file; `missing` says what the records lack for it."""
 
@@ -71,7 +59,6 @@ class Section:
     banner: str = ""
     sentences: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    slider: Slider | None = None
     figures: tuple[Figure, ...] = ()
     grids: tuple[Grid, ...] = ()
     listings: tuple[Listing, ...] = ()

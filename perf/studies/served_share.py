@@ -18,10 +18,10 @@ import numpy as np
 import tritonclient.grpc as triton
 from numpy.typing import NDArray
 
-from clients.connection import channel_arguments
 from export.graph.recipe import digest
 from export.graph.samples import sample
 from export.repository import config_file, model_file, model_folder, read_config
+from perf.load.address import channel_arguments
 from perf.records import file
 from perf.studies.backend_overhead.full_batches import shared_rows
 from perf.studies.experiment import (

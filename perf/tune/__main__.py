@@ -58,8 +58,8 @@ def _parser() -> argparse.ArgumentParser:
     space.add_argument("--preferred", action="store_true", help="also try preferred_batch_size")
     limits = parser.add_argument_group(
         "limits of what the server may use",
-        "A configuration is not tried if its full batches need more by perf.memory,\n"
-        "and not chosen if it used more. For example: --memory-mib 800 --cpu 1.5",
+        "A configuration is not tried if its instances hold more after full batches, as triton-batching memory\n"
+        "measures it, and not chosen if it used more. For example: --memory-mib 800 --cpu 1.5",
     )
     limits.add_argument("--cpu", type=float, metavar="CORES", help="cores that all its processes use")
     limits.add_argument("--memory-mib", type=float, metavar="MIB", help="memory of all its processes, on the host")

@@ -34,19 +34,19 @@ def reasons(screen: Screen, corrections: Corrections, chosen: Candidate, default
 
 
 def not_tried(searched: Space, limits: Limits, estimate: Estimate) -> Iterator[str]:
-    """Yield a sentence for each parallelism of which some batch sizes need more memory than they may."""
+    """Yield a sentence for each parallelism of which some batch sizes hold more memory than they may."""
     largest = max(searched.sizes)
     for parallelism in searched.parallelisms:
 
         def over(rows: int, parallelism: Parallelism = parallelism) -> str:
             return limits.excess(estimate(parallelism.with_batches_of(rows)))
 
-        # More rows need no less memory.
+        # More rows hold no less memory.
         rows = 1 + bisect.bisect_left(range(1, largest + 1), 1, key=lambda rows: bool(over(rows)))
         if rows <= largest:
             current = parallelism == Parallelism.of(searched.default) and rows <= searched.default.max_batch_size
             but = ", except the current configuration" if current else ""
-            needs = f"full batches of that size need at least {over(rows)} by perf.memory"
+            needs = f"its instances hold {over(rows)} after full batches of that size"
             yield f"not tried: {parallelism}, max_batch_size {rows} or more{but}: {needs}"
 
 

@@ -15,6 +15,7 @@ from export.repository import REPOSITORY, config_file, model_file, model_folder,
 from perf.measure import service_time_run
 from perf.measure.ramp_plan import RESULTS, reaching
 from perf.measure.service_profile import Profile
+from perf.memory.measured import Instance
 from perf.records import size_mix
 from perf.records.candidate import Candidate
 from perf.records.file import check_folder
@@ -26,9 +27,8 @@ from perf.simulate.batcher.rules import Rules
 from perf.tune import tuned_file, writing
 from perf.tune.bottleneck import bottleneck
 from perf.tune.goal import Goal
-from perf.tune.limits import Estimate, narrowed, tried
+from perf.tune.limits import Estimate, estimated, narrowed, tried
 from perf.tune.live import LiveBench
-from perf.tune.memory_estimate import estimated
 from perf.tune.reasons import not_tried, reasons
 from perf.tune.screening import Screen
 from perf.tune.search import Search, SearchResult
@@ -111,7 +111,7 @@ def tune(question: Question, progress: Progress) -> Tuning:
     before, config = _current(question)
     check_folder(question.results)
     tuned_file.refuse_foreign(question.folder / "configs" / f"{TUNED}.pbtxt", force=question.force)
-    searched, estimate, notes = _limited(question, config, _space(question, config))
+    searched, estimate, notes = _limited(question, config, _space(question, config), progress)
     profile = _profile(question, config, searched, progress)
     budget = _budget(question, profile)
     simulator = ProfiledSimulator(config=config, profile=profile, target=question.target)
@@ -188,10 +188,13 @@ def _space(question: Question, config: ModelConfig) -> Space:
     )
 
 
-def _limited(question: Question, config: ModelConfig, searched: Space) -> tuple[Space, Estimate, list[str]]:
+def _limited(
+    question: Question, config: ModelConfig, searched: Space, progress: Progress
+) -> tuple[Space, Estimate, list[str]]:
     """Return what limits of memory leave of the space, the estimate that decides it, and what it says in sentences."""
-    limits, gpu = question.limits, Machine.this().gpu is not None
-    estimate, why = estimated(config, model_file(question.folder, config), limits, gpu=gpu)
+    limits = question.limits
+    instance = Instance(config=config, file=model_file(question.folder, config)).with_mix(question.traffic.mix)
+    estimate, why = estimated(instance, limits, max(searched.sizes), progress)
     notes = [why] if why else list(not_tried(searched, limits, estimate))
     if question.traffic.mix is None and any(-1 in tensor.dims for tensor in config.input):
         notes.append(f"requests have {OPEN_DIM} elements in each open dimension; other sizes (--mix) take other times")

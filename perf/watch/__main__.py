@@ -10,7 +10,7 @@ import sys
 from triton_batching.options import number
 from triton_batching.terminal import guarded, program_parser, terminal
 
-# As `clients.endpoint.DEFAULT_URL`, which takes 150 ms to import.
+# Triton's own port for gRPC.
 DEFAULT_URL = "localhost:8001"
 METRICS_URL = "localhost:8002"
 PAGE = ("127.0.0.1", 8003)

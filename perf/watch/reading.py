@@ -4,9 +4,8 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from clients.connection import checked
-from clients.endpoint import HERE
 from clients.errors import NotReadyError, ServerUnreachableError, behind_proxy
+from perf.load.address import HERE, checked
 from perf.watch.server_process import SERVER, Process, ServerProcesses
 from serve.management import gpu_use
 from serve.management.api import ServerError

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from clients.endpoint import HERE
+from perf.load.address import HERE
 from serve import stubs
 from serve.management import gpu_use
 from triton_batching import processes

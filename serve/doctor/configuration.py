@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
 from export.graph.signature import Fault, check
-from export.repository import (
-    AOTI_FILE,
-    BACKEND_FILES,
-    DEFAULT_FILES,
-    ONNXRUNTIME,
-    PLATFORMS,
-    default_file,
-    is_package,
-)
+from export.repository import AOTI_FILE, BACKEND_FILES, DEFAULT_FILES, ONNXRUNTIME, PLATFORMS, default_file, is_package
 from serve.doctor.document import Document
 from serve.doctor.finding import Position
 from serve.doctor.flow.walk import Events, walked

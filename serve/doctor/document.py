@@ -8,11 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+
 from serve.doctor.finding import Edit, Position
 from serve.doctor.pbtxt import Field, Value, fields_of
 
-# The largest configurations, of ensembles, have a few hundred kB.
-LARGEST_BYTES = 1024 * 1024
+# The largest configurations, of ensembles, have a few hundred kB. A model.py may hold tables.
+LARGEST_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,9 +54,17 @@ class Document:
             return cls(path=path, text=text, trouble="is not UTF-8 text", trouble_at=at)
 
     @cached_property
-    def fields(self) -> tuple[Field, ...]:
-        """The fields at the top level of the file."""
-        return fields_of(self.text)
+    def message(self) -> Value:
+        """The whole file as a message, with its fields."""
+        return Value(start=0, end=len(self.text), fields=fields_of(self.text))
+
+    @cached_property
+    def proto(self) -> ModelConfig | Exception:
+        """The configuration in the file, or why it is none."""
+        try:
+            return text_format.Parse(self.text, ModelConfig())
+        except (text_format.ParseError, ValueError, RecursionError) as error:
+            return error
 
     def at(self, *steps: str | int) -> Position:
         """The position of a field or value: `at("input", 1, "dims")` is the name of the second input's dims.
@@ -90,7 +101,7 @@ class Document:
 
     def values(self, name: str) -> list[Value]:
         """Every value of a field at the top level, over all its occurrences."""
-        return [value for field in self.fields if field.name == name for value in field.values]
+        return self.message.named[name][1] if name in self.message.named else []
 
     def slice(self, span: Field | Value) -> str:
         """The text of a field or a value."""
@@ -149,19 +160,18 @@ class Document:
     def _walk(self, steps: tuple[str | int, ...]) -> list[Field | Value]:
         """The field or value of each step, up to the last one that the file has."""
         walked: list[Field | Value] = []
-        fields: tuple[Field, ...] = self.fields
+        message: Value | None = self.message
         values: list[Value] = []
         for step in steps:
-            if isinstance(step, str):
-                matching = [field for field in fields if field.name == step]
-                if not matching:
-                    break
-                walked.append(matching[0])
-                values = [value for field in matching for value in field.values]
-                fields = (values[0].fields or ()) if values else ()
-            else:
+            if isinstance(step, int):
                 if not 0 <= step < len(values):
                     break
-                walked.append(values[step])
-                fields = values[step].fields or ()
+                message = values[step]
+                walked.append(message)
+            elif message is None or step not in message.named:
+                break
+            else:
+                field, values = message.named[step]
+                message = values[0] if values else None
+                walked.append(field)
         return walked

@@ -1,5 +1,6 @@
 """A running server as the doctor sees it: its index, configurations and statistics, read over HTTP."""
 
+import errno
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -103,6 +104,8 @@ def _read_log(path: Path | None) -> str:
     if path is None:
         return ""
     try:
+        if not path.is_file():  # opening a named pipe would wait for a writer
+            raise OSError(errno.EINVAL, "not a regular file")
         with path.open("rb") as file:
             file.seek(max(path.stat().st_size - LARGEST_LOG_BYTES, 0))
             return file.read().decode(errors="replace")

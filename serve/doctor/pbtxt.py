@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 
 # Deeper than any ModelConfig, shallower than Python's stack.
 DEEPEST = 100
@@ -28,6 +29,14 @@ class Value:
     start: int
     end: int
     fields: tuple["Field", ...] | None
+
+    @cached_property
+    def named(self) -> dict[str, tuple["Field", list["Value"]]]:
+        """By its name, the first occurrence of each field of a message and the values of all occurrences."""
+        found: dict[str, tuple[Field, list[Value]]] = {}
+        for field in self.fields or ():
+            found.setdefault(field.name, (field, []))[1].extend(field.values)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,20 +116,12 @@ class _Reader:
 
     def _field(self, depth: int) -> Field:
         name = self._next()
-        if name.text == "[":  # an extension: [package.name]
-            name = self._extension(name)
-        elif not (name.text[0].isalpha() or name.text[0] == "_"):
+        if not (name.text[0].isalpha() or name.text[0] == "_"):
             raise _Broken
         if self.tokens[self.at].text == ":":
             self.at += 1
         values = tuple(self._list(depth)) if self.tokens[self.at].text == "[" else (self._value(depth),)
         return Field(name=name.text, start=name.start, end=self.tokens[self.at - 1].end, values=values)
-
-    def _extension(self, opening: Token) -> Token:
-        text = ""
-        while (token := self._next()).text != "]":
-            text += token.text
-        return Token(text=f"[{text}]", start=opening.start, end=token.end)
 
     def _list(self, depth: int) -> Iterator[Value]:
         self.at += 1

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.signature import SignatureError
@@ -95,13 +93,10 @@ class Model:
 
     def _configurations(self) -> Iterator[Configuration]:
         for index, document in enumerate(self.documents):
-            if document.trouble is not None:
-                continue
             # L001 reports a file that cannot be parsed.
-            with suppress(text_format.ParseError, ValueError, RecursionError):
-                proto = text_format.Parse(document.text, ModelConfig())
+            if document.trouble is None and isinstance(document.proto, ModelConfig):
                 variant = document.path.stem if index else None
-                yield Configuration(model=self, document=document, proto=proto, variant=variant)
+                yield Configuration(model=self, document=document, proto=document.proto, variant=variant)
 
     @property
     def config(self) -> Configuration | None:
@@ -153,6 +148,10 @@ class Repository:
         return tuple(Model(repository=self, folder=path) for path in folders)
 
     @cached_property
+    def _by_name(self) -> dict[str, Model]:
+        return {model.name: model for model in self.all_models}
+
+    @cached_property
     def models(self) -> tuple[Model, ...]:
         """The models to examine, sorted by name."""
         if self.only is None:
@@ -177,7 +176,7 @@ class Repository:
 
     def model(self, name: str) -> Model | None:
         """The model of this name, even if `only` leaves it out; None if the repository has none."""
-        if model := next((model for model in self.all_models if model.name == name), None):
+        if model := self._by_name.get(name):
             return model
         folder = self.path / name
         return Model(repository=self, folder=folder) if name and is_folder(folder) else None

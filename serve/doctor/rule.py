@@ -121,12 +121,7 @@ class Rule:
 
 
 def rule(
-    code: str,
-    severity: Severity,
-    *,
-    bad: Example | str | None,
-    good: Example | str | None,
-    refused: str | None = None,
+    code: str, severity: Severity, *, bad: Example | str | None, good: Example | str | None, refused: str | None = None
 ) -> Callable[[Callable[[Any], Iterator[Problem]]], Callable[[Any], Iterator[Problem]]]:
     """Register a function as the rule `code`; the tests check every rule against its examples and `refused`.
 

@@ -1,11 +1,11 @@
-"""What the tests of clients share: a real server with their models, gates that hold these, and a server of h2."""
+"""What the tests of clients share: a real server with their models, gates that hold these, and a server of gRPC."""
 
 from collections.abc import Callable, Iterator
 
 import client_models
 import pytest
 from client_calls import Gate
-from h2_server import H2Server, h2_server
+from grpc_server import GrpcServer, grpc_server
 from server_processes import IMPATIENT
 from sleepers import PLAIN
 
@@ -44,7 +44,7 @@ def gate(make_gate: Callable[[], Gate]) -> Gate:
 
 
 @pytest.fixture
-def h2() -> Iterator[H2Server]:
-    """A server on the h2 library."""
-    with h2_server() as running:
+def answering() -> Iterator[GrpcServer]:
+    """A server of gRPC whose answers the test gives."""
+    with grpc_server() as running:
         yield running

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clients import admin_secret
+from clients import _admin_secret as admin_secret
 from serve.management import admin
 
 SECRET = admin.make_secret()

@@ -3,15 +3,14 @@
 import pytest
 from doors import SIMULATED, door, opened
 
-from clients import Model
+from clients import Model, TransportName
 from clients.errors import NotReadyError
-from clients.transport import Transport
 
 pytestmark = pytest.mark.server
 
 
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_a_door_without_a_replica_is_not_taken_for_a_missing_server(transport: Transport) -> None:
+def test_a_door_without_a_replica_is_not_taken_for_a_missing_server(transport: TransportName) -> None:
     front = door(SIMULATED)
     url = f"{front.host}:{front.http_port if transport == 'http' else front.grpc_port}"
     with opened(front), pytest.raises(NotReadyError) as caught:

@@ -21,9 +21,9 @@ from clients import (
     ServerFailureError,
     ServerUnreachableError,
     TimedOutError,
+    TransportName,
 )
 from clients.errors import explained
-from clients.transport import Transport
 from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)
@@ -57,8 +57,9 @@ def test_a_copied_or_pickled_error_keeps_its_attributes(kind: type[ClientError])
         ("UNAVAILABLE", "Received http2 header with status: 503", True, ServerUnreachableError, False),
         ("UNAVAILABLE", "[request id: 1] Exceeds maximum queue size", True, RejectedError, True),
         ("RESOURCE_EXHAUSTED", "too many", True, RejectedError, True),
-        ("RESOURCE_EXHAUSTED", "Received message larger than max (1 vs. 0)", True, InvalidInputError, False),
+        ("RESOURCE_EXHAUSTED", "Received message larger than max (1 vs. 0)", True, ServerFailureError, False),
         ("UNAVAILABLE", "Request timeout expired", True, TimedOutError, True),
+        ("UNAVAILABLE", "upstream request timeout", True, TimedOutError, False),
         ("DEADLINE_EXCEEDED", "no answer within 1 s", True, TimedOutError, False),
         ("INVALID_ARGUMENT", "unexpected shape", True, InvalidInputError, False),
         ("INTERNAL", "the model failed", True, ServerFailureError, False),
@@ -76,7 +77,7 @@ def test_only_a_request_that_did_not_run_may_be_sent_again(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("blocking", [True, False])
 def test_errors_of_real_calls_have_kind_status_and_text(
-    client_server: Server, transport: Transport, blocking: bool, gate: Gate
+    client_server: Server, transport: TransportName, blocking: bool, gate: Gate
 ) -> None:
     url = address(client_server, transport)
 

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from processes import wait_until
+from unchecked import connect
 
-from clients.async_connection import connect
 from clients.errors import ServerUnreachableError
 from clients.examples import recognize
 from export.models import alphabet, word_image

@@ -1,7 +1,6 @@
-"""Event hooks on a real server, and transports that a user injects: one that records, and one in place of a server."""
+"""Event hooks on a real server, and transports of the user: one that records, and one in place of a server."""
 
 import asyncio
-from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -11,21 +10,19 @@ from client_calls import TRANSPORTS, Gate, address, ready
 
 from clients import (
     AsyncModel,
-    ClosedError,
     Hooks,
     InvalidInputError,
+    MockTransport,
     Model,
+    RejectedError,
     Request,
     Response,
     ServerFailureError,
-    Step,
     TimedOutError,
+    Transport,
     TransportError,
+    TransportName,
 )
-from clients import protocol as pb
-from clients.async_connection import Connection
-from clients.connection import BlockingConnection
-from clients.transport import Transport
 from serve.launcher import Server
 
 ONE = np.ones((1, 1), np.float32)
@@ -49,7 +46,7 @@ class Events:
 
 @pytest.mark.server
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_hooks_see_every_request_and_how_it_ended(client_server: Server, transport: Transport) -> None:
+def test_hooks_see_every_request_and_how_it_ended(client_server: Server, transport: TransportName) -> None:
     url = address(client_server, transport)
     events = Events()
     with Model("picky", url=url, transport=transport, timeout_s=9, hooks=events.hooks) as model:
@@ -60,9 +57,10 @@ def test_hooks_see_every_request_and_how_it_ended(client_server: Server, transpo
             model.predict(-ONE, timeout_s=5)
         with pytest.raises(InvalidInputError):
             model.predict(np.ones((9, 1), np.float32))  # never sent
-    first = Request(model="picky", url=url, request_id="a-1", timeout_s=9)
-    second = Request(model="picky", url=url, request_id="", timeout_s=5)
-    assert events.requests == [("main", first), ("main", second)]
+    seen = [
+        (each.model, each.url, each.request_id, each.timeout_s, each.inputs["x"].item()) for _, each in events.requests
+    ]
+    assert seen == [("picky", url, "a-1", 9, 4), ("picky", url, "", 5, -1)]
     assert [(caller, response.request) for caller, response in events.responses] == events.requests
     assert [response.error for _, response in events.responses] == [None, failure.value]
 
@@ -105,111 +103,88 @@ def test_merged_calls_are_one_request(client_server: Server) -> None:
     assert len(events.requests) == len(events.responses) == 1
 
 
-class Recording:
-    """A transport around another one."""
-
-    def __init__(self, url: str) -> None:
-        self.inner, self.methods, self.closed = BlockingConnection(url), list[str](), False
-
-    def call(self, step: Step, model: str) -> Any:
-        self.methods.append(step.method)
-        return self.inner.call(step, model)
-
-    def close(self) -> None:
-        self.inner.close()
-        self.closed = True
+def doubled(request: Request) -> dict[str, Any]:
+    return {"y": 2 * request.inputs["x"]}
 
 
-class RecordingAsync:
-    def __init__(self, url: str, methods: list[str]) -> None:
-        self.inner, self.methods = Connection(url), methods
-
-    async def call(self, step: Step, model: str) -> Any:
-        self.methods.append(step.method)
-        return await self.inner.call(step, model)
-
-    async def close(self) -> None:
-        await self.inner.close()
+def mock(answer: Any = doubled) -> MockTransport:
+    return MockTransport(answer, inputs={"x": ("FP32", [-1])}, outputs={"y": ("FP32", [-1])})
 
 
-@pytest.mark.server
-def test_a_transport_can_wrap_another_one(client_server: Server) -> None:
-    recording = Recording(client_server.grpc_url)
-    with Model("wide", transport=recording) as model:
-        assert (model.predict(3 * ONE) == 3).all()
-    # Never in shared memory, whose calls a transport of a user need not know.
-    assert (recording.methods, recording.closed) == (["ModelConfig", "ModelInfer"], True)
-    with pytest.raises(ClosedError):
-        model.predict(ONE)
+def predict(kind: str, array: Any, **arguments: Any) -> Any:
+    async def awaited() -> Any:
+        async with AsyncModel("doubler", **arguments) as model:
+            return await model.predict(array)
 
-    async def call(methods: list[str]) -> None:
-        recording = RecordingAsync(client_server.grpc_url, methods)
-        async with AsyncModel("wide", transport=recording) as model:
-            assert (await model.predict(3 * ONE) == 3).all()
-
-    methods: list[str] = []
-    asyncio.run(call(methods))
-    assert methods == ["ModelConfig", "ModelInfer"]
+    if kind == "async":
+        return asyncio.run(awaited())
+    with Model("doubler", **arguments) as model:
+        return model.predict(array)
 
 
-class Doubler:
-    """What a user injects in tests of a program that calls a model: y = 2 x, without a server."""
+BOTH = pytest.mark.parametrize("kind", ["blocking", "async"])
 
-    config = pb.ModelConfig(
-        name="doubler",
-        max_batch_size=8,
-        input=[{"name": "x", "data_type": "TYPE_FP32", "dims": [-1]}],
-        output=[{"name": "y", "data_type": "TYPE_FP32", "dims": [-1]}],
-    )
 
-    def call(self, step: Step, model: str) -> Any:
-        if step.method == "ModelConfig":
-            return pb.ModelConfigResponse(config=self.config)
-        request = pb.ModelInferRequest.FromString(step.body())
-        doubled = 2 * np.frombuffer(request.raw_input_contents[0], np.float32)
-        output = {"name": "y", "datatype": "FP32", "shape": request.inputs[0].shape}
-        return pb.ModelInferResponse(outputs=[output], raw_output_contents=[doubled.tobytes()])
+@BOTH
+def test_a_mock_stands_in_for_a_server(kind: str) -> None:
+    events, transport = Events(), mock()
+    rows = np.array([[1, 2, 3], [4, 5, 6]], np.float32)
+    assert predict(kind, rows, transport=transport, hooks=events.hooks, timeout_s=9).tolist() == (2 * rows).tolist()
+    with pytest.raises(InvalidInputError, match="1 to 8 rows"):
+        predict(kind, np.ones((9, 1), np.float32), transport=transport)
+    assert len(events.responses) == len(transport.requests) == 1
+    assert (transport.requests[0].model, transport.requests[0].timeout_s) == ("doubler", 9)
+
+
+@BOTH
+@pytest.mark.parametrize("error", [RejectedError("full"), ZeroDivisionError("of the user")])
+def test_what_a_transport_raises_reaches_the_caller(kind: str, error: Exception) -> None:
+    def fail(_: Request) -> Any:
+        raise error
+
+    with pytest.raises(type(error), match=str(error)):
+        predict(kind, ONE, transport=mock(fail))
+
+
+class Recording(Transport):
+    """Around another one."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner, self.seen = inner, list[str]()
+
+    def describe(self, model: str, version: str) -> Any:
+        self.seen.append("describe")
+        return self.inner.describe(model, version)
+
+    def infer(self, request: Request) -> Any:
+        self.seen.append("infer")
+        return self.inner.infer(request)
 
     def close(self) -> None:
-        return
+        self.seen.append("close")
 
 
-def doubled(rows: Sequence[Sequence[float]], model: Model) -> Any:
-    """A user's function under test."""
-    return model.predict(np.array(rows, np.float32))
+class Awaited(Recording):
+    async def describe(self, model: str, version: str) -> Any:  # type: ignore[override]
+        return super().describe(model, version)
 
-
-def test_a_transport_can_stand_in_for_a_server() -> None:
-    events = Events()
-    with Model("doubler", transport=Doubler(), hooks=events.hooks) as model:
-        assert doubled([[1, 2, 3], [4, 5, 6]], model).tolist() == [[2, 4, 6], [8, 10, 12]]
-        with pytest.raises(InvalidInputError, match="1 to 8 rows"):
-            doubled([[1.0]] * 9, model)
-    assert len(events.responses) == 1
-
-
-class AsyncDoubler(Doubler):
-    async def call(self, step: Step, model: str) -> Any:
-        return super().call(step, model)
+    async def infer(self, request: Request) -> Any:  # type: ignore[override]
+        return super().infer(request)
 
     async def close(self) -> None:  # type: ignore[override]
-        return
+        super().close()
 
 
-def call(transport: Any) -> Any:
-    with Model("doubler", transport=transport) as model:
-        return model.predict(ONE)
+@pytest.mark.parametrize(("kind", "wrapper"), [("blocking", Recording), ("async", Recording), ("async", Awaited)])
+def test_a_transport_can_wrap_another_one(kind: str, wrapper: type[Recording]) -> None:
+    recording = wrapper(mock())
+    assert predict(kind, ONE, transport=recording).tolist() == [[2]]
+    assert recording.seen == ["describe", "infer", "close"]
 
 
-async def call_async(transport: Any) -> Any:
-    async with AsyncModel("doubler", transport=transport) as model:
-        return await model.predict(ONE)
-
-
-def test_a_transport_of_the_other_kind_is_refused() -> None:
-    assert asyncio.run(call_async(AsyncDoubler())).tolist() == [[2]]
+def test_what_is_no_transport_is_refused() -> None:
     with pytest.raises(TransportError, match="Model is blocking") as failure:
-        call(AsyncDoubler())
-    assert (failure.value.model, failure.value.url) == ("doubler", "localhost:8001")
-    with pytest.raises(TransportError, match="AsyncModel awaits it"):
-        asyncio.run(call_async(Doubler()))
+        predict("blocking", ONE, transport=Awaited(mock()))
+    assert (failure.value.model, failure.value.url) == ("doubler", "localhost")
+    with pytest.raises(TransportError, match="it returned int"):
+        predict("blocking", ONE, transport=mock(lambda _: 3))

@@ -12,10 +12,9 @@ import pytest
 from processes import wait_until
 from raw_server import RawServer, Request, answer, echo, raw_server, whole
 
-from clients import AsyncModel, Model, ServerFailureError, ServerUnreachableError, TimedOutError
-from clients.transport import Transport
+from clients import AsyncModel, Model, ServerFailureError, ServerUnreachableError, TimedOutError, TransportName
 
-HTTP: Transport = "http"
+HTTP: TransportName = "http"
 ONE = np.ones((1, 1), np.float32)
 LARGE = np.arange(25_000_000, dtype=np.float32)[None]
 """100 MB."""

@@ -16,7 +16,7 @@ from processes import wait_until
 from raw_server import RawServer, Request, answer, infer_body, raw_server
 
 from clients import AsyncModel, ClientError, Model
-from clients.http_answer import HEAD_BYTES
+from clients._http_answer import HEAD_BYTES
 
 Call = Callable[[], Any]
 ROW = np.ones((1, 3), np.float32)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from client_calls import Gate, address, counted, ready
 
-from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError
-from clients.transport import Transport
+from clients import AsyncModel, ClosedError, InvalidInputError, TimedOutError, TransportName
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
@@ -45,7 +44,7 @@ def test_callers_that_wait_have_encoded_no_request(client_server: Server) -> Non
 @pytest.mark.server
 @pytest.mark.parametrize("transport", ["grpc", "http"])
 def test_dropped_calls_keep_their_place_and_deadlines_count_while_waiting(
-    client_server: Server, transport: Transport, gate: Gate
+    client_server: Server, transport: TransportName, gate: Gate
 ) -> None:
     before = Counters.read(client_server.grpc_url, "slow")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from h2_server import h2_server
+from grpc_server import grpc_server
 from raw_server import raw_server
 
 from clients import AsyncModel, ClosedError
@@ -22,8 +22,8 @@ def served(request: pytest.FixtureRequest) -> Iterator[tuple[str, str, int]]:
         with raw_server() as raw:
             yield "http", raw.url, 1
     else:
-        with h2_server() as h2:
-            yield "grpc", h2.url, 2
+        with grpc_server() as running:
+            yield "grpc", running.url, 2
 
 
 def model(served: tuple[str, str, int], **arguments: Any) -> AsyncModel:

@@ -21,8 +21,8 @@ from clients import (
     NotReadyError,
     RejectedError,
     TimedOutError,
+    TransportName,
 )
-from clients.transport import Transport
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
@@ -37,7 +37,7 @@ def pair(rows: int, length: int) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_every_transport_gives_the_same_answers(client_server: Server, transport: Transport) -> None:
+def test_every_transport_gives_the_same_answers(client_server: Server, transport: TransportName) -> None:
     url = address(client_server, transport)
     with Model("pair", url=url, transport=transport) as model:
         # Grows, shrinks and grows: regions are reused, replaced, and never show what was in them before.
@@ -60,7 +60,7 @@ def test_every_transport_gives_the_same_answers(client_server: Server, transport
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_many_calls_at_once_get_their_own_answers(client_server: Server, transport: Transport) -> None:
+def test_many_calls_at_once_get_their_own_answers(client_server: Server, transport: TransportName) -> None:
     async def concurrently() -> None:
         async with AsyncModel("pair", url=address(client_server, transport), transport=transport) as model:
             cases = [pair(1 + number % 3, 10 + number * 300) for number in range(60)]
@@ -88,7 +88,7 @@ def test_threads_share_a_model(client_server: Server) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_id_and_parameters_arrive(client_server: Server, transport: Transport) -> None:
+def test_id_and_parameters_arrive(client_server: Server, transport: TransportName) -> None:
     parameters: dict[str, str | int | bool] = {"text": "x", "count": 3, "flag": True}
     with Model("asked", url=address(client_server, transport), transport=transport) as model:
         received = json.loads(model.predict(ONE, request_id="a-1", parameters=parameters).item())
@@ -96,7 +96,7 @@ def test_id_and_parameters_arrive(client_server: Server, transport: Transport) -
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_call_that_does_not_fit_is_not_sent(client_server: Server, transport: Transport) -> None:
+def test_a_call_that_does_not_fit_is_not_sent(client_server: Server, transport: TransportName) -> None:
     with Model("picky", url=address(client_server, transport), transport=transport) as model:
         before = Counters.read(client_server.grpc_url, "picky")
         with pytest.raises(InvalidInputError, match="1 to 8 rows"):
@@ -108,7 +108,9 @@ def test_a_call_that_does_not_fit_is_not_sent(client_server: Server, transport: 
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_deadline_ends_the_call_and_only_the_call(client_server: Server, transport: Transport, gate: Gate) -> None:
+def test_a_deadline_ends_the_call_and_only_the_call(
+    client_server: Server, transport: TransportName, gate: Gate
+) -> None:
     url = address(client_server, transport)
     with Model("slow", url=url, transport=transport, timeout_s=30) as model:
         with pytest.raises(TimedOutError, match=r"no answer within 0\.2 s"):
@@ -142,12 +144,12 @@ def test_a_full_queue_rejects(client_server: Server, gate: Gate) -> None:
 def test_a_cancelled_request_in_the_queue_runs_only_on_a_server_that_would_crash(
     client_server: Server,
     monkeypatch: pytest.MonkeyPatch,
-    transport: Transport,
+    transport: TransportName,
     gate: Gate,
     survives: tuple[int, int],
     executions: int,
 ) -> None:
-    monkeypatch.setattr("clients.cancelling.SURVIVES", survives)
+    monkeypatch.setattr("clients._grpc.SURVIVES", survives)
     before = Counters.read(client_server.grpc_url, "queued")
 
     async def give_up() -> None:
@@ -223,7 +225,9 @@ def test_a_call_after_close_is_an_error(client_server: Server) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_closing_ends_calls_in_flight_with_an_error(client_server: Server, transport: Transport, gate: Gate) -> None:
+def test_closing_ends_calls_in_flight_with_an_error(
+    client_server: Server, transport: TransportName, gate: Gate
+) -> None:
     async def leave() -> None:
         async with AsyncModel("slow", url=address(client_server, transport), transport=transport) as model:
             calls = [asyncio.create_task(model.predict(gate.rows())) for _ in range(2)]
@@ -233,14 +237,16 @@ def test_closing_ends_calls_in_flight_with_an_error(client_server: Server, trans
             asyncio.get_running_loop().call_later(0.2, gate.open)
         answers = await asyncio.gather(*calls, return_exceptions=True)
         # HTTP has no cancelling: what is on its way there is answered.
-        assert isinstance(answers[0], np.ndarray if transport == "http" else ClosedError)
+        assert isinstance(answers[0], ClosedError if transport == "grpc" else np.ndarray)
         assert isinstance(answers[1], asyncio.CancelledError)
 
     asyncio.run(leave())
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_closing_waits_for_the_calls_of_other_threads(client_server: Server, transport: Transport, gate: Gate) -> None:
+def test_closing_waits_for_the_calls_of_other_threads(
+    client_server: Server, transport: TransportName, gate: Gate
+) -> None:
     """Nothing is cancelled over HTTP, nor on a server that would not survive it: what is on its way is answered."""
     model = Model("slow", url=address(client_server, transport), transport=transport)
     with ThreadPoolExecutor() as threads:

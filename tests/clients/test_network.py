@@ -16,6 +16,7 @@ from server_processes import tritonserver
 from sleepers import PLAIN
 
 from clients import AsyncModel, Model, ServerUnreachableError
+from clients._grpc import OPTIONS
 from serve.launcher import Server, Settings, launch
 
 pytestmark = pytest.mark.server
@@ -46,8 +47,8 @@ def test_a_restarted_server_is_found_again(tmp_path: Path) -> None:
 def test_a_host_that_vanishes_ends_a_call_without_a_deadline(
     client_server: Server, monkeypatch: pytest.MonkeyPatch, gate: Gate, kind: str
 ) -> None:
-    monkeypatch.setattr("clients.channel.KEEPALIVE_S", 0.5)
-    monkeypatch.setattr("clients.channel.KEEPALIVE_TIMEOUT_S", 0.5)
+    quick = {"grpc.keepalive_time_ms": 500, "grpc.keepalive_timeout_ms": 500}
+    monkeypatch.setattr("clients._grpc.OPTIONS", tuple((dict(OPTIONS) | quick).items()))
 
     def vanish() -> None:
         assert gate.has()

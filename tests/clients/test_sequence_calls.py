@@ -1,7 +1,6 @@
 """Sequences of requests to a real server: several clients take turns, and each has the state of its own."""
 
 import asyncio
-import contextlib
 import itertools
 import random
 from collections.abc import Iterator
@@ -15,16 +14,13 @@ from client_calls import address
 from processes import wait_until
 from state_models import STRATEGIES
 
-from clients import AsyncModel, InvalidInputError, Model, RequestFailedError, Sequence
-from clients import protocol as pb
-from clients.contract import Metadata
+from clients import AsyncModel, InvalidInputError, Model, RequestFailedError, Sequence, TransportName
 from clients.sequences import _new
-from clients.transport import Transport
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
 STEPS = 12
-TRANSPORTS: tuple[Transport, ...] = ("grpc", "http", "auto")
+TRANSPORTS: tuple[TransportName, ...] = ("grpc", "http", "auto")
 BOTH = pytest.mark.parametrize("strategy", STRATEGIES)
 
 
@@ -50,11 +46,8 @@ def test_sequences_of_several_clients_take_turns(server: Server, strategy: str) 
     """Twelve sequences over three transports, more than "direct" has slots for."""
 
     async def one(model: AsyncModel, seed: int) -> list[float]:
-        async with model.sequence() as sequence:
-            own = values(seed)
-            return [
-                (await sequence.predict(row(value), end=step == STEPS - 1))[0].item() for step, value in enumerate(own)
-            ]
+        sequence, own = model.sequence(), values(seed)
+        return [(await sequence.predict(row(value), end=step == STEPS - 1))[0].item() for step, value in enumerate(own)]
 
     async def client(number: int) -> list[list[float]]:
         url, coalesce = address(server, TRANSPORTS[number]), number == 0
@@ -75,12 +68,12 @@ def test_sequences_of_several_clients_take_turns(server: Server, strategy: str) 
 @pytest.mark.server
 @BOTH
 @pytest.mark.parametrize("transport", ["grpc", "http"])
-def test_sequences_of_several_threads_take_turns(server: Server, strategy: str, transport: Transport) -> None:
+def test_sequences_of_several_threads_take_turns(server: Server, strategy: str, transport: TransportName) -> None:
     with Model(strategy, url=address(server, transport), transport=transport) as model:
 
         def one(seed: int) -> list[float]:
-            with model.sequence() as sequence:
-                return [sequence.predict(row(value))[0].item() for value in values(seed)]
+            sequence, own = model.sequence(), values(seed)
+            return [sequence.predict(row(value), end=step == STEPS - 1)[0].item() for step, value in enumerate(own)]
 
         with ThreadPoolExecutor(3) as pool:
             answers = list(pool.map(one, range(6)))
@@ -90,7 +83,8 @@ def test_sequences_of_several_threads_take_turns(server: Server, strategy: str, 
 @pytest.mark.server
 def test_requests_of_one_sequence_keep_their_order(server: Server) -> None:
     async def scenario() -> list[float]:
-        async with AsyncModel("oldest", url=server.grpc_url) as model, model.sequence() as sequence:
+        async with AsyncModel("oldest", url=server.grpc_url) as model:
+            sequence = model.sequence()
             answers = await asyncio.gather(*(sequence.predict(row(value)) for value in (3, 0, 1, 2, 2)))
             return [answer[0].item() for answer in answers]
 
@@ -98,28 +92,9 @@ def test_requests_of_one_sequence_keep_their_order(server: Server) -> None:
 
 
 @pytest.mark.server
-@BOTH
-def test_leaving_the_context_frees_the_slot(server: Server, strategy: str) -> None:
-    """Twenty sequences without an end of their own, and with one slot for four or eight of them."""
-    before = Counters.read(server.grpc_url, strategy).rows
-    with Model(strategy, url=server.grpc_url, timeout_s=20) as model:
-        for number in range(20):
-            with model.sequence() as sequence:
-                assert sequence.predict(row(number % 4))[0].item() == number % 4
-            with pytest.raises(InvalidInputError, match="has ended"):
-                sequence.predict(row(1))
-        with model.sequence() as sequence:
-            pass
-        with model.sequence() as sequence:
-            sequence.predict(row(1), end=True)
-        with contextlib.suppress(ZeroDivisionError), model.sequence() as sequence:
-            print(sequence.predict(row(1))[0].item() / 0)
-    assert wait_until(lambda: Counters.read(server.grpc_url, strategy).rows - before == 2 * 20 + 1 + 2, seconds=10)
-
-
-@pytest.mark.server
 def test_a_failed_request_leaves_the_sequence_as_it_was(server: Server) -> None:
-    with Model("direct", url=server.grpc_url) as model, model.sequence(sequence_id=77) as sequence:
+    with Model("direct", url=server.grpc_url) as model:
+        sequence = model.sequence(sequence_id=77)
         assert sequence.id == 77
         with pytest.raises(InvalidInputError):
             sequence.predict(np.zeros((1, 2), np.float32))
@@ -127,6 +102,8 @@ def test_a_failed_request_leaves_the_sequence_as_it_was(server: Server) -> None:
         with pytest.raises(RequestFailedError, match="out of data bounds"):
             sequence.predict(row(9))
         assert sequence.predict(row(2), request_id="a", timeout_s=10, end=True)[0].item() == 5
+        with pytest.raises(InvalidInputError, match="has ended"):
+            sequence.predict(row(1))
 
 
 @pytest.mark.server
@@ -134,6 +111,12 @@ def test_a_failed_request_leaves_the_sequence_as_it_was(server: Server) -> None:
 def test_an_id_is_a_number_or_a_text(server: Server, wrong: object) -> None:
     with Model("direct", url=server.grpc_url) as model, pytest.raises(InvalidInputError, match="sequence_id is"):
         model.sequence(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.server
+def test_several_addresses_have_no_sequences(server: Server) -> None:
+    with Model("direct", url=f"ipv4:{server.grpc_url}") as model, pytest.raises(InvalidInputError, match="one server"):
+        model.sequence()
 
 
 @pytest.mark.server
@@ -147,7 +130,3 @@ def test_other_models_have_no_sequences(client_server: Server) -> None:
 
 def test_a_text_is_drawn_for_a_model_that_takes_texts() -> None:
     assert isinstance(_new("STRING"), str)
-    control = {"kind": "CONTROL_SEQUENCE_CORRID", "data_type": "TYPE_STRING"}
-    batching = {"control_input": [{"name": "ID", "control": [control]}]}
-    assert Metadata.of(pb.ModelConfig(name="m", sequence_batching=batching)).sequence_ids == "STRING"
-    assert Metadata.of(pb.ModelConfig(name="m", sequence_batching={})).sequence_ids == "UINT64"

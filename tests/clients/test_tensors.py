@@ -13,9 +13,8 @@ from client_calls import TRANSPORTS, address, registered
 from onnx import TensorProto, helper
 from tiny_models import PYTHON_MODEL
 
-from clients import AsyncModel, InvalidInputError, Model
-from clients.exchange import LIGHT_BYTES
-from clients.transport import Transport
+from clients import AsyncModel, InvalidInputError, Model, TransportName
+from clients._inference import LARGE_BYTES
 from serve.launcher import Server
 
 pytestmark = pytest.mark.server
@@ -60,7 +59,7 @@ def tensor_server(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("length", [1, 7, 50_000])
-def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: Transport, length: int) -> None:
+def test_bf16_goes_in_and_comes_out(tensor_server: Server, transport: TransportName, length: int) -> None:
     url = address(tensor_server, transport)
     array = np.random.default_rng(length).normal(size=(2, length)).astype(ml_dtypes.bfloat16)
     right = (array.astype(np.float32) * 3).astype(ml_dtypes.bfloat16)
@@ -91,15 +90,15 @@ def test_large_strings_travel_in_shared_memory(tensor_server: Server, dtype: Any
 def test_small_strings_travel_in_the_message(tensor_server: Server) -> None:
     with Model("lengths", url=tensor_server.grpc_url) as model:
         # More than the limit as numpy's pointers, less as what is sent; and as many bytes as there may be.
-        for sizes in ([7] * 4, [LIGHT_BYTES - 13]):
+        for sizes in ([7] * 4, [LARGE_BYTES - 13]):
             assert model.predict(np.array([[b"x" * size for size in sizes]], dtype=object)).tolist() == [sizes]
             assert len(registered(tensor_server.grpc_url)) == 0
-        assert model.predict(np.array([["é" * (LIGHT_BYTES // 2)]])).tolist() == [[LIGHT_BYTES]]
+        assert model.predict(np.array([["é" * (LARGE_BYTES // 2)]])).tolist() == [[LARGE_BYTES]]
         assert len(registered(tensor_server.grpc_url)) == 1
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_bytes_of_numpys_own_class_are_bytes(tensor_server: Server, transport: Transport) -> None:
+def test_bytes_of_numpys_own_class_are_bytes(tensor_server: Server, transport: TransportName) -> None:
     with Model("lengths", url=address(tensor_server, transport), transport=transport) as model:
         array = np.empty((1, 2), dtype=object)
         array[0] = [np.bytes_(b"abc"), np.str_("é")]

@@ -13,7 +13,7 @@ from sequence_modules import POSITIONS, VOCABULARY, Encoder, Reader, Recurrent, 
 from streams import counted
 from torch import Tensor, nn
 
-from clients.async_model import AsyncModel
+from clients import AsyncModel
 from export.add.__main__ import main
 from export.graph.torch_onnx import quiet
 from export.repository import read_config

@@ -18,7 +18,10 @@ from export.variant.__main__ import main
 from serve.doctor.__main__ import main as doctor
 
 WIDTH, CLASSES = 16, 10
-NUMBERS = {r"\d\.\d+e[+-]\d\d": "_ERROR_", r"\d+\.\d\d%": "PARTS%", r"[0-9a-f]{64}": "SHA-256"}
+NUMBERS = {
+    r"(memory after batches of \d, MiB) *([│|]) [\d.]+ *[│|] [\d.]+ *": r"\1 \2 N \2 N ",
+    **{r"\d\.\d+e[+-]\d\d": "_ERROR_", r"\d+\.\d\d%": "PARTS%", r"[0-9a-f]{64}": "SHA-256"},
+}
 
 
 def weights(name: str, *shape: int, seed: int = 1) -> onnx.TensorProto:

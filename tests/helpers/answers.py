@@ -7,7 +7,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from tritonclient.utils import np_to_triton_dtype
 
-from clients.connection import channel_arguments
+from perf.load.address import channel_arguments
 
 Array = np.ndarray[Any, Any]
 TIMEOUT_S = 30.0

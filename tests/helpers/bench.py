@@ -20,7 +20,7 @@ from serve import stubs
 from serve.launcher import Server, Settings, launch
 from serve.management import api, loaded
 
-PLAIN = ("--disable-auto-complete-config",)
+PLAIN = ("--disable-auto-complete-config", "--strict-readiness=false")
 """Loads a configuration that is complete in half of the time, because no second process looks into the model."""
 LOAD_S = 60.0
 Result = TypeVar("Result")

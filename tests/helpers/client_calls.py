@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tritonclient.grpc as triton
 from processes import wait_until
 
-from clients import Tls
-from clients.connection import BlockingConnection
-from clients.endpoint import Endpoint
-from clients.steps import Step
-from clients.transport import Transport
+from clients import TransportName
 from serve.launcher import Server
+from serve.management import admin
 from serve.management.metrics import Metrics
 from serve.management.statistics import Counters
 
-TRANSPORTS: tuple[Transport, ...] = ("auto", "shared_memory", "grpc", "http")
+TRANSPORTS: tuple[TransportName, ...] = ("auto", "shared_memory", "grpc", "http")
 LIMIT_S = 30.0
 
 
@@ -72,14 +70,14 @@ def counted(server: Server, model: str, before: Counters, *, rows: int) -> Count
 
 
 def address(server: Server, transport: str) -> str:
-    """host:port of the endpoint that the transport needs."""
-    return server.http_url if transport == "http" else server.grpc_url
+    """The address that the transport needs; that of both protocols for those that may use both."""
+    if transport in ("grpc", "http"):
+        return server.http_url if transport == "http" else server.grpc_url
+    return f"http://{server.http_url},grpc://{server.grpc_url}"
 
 
-def registered(url: str, tls: Tls | None = None, headers: dict[str, str] | None = None) -> list[str]:
-    """The names of the regions of shared memory that the server at a gRPC address knows."""
-    connection = BlockingConnection(Endpoint.of(url, tls=tls, headers=headers))
-    try:
-        return sorted(connection.call(Step("SystemSharedMemoryStatus", b""), "").regions)
-    finally:
-        connection.close()
+def registered(url: str, headers: dict[str, str] | None = None, **secured: Any) -> list[str]:
+    """The names of the regions of shared memory that the server at host:port of gRPC knows."""
+    with triton.InferenceServerClient(url, ssl=bool(secured), **secured) as client:
+        status = client.get_system_shared_memory_status(headers={**admin.headers(url), **(headers or {})})
+        return sorted(status.regions)

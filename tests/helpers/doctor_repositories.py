@@ -38,30 +38,6 @@ def model(name: str, config: str, *, inputs: str, outputs: str, **files: str) ->
 
 SEQUENCES = {
     **model(
-        "accumulator",
-        f"""
-name: "accumulator" platform: "onnxruntime_onnx" max_batch_size: 4 instance_group [ {{ kind: KIND_GPU count: 1 }} ]
-sequence_batching {{
-  max_sequence_idle_microseconds: 5000000
-  direct {{ max_queue_delay_microseconds: 1000 minimum_slot_utilization: 0.75 }}
-  control_input [ {control("START", "START fp32_false_true: [ 0, 1 ]")},
-    {control("END", "END bool_false_true: [ false, true ]")},
-    {control("READY", "READY int32_false_true: [ 0, 1 ]")}, {control("ID", "CORRID data_type: TYPE_UINT64")} ]
-  state [ {{
-    input_name: "SUM_IN" output_name: "SUM_OUT" data_type: TYPE_FP32 dims: [ 1 ]
-    initial_state {{ name: "zeros" data_type: TYPE_FP32 dims: [ 1 ] zero_data: true }}
-  }} ]
-}}""",
-        inputs=tensor("x", "FP32", "1"),
-        outputs=tensor("SUM", "FP32", "1"),
-        model_onnx=f"""{ONNX}
-accumulator (float[b, 1] x, float[b, 1] START, bool[b, 1] END, int32[b, 1] READY, uint64[b, 1] ID, float[b, 1] SUM_IN)
-=> (float[b, 1] SUM, float[b, 1] SUM_OUT) {{ more = Add(x, SUM_IN)
-SUM = Add(more, START)
-SUM_OUT = Identity(SUM) }}
-""",
-    ),
-    **model(
         "dialogue",
         f"""
 name: "dialogue" backend: "python" max_batch_size: 8 instance_group [ {{ kind: KIND_CPU }} ]
@@ -89,7 +65,7 @@ sequence_batching {{
             responses.append(pb_utils.InferenceResponse(output_tensors=[pb_utils.Tensor("TURNS", count)]))
         return responses
 """,
-    ),
+    )
 }
 STREAMS = {
     **model(
@@ -196,25 +172,6 @@ input < name: 'images' data_type: TYPE_FP32 dims: [3, 8] >;
 output { name: "features", data_type: TYPE_FP32, dims: [3, 8] }
 max_batch_size: 0x10 backend: "onnx" "runtime" dynamic_batching { } instance_group [ { count: 1 kind: KIND_CPU } ]
 """,
-    **model(
-        "speech",
-        f"""
-backend: "onnxruntime" max_batch_size: 8 dynamic_batching {{ }}
-instance_group [ {{ kind: KIND_GPU count: 1
-  rate_limiter {{ resources [ {{ name: "memory" count: 2 }} ] priority: 2 }} }} ]
-optimization {{
-  execution_accelerators {{ gpu_execution_accelerator [ {{ name: "tensorrt"
-    parameters {{ key: "precision_mode" value: "FP16" }}
-    parameters {{ key: "trt_profile_max_shapes" value: "sound:8x160000" }} }} ] }}
-}}
-{parameters(intra_op_thread_count="4", enable_mem_arena="TRUE")}
-model_warmup [ {{ name: "long" batch_size: 8
-  inputs {{ key: "sound" value {{ data_type: TYPE_FP32 dims: [ 160000 ] zero_data: true }} }} }} ]
-""",
-        inputs=tensor("sound", "FP32", "-1"),
-        outputs=tensor("clean", "FP32", "-1"),
-        model_onnx=f"{ONNX}speech (float[b, t] sound) => (float[b, t] clean) {{ clean = Identity(sound) }}",
-    ),
     **model(
         "tokens",
         'backend: "python" max_batch_size: 8 dynamic_batching { }\n'

@@ -1,7 +1,7 @@
 """Models in Python in many styles, wrong and right, for the rules for model.py.
 
-Each text is the body of `execute`, or, with `def` at its beginning, of the class; `HEAD` and, if it lacks, `EXECUTE` go
-before it.
+Each text is the body of `execute`, or, with `def` at its beginning, of the class, or, with a deeper indent, of the loop
+over the requests; `HEAD` and what it lacks go before it.
 """
 
 HEAD = """\
@@ -19,12 +19,17 @@ import triton_python_backend_utils as pb_utils
 class TritonPythonModel:
 """
 EXECUTE = "    def execute(self, requests):"
+LOOP = f"""{EXECUTE}
+        responses = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()"""
 
 
 def source(text: str) -> str:
     """The whole model.py of a style."""
-    is_body = text.startswith("\n        ")
-    return HEAD + (EXECUTE if is_body else "") + text
+    if text.startswith("\n            "):
+        return f"{HEAD}{LOOP}{text}        return responses\n"
+    return HEAD + (EXECUTE if text.startswith("\n        ") else "") + text
 
 
 WRONG = {
@@ -42,20 +47,13 @@ WRONG = {
         return responses
 """,
     "M812 returned from the loop": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
             return responses
 """,
     "M812 no continue after an error": """
-        out = []
-        for request in requests:
-            text = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            if text.shape[1] > 512:
-                out += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
-            out += [pb_utils.InferenceResponse([pb_utils.Tensor("y", text)])]
-        return out
+            if x.shape[1] > 512:
+                responses += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
+            responses += [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])]
 """,
     "M813 added after the loop": """
         answers = list()
@@ -67,12 +65,8 @@ WRONG = {
         return answers
 """,
     "M815 an assertion": """
-        outputs = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             assert x.max() <= 255, "not a picture"
-            outputs.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x / 255)]))
-        return outputs
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x / 255)]))
 """,
     "M815 in a helper": """
         return [self._answer(request) for request in requests]
@@ -190,6 +184,45 @@ class Engine:
         scores = self.model.predict(np.stack(rows))
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", score[None])]) for score in scores]
 """,
+    "M820 one tensor for all": """
+        arrays = []
+        for request in requests:
+            arrays.append(pb_utils.get_input_tensor_by_name(request, "x").as_numpy())
+        scores = self.session.run(None, {"x": np.vstack(arrays)})[0]
+        tensor = pb_utils.Tensor("y", scores.astype(np.float32))
+        return [pb_utils.InferenceResponse(output_tensors=[tensor]) for _ in requests]
+""",
+    "M820 one response for all": """
+        x = torch.cat([torch.from_numpy(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests])
+        response = pb_utils.InferenceResponse([pb_utils.Tensor("y", self.model(x).cpu().numpy())])
+        return [response] * len(requests)
+""",
+    "M828 one text": """
+        responses = []
+        for request in requests:
+            prompt = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0].decode("utf-8")
+            text = self.generator.complete(prompt, max_tokens=20)
+            y = np.array([[text.encode()]], dtype=object)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "M828 in a helper": """
+        return [self.answer(request) for request in requests]
+
+    def answer(self, request):
+        row = pb_utils.get_input_tensor_by_name(request, "x").as_numpy().flatten()[0]
+        return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.full((1, 1), row * 2))])
+""",
+    "M829 await in a helper": """
+    async def execute(self, requests):
+        return [await self._one(request) for request in requests]
+
+    async def _one(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x")
+        pending = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).async_exec()
+        answer = await asyncio.wait_for(pending, 1)
+        return pb_utils.InferenceResponse(answer.output_tensors())
+""",
     "M821 generator": """
         for request in requests:
             yield pb_utils.InferenceResponse([])
@@ -231,14 +264,10 @@ RIGHT = {
         return [pb_utils.InferenceResponse([]) for _ in requests]
 """,
     "the same condition twice": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             if x.size > 0:
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
             if not x.size > 0:
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("empty")))
-        return responses
 """,
     "a pair of result and error": """
         responses = []
@@ -322,11 +351,7 @@ RIGHT = {
         return self.respond(arrays)
 """,
     "one append of two": """
-        good = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
-            good.append(pb_utils.InferenceResponse([])) if x.any() else good.append(self.failed("zero"))
-        return good
+            responses.append(pb_utils.InferenceResponse([])) if x.any() else responses.append(self.failed("zero"))
 """,
     "one answer of a network for all": """
         prompts = []
@@ -426,19 +451,130 @@ RIGHT = {
         return pb_utils.InferenceResponse([])
 """,
     "every case": """
-        responses = []
-        for request in requests:
-            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
             if x.size == 0:
                 error = "empty"
                 responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error))))
             elif x.size > 0:
                 responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))
-        return responses
 """,
     "queue": """
         for request in requests:
             self.queue.put(request)
         return None
+""",
+    "calls gathered": """
+    async def execute(self, requests):
+        calls = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x")
+            call = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x])
+            calls.append(call.async_exec())
+        return [pb_utils.InferenceResponse((await call).output_tensors()) for call in calls]
+""",
+    "coroutines gathered": """
+    async def execute(self, requests):
+        return list(await asyncio.gather(*[self._one(request) for request in requests]))
+
+    async def _one(self, request):
+        x = pb_utils.get_input_tensor_by_name(request, "x")
+        answer = await pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).async_exec()
+        return pb_utils.InferenceResponse(answer.output_tensors())
+""",
+    "tasks": """
+    async def execute(self, requests):
+        tasks = [asyncio.create_task(self._one(request)) for request in requests]
+        return [await task for task in tasks]
+
+    async def _one(self, request):
+        answer = await self._call(request)
+        return pb_utils.InferenceResponse(answer.output_tensors())
+
+    async def _call(self, request):
+        call = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=request.inputs())
+        return await call.async_exec()
+""",
+    "one call for all": """
+        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        x = pb_utils.Tensor("x", np.concatenate(arrays))
+        answer = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).exec()
+        y = pb_utils.get_output_tensor_by_name(answer, "y").as_numpy()
+        parts = np.split(y, np.cumsum([len(a) for a in arrays])[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
+""",
+    "a setting of the first row": """
+            scale = float(pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0, 0])
+            first = x[0]
+            y = np.stack([(row - first) * scale for row in x])
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+""",
+    "a model of the first row": """
+        responses = []
+        for request in requests:
+            language = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()[0][0].decode()
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            y = np.repeat(self.tables[language][None], len(x), axis=0)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "one row is checked": """
+            if x.shape[0] != 1:
+                error = pb_utils.TritonError("one row, please")
+                responses.append(pb_utils.InferenceResponse(error=error))
+                continue
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x[0][None])]))
+""",
+    "rows one by one": """
+            texts = [self.tidy(x[i][0].decode()) for i in range(x.shape[0])]
+            y = np.array([[text.encode()] for text in texts], dtype=object)
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+""",
+    "parts of one request joined": """
+        responses = []
+        for request in requests:
+            parts = [pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.names]
+            y = np.concatenate(parts)[: len(parts[0])]
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
+        return responses
+""",
+    "a number about the batch": """
+        joined = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        largest = np.array([[joined.max()]])
+        rows = [len(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests]
+        parts = np.split(joined / largest, np.cumsum(rows)[:-1])
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
+""",
+    "one request alone": """
+        if len(requests) == 1:
+            x = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+            return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]) for _ in requests]
+        return [pb_utils.InferenceResponse(error=pb_utils.TritonError("one at a time")) for _ in requests]
+""",
+    "start and length": """
+        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
+        y = self.session.run(None, {"x": np.concatenate(arrays)})[0]
+        responses, start = [], 0
+        for array in arrays:
+            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y[start : start + array.shape[0]])]))
+            start += array.shape[0]
+        return responses
+""",
+    "outputs split": """
+        lengths = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy().shape[0] for r in requests]
+        joined = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        outputs = self.session.run(None, {"x": joined})
+        ends = np.cumsum(lengths)
+        responses = []
+        for end, length in zip(ends, lengths):
+            tensors = [pb_utils.Tensor(name, output[end - length : end]) for name, output in zip(self.names, outputs)]
+            responses.append(pb_utils.InferenceResponse(tensors))
+        return responses
+""",
+    "a request for another model": """
+        answers = []
+        for request in requests:
+            x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()
+            options = pb_utils.Tensor("first", np.array([[x[0, 0]]]))
+            answers.append(self.client.infer(options, x))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", answer)]) for answer in answers]
 """,
 }

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from clients import AsyncModel, ClosedError, Model
+from clients import AsyncModel, ClientError, Model
 
 ONE = np.ones((1, 1), np.float32)
 URL, HTTP_URL, TRANSPORT, KIND, WAY = sys.argv[1:]
@@ -55,7 +55,7 @@ def child() -> None:
     for name, attempt in attempts.items():
         try:
             print(f"{name}: {attempt()}", flush=True)
-        except ClosedError as error:
+        except ClientError as error:
             print(f"{name}: {error}", flush=True)
     opened.clear()
     gc.collect()

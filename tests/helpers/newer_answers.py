@@ -3,7 +3,7 @@
 `r26.08` is the branch of that release in Triton's repositories.
 """
 
-from clients import protocol as pb
+from tritonclient.grpc import model_config_pb2 as pb
 
 METADATA = {
     "name": "triton",

@@ -1,7 +1,4 @@
-"""A relay in front of a server: it keeps what clients send, and can hang, crash, or end TLS.
-
-Three relays in front of one server are three replicas for its clients.
-"""
+"""A relay in front of a server: it keeps what clients send, and can hang, crash, or end TLS."""
 
 import contextlib
 import queue
@@ -12,14 +9,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from client_calls import address
-
-from serve.launcher import Server
-from serve.management import admin
-
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 RST_STREAM = 3
-HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 
 
 @dataclass(kw_only=True)
@@ -125,31 +116,10 @@ def _frames(sent: bytes, kind: int) -> int:
 
 
 @contextlib.contextmanager
-def relay(target: str, tls: ssl.SSLContext | None = None, host: str = HOSTS[0], *, port: int = 0) -> Iterator[Relay]:
+def relay(target: str, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", *, port: int = 0) -> Iterator[Relay]:
     """Forward connections to `target` (host:port) until the end; with `tls` the clients have to speak it."""
     running = Relay(host=host, target=target, tls=tls, port=port)
     running.start()
     yield running
     running.hangs = False
     running.crash()
-
-
-@contextlib.contextmanager
-def replicas(server: Server, transport: str = "grpc") -> Iterator[list[Relay]]:
-    """Three relays in front of a server, on the same port of three addresses."""
-    with contextlib.ExitStack() as stack:
-        fronts: list[Relay] = []
-        for host in HOSTS:
-            port = fronts[0].port if fronts else 0
-            fronts.append(stack.enter_context(relay(address(server, transport), host=host, port=port)))
-        yield fronts
-
-
-@contextlib.contextmanager
-def with_secret(server: Server, fronts: list[Relay]) -> Iterator[None]:
-    """Let clients find the server's secret for relays on ports of their own, so that they can share memory."""
-    (secret,) = admin.headers(server.grpc_url).values()
-    files = [path for front in fronts for path in admin.publish(secret, front.host, [front.port])]
-    yield
-    for path in files:
-        path.unlink()

@@ -11,8 +11,8 @@ from bench import Bench
 from numpy.typing import NDArray
 from picture_bombs import BOMBS, HARMLESS
 from PIL import Image
+from unchecked import connect
 
-from clients.async_connection import connect
 from clients.errors import InvalidInputError
 from clients.examples import read_page
 from export.__main__ import main as export

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from picture_files import BAD, COLOURS, picture
 from PIL import Image
 from tiny_models import save
+from unchecked import connect
 
-from clients.async_connection import connect
 from clients.errors import InvalidInputError, RequestFailedError
 from clients.examples import classify, read_page
 from export.__main__ import main as export

@@ -12,7 +12,7 @@ from studies import CHOSEN, study
 from perf.load.target_check import TargetCheck
 from perf.records import file, target_verdict
 from perf.records.load_record import Sample
-from perf.records.study import HALVING, Trial
+from perf.records.study import HALVING, LatencyTarget, Trial
 from perf.report.study.evidence import Evidence
 from perf.report.study.verdict import passes
 from perf.stats.latency_target import judge_trials
@@ -20,8 +20,7 @@ from perf.studies.grid import record as grid_record
 from perf.tune.pooled_trials import PooledTrials
 from tests.perf.stats.series import latencies, true_percentile
 
-STUDY = study()
-TARGET = STUDY.target
+TARGET = LatencyTarget(latency_ms=40)
 JUDGED = Path("perf/studies/results/grid/ranker.closed-32.p99-75ms.judged.json")
 
 
@@ -29,11 +28,11 @@ def trial(latencies_ms: Sequence[float]) -> Trial:
     """A trial of the chosen configuration with these latencies."""
     late = sum(ms > TARGET.latency_ms for ms in latencies_ms)
     us = tuple(1e3 * ms for ms in latencies_ms)
-    return replace(STUDY.trials[2], stage=HALVING, latencies_us=us, requests=len(us), late=late, early=False)
+    return replace(study().trials[2], stage=HALVING, latencies_us=us, requests=len(us), late=late, early=False)
 
 
 def in_report(trials: Sequence[Trial]) -> bool | None:
-    return passes(Evidence(study=replace(STUDY, trials=tuple(trials)), name="study"), CHOSEN)
+    return passes(Evidence(study=replace(study(), trials=tuple(trials)), name="study"), CHOSEN)
 
 
 def in_grid(trials: Sequence[Trial]) -> bool:

@@ -11,8 +11,8 @@ from bench import Bench
 from numpy.typing import NDArray
 from processes import wait_until
 from tiny_models import lookup
+from unchecked import connect
 
-from clients.async_connection import connect
 from clients.errors import RequestFailedError
 from export.graph.samples import sample
 from export.repository import REPOSITORY, config_file, model_file, model_folder, models, read_config, variants

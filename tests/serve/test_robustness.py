@@ -13,8 +13,8 @@ from bench import Bench
 from onnx import TensorProto, helper
 from processes import descendants
 from tiny_models import parameters, ragged_padded, save
+from unchecked import connect
 
-from clients.async_connection import connect
 from clients.errors import RequestFailedError
 
 pytestmark = pytest.mark.server

@@ -1,13 +1,14 @@
-"""The pages are what the records say, and the memory lab; `tests/test_readme.py` starts each program."""
+"""The pages are what the records say, and the memory allocators; `tests/test_readme.py` starts each program."""
 
 from pathlib import Path
 
+import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perf.studies import archive
+from perf.studies import allocators, archive
 from perf.studies.archive import ROOT
-from perf.studies.memory_lab import __main__ as memory_lab
-from perf.studies.memory_lab.allocators import ONLINE
 from perf.studies.pages.__main__ import BLOCK, TABLES, main, pages
 from triton_batching.terminal import Mistake
 
@@ -36,28 +37,35 @@ RELEASES = [
 ]
 
 
-def test_a_tensorflow_log_is_read_to_the_byte(tmp_path: Path) -> None:
-    log = tmp_path / "train.log"
-    log.write_text("\n".join(["not a memory line", LINE + ALLOCATION, *(LINE + release for release in RELEASES)]))
-    ((_, trace),) = memory_lab.traces(log).items()
-    assert trace.device == "GPU_0_bfc"
-    ((number, requested, held, allocated_at, freed_at, name),) = [
-        tuple(getattr(buffer, field) for field in buffer.__struct_fields__) for buffer in trace.allocations
-    ]
-    assert (number, requested, held) == (101, 51_380_224, 64 * 256 * 28 * 28 * 4)
-    assert (allocated_at, freed_at, name) == (0, 1, "vgg_16/pool3/MaxPool")
-    assert [(remark.where, remark.text) for remark in trace.remarks] == [
-        ("line 4", "7 is freed, but its allocation is missing")
-    ]
-    log.write_text(LINE + ALLOCATION.replace("51380224", "many", 1))
-    with pytest.raises(Mistake, match=r"train\.log:1:\d+: not protobuf text"):
-        memory_lab.traces(log)
+def test_a_tensorflow_log_is_read_to_the_byte() -> None:
+    lines = ["not a memory line", LINE + ALLOCATION, *(LINE + release for release in RELEASES)]
+    size = 64 * 256 * 28 * 28 * 4
+    assert allocators.logged("\n".join(lines), "train.log") == [("GPU_0_bfc 101", size), ("GPU_0_bfc 101", 0)]
+    with pytest.raises(Mistake, match=r"train\.log: no line has an allocation"):
+        allocators.logged("nothing", "train.log")
 
 
-def test_allocators_hold_at_least_the_bound_and_caching_calls_the_device_ten_times_less() -> None:
-    path = ROOT / "perf" / "studies" / "results" / "memory" / "traces" / "resnet50-onnxruntime-8.json"
-    (trace,) = memory_lab.traces(path).values()
-    trials = {name: memory_lab.trial(trace, name, make) for name, make in ONLINE.items()}
-    assert all(each.held_over_load >= 1 for each in trials.values())
-    assert trials["naive"].first_calls == 2 * len(trace.allocations)
-    assert 10 * trials["pytorch caching"].first_calls <= trials["naive"].first_calls
+@given(st.lists(st.tuples(st.integers(1, 2**22), st.integers(0, 5)), min_size=1, max_size=40))
+def test_allocators_hold_at_least_what_is_live_and_call_the_device_once(buffers: list[tuple[int, int]]) -> None:
+    """Buffers that live for some allocations more; a replay asserts that none overlap."""
+    ends = {number: number + life for number, (_, life) in enumerate(buffers)}
+    events = []
+    for number, (size, _) in enumerate(buffers):
+        events.append((str(number), size))
+        events += [(str(other), 0) for other, end in ends.items() if end == number]
+    events += [(str(number), 0) for number, end in ends.items() if end >= len(buffers)]
+    run = allocators.compared("drawn", events)
+    trials = {trial.allocator: trial for trial in run.trials}
+    assert all(trial.held_over_bound >= 1 and 0 <= trial.idle < 1 for trial in trials.values())
+    assert (trials["naive"].held_over_bound, trials["naive"].first_calls) == (1, 2 * len(buffers))
+    assert all(trial.first_calls <= len(buffers) for name, trial in trials.items() if name != "naive")
+
+
+def test_the_allocations_of_a_graph_are_those_of_its_tensors(ranker: Path) -> None:
+    """Each tensor is allocated once, and freed after its last reader; the output at the end."""
+    events = allocators.recorded("ranker", 8)
+    made = [name for name, size in events if size]
+    assert sorted(made) == sorted(name for name, size in events if not size) == sorted(set(made))
+    nodes = onnx.load(ranker).graph.node
+    assert len(made) == sum(len(node.output) for node in nodes)
+    assert events[-1] == (nodes[-1].output[0], 0)

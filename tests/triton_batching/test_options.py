@@ -50,7 +50,7 @@ OUT_OF_RANGE = {
     "perf.tune.__main__": "--p99-ms 50 --load closed:99999999999",
     "perf.measure.sweep": "--concurrency-range 1:9999999999:1 | --seed x",
     "perf.measure.ceiling": "--threads 0 | --threads -1 | --threads 999999999999",
-    "perf.memory.__main__": "--batch 99999999999999999999999999 | --dims width=99999999999999999999",
+    "perf.memory.__main__": "--batch 99999999999999999999999999",
     "perf.compare.versus": "--rounds 1000000000 | --most-rounds 4 | --seed -1 | --load trace:/nope | --seconds nan | "
     "--rows 0 | --rows 1000",
 }

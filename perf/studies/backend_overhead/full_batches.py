@@ -15,7 +15,7 @@ import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from tritonclient.utils import np_to_triton_dtype, shared_memory
 
-from clients.connection import channel_arguments
+from perf.load.address import channel_arguments
 from serve.management import admin
 
 TIMEOUT_S = 60.0

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clients import AsyncModel, Model
-from clients.transport import Transport
+from clients import AsyncModel, Model, TransportName
 from perf.studies.cost.record import ALONE, ALONE_RAW, GRPCIO, MERGED, RAW, THEIRS
 from perf.studies.peers.raw_http import Connection, post
 from triton_batching.terminal import Failure
@@ -30,7 +29,7 @@ Call = Callable[[], Awaitable[Any]]
 Urls = dict[str, str]
 """The addresses of the server by protocol, "http" and "grpc"."""
 
-OURS: dict[str, Transport] = {"http": "http", "grpc": "grpc", "shared_memory": "shared_memory"}
+OURS: dict[str, TransportName] = {"http": "http", "grpc": "grpc", "shared_memory": "shared_memory"}
 
 
 @dataclass(frozen=True)

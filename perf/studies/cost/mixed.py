@@ -21,8 +21,7 @@ import numpy as np
 import psutil
 from rich.table import Table
 
-from clients import AsyncModel, ClientError, Model, TimedOutError
-from clients.transport import Transport
+from clients import AsyncModel, ClientError, Model, TimedOutError, TransportName
 from perf.records import file
 from perf.studies.experiment import Origin, command_line, now, origin, progress_line
 from perf.studies.tables import plain_table
@@ -30,7 +29,7 @@ from perf.studies.transports import models
 from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import guarded, program_parser, terminal
 
-TRANSPORTS: tuple[Transport, ...] = ("grpc", "http", "shared_memory")
+TRANSPORTS: tuple[TransportName, ...] = ("grpc", "http", "shared_memory")
 MODEL, ELEMENTS = "row", 3200
 TASKS, THREADS = 64, 4
 RIGHT, LATE, LEFT, WRONG = "right", "late", "left", "wrong"
@@ -106,7 +105,7 @@ async def task(model: AsyncModel, calls: Calls) -> None:
             calls.ended(*((LATE,) if kind == LATE and isinstance(error, TimedOutError) else (WRONG, error)))
 
 
-async def tasks(url: str, transport: Transport, calls: Calls) -> None:
+async def tasks(url: str, transport: TransportName, calls: Calls) -> None:
     """All tasks of an `AsyncModel`."""
     async with AsyncModel(MODEL, url=url, transport=transport) as model:
         await asyncio.gather(*(task(model, calls) for _ in range(TASKS)))
@@ -123,7 +122,7 @@ def thread(model: Model, calls: Calls) -> None:
             calls.ended(*((LATE,) if kind != RIGHT and isinstance(error, TimedOutError) else (WRONG, error)))
 
 
-def threads(url: str, transport: Transport, calls: Calls) -> None:
+def threads(url: str, transport: TransportName, calls: Calls) -> None:
     """All threads of a `Model`."""
     with Model(MODEL, url=url, transport=transport) as model:
         started = [threading.Thread(target=thread, args=(model, calls)) for _ in range(THREADS)]

@@ -1,7 +1,7 @@
 """Everything that only a GPU can show, step by step, with one table at the end.
 
 `python -m perf.studies.gpu` compares answers with onnxruntime on the CPU, measures batching, precisions, requests of
-different length, the tuner against a grid and two models on one device, and holds the memory estimate to the device.
+different length, the tuner against a grid, two models on one device, and memory by batch size.
 Each step has a record when it is done; the same command goes on where it was stopped.
 
 On a machine without a GPU it runs a small form of the same on the CPU, and says what was not run.
@@ -17,9 +17,9 @@ from pathlib import Path
 
 import onnxruntime
 
+from perf.memory.measured import CUDA as CUDA_PROVIDER
 from perf.records.file import check_folder
 from perf.studies.experiment import progress_line
-from perf.studies.gpu.arena import PROVIDERS
 from perf.studies.gpu.extent import EXTENTS
 from perf.studies.gpu.record import CPU, CUDA, Finding, finished, last_line, table
 from perf.studies.gpu.step import RESULTS, STEPS, record_of
@@ -37,7 +37,7 @@ def this_device() -> str:
     gpu = Machine.this().gpu
     if gpu is None:
         return CPU
-    if PROVIDERS[CUDA] not in onnxruntime.get_available_providers():
+    if CUDA_PROVIDER not in onnxruntime.get_available_providers():
         raise Mistake(
             f"this machine has {gpu}, and the installed onnxruntime is for CPUs. Install the one for GPUs with make "
             "setup RUNTIME=gpu, or run the small form with --device cpu."

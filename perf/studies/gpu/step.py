@@ -9,9 +9,9 @@ from perf.measure.service_time_run import StepProgress
 from perf.records import file
 from perf.studies.experiment import command_line, now, origin
 from perf.studies.gpu.answers import answers
-from perf.studies.gpu.arena import arena
 from perf.studies.gpu.extent import EXTENTS, Extent
 from perf.studies.gpu.lengths import lengths
+from perf.studies.gpu.memory import memory
 from perf.studies.gpu.record import Finding, StepRecord, finished
 from perf.studies.gpu.throughput import batching, pair, precisions
 from perf.studies.gpu.tuner import tuner
@@ -26,7 +26,7 @@ STEPS: Mapping[str, Callable[[Extent, Path, StepProgress], Sequence[Finding]]] =
     "lengths": lengths,
     "tuner": tuner,
     "pair": pair,
-    "arena": arena,
+    "memory": memory,
 }
 
 

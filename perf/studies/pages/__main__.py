@@ -44,7 +44,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "predictions": tools.predictions,
     "packing": tools.packing,
     "interference": tools.interference,
-    "memory lab": experiments.memory_lab,
+    "allocators": experiments.allocators,
     "soak": experiments.soak,
     "cluster faults": experiments.cluster_faults,
     "cluster balance": experiments.cluster_balance,

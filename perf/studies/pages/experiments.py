@@ -7,6 +7,7 @@ from perf.records import file
 from perf.records.file import StoredType
 from perf.stats import rounds
 from perf.stats.interval import Interval
+from perf.studies.allocators import AllocatorsRecord, AllocatorTrial
 from perf.studies.archive import RESULTS, unpacked
 from perf.studies.backend_overhead.__main__ import OverheadCell, OverheadRecord
 from perf.studies.cluster import record as cluster_record
@@ -15,7 +16,6 @@ from perf.studies.experiment import us_outside
 from perf.studies.goodput import record as goodput_record
 from perf.studies.goodput import table as goodput_table
 from perf.studies.goodput.contender import SimulatedDevice, contenders
-from perf.studies.memory_lab.__main__ import AllocatorTrial, LabRecord
 from perf.studies.overload import record as overload_record
 from perf.studies.pictures import table as pictures_table
 from perf.studies.ragged import table as ragged_table
@@ -206,20 +206,24 @@ def _cluster_records(kind: type[StoredType]) -> list[StoredType]:
 
 
 def allocator_trials() -> dict[str, list[AllocatorTrial]]:
-    """The trials of each allocator, over all recorded inferences."""
+    """The trials of each allocator, over all recorded runs."""
     trials: dict[str, list[AllocatorTrial]] = {}
-    for path in sorted((RESULTS / "memory").glob("*.json")):
-        for trial in file.read(path, LabRecord).trials:
+    for run in file.read(RESULTS / "allocators.json", AllocatorsRecord).runs:
+        for trial in run.trials:
             trials.setdefault(trial.allocator, []).append(trial)
     return trials
 
 
-def memory_lab() -> str:
-    """Memory that each allocator holds, over all recorded inferences."""
+def allocators() -> str:
+    """Memory that each allocator holds, over all recorded runs."""
     rows = []
     for name, trials in allocator_trials().items():
-        ratios = [trial.held_over_load for trial in trials]
+        ratios = [trial.held_over_bound for trial in trials]
         shown = ", ".join(f"{ratio:.3f}" for ratio in (min(ratios), statistics.median(ratios), max(ratios)))
-        rows.append((name, shown, *(max(getattr(each, calls) for each in trials) for calls in CALLS)))
-    titles = ("allocator", "held / bound: least, median, most", "most device calls of a first pass", "of a later one")
+        idle = f"{statistics.median(trial.idle for trial in trials):.0%}"
+        rows.append((name, shown, *(max(getattr(each, calls) for each in trials) for calls in CALLS), idle))
+    titles = (
+        *("allocator", "held / bound: least, median, most", "most device calls of a first pass", "of a later one"),
+        "unused, median",
+    )
     return rows_markdown(titles, rows)

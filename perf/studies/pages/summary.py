@@ -54,6 +54,16 @@ def table() -> str:
     return rows_markdown(("experiment", "question", "command", "result"), rows, left=4)
 
 
+@experiment("allocators resnet50 ranker text_recognition text_recognition_512 --rows 1 8 32")
+def _allocators() -> str:
+    """How much memory do allocators hold for the tensors of a model?"""
+    trials = experiments.allocator_trials()
+    medians = (
+        f"{name} {statistics.median(trial.held_over_bound for trial in each):.2f}" for name, each in trials.items()
+    )
+    return f"median of held memory / least: {', '.join(medians)}"
+
+
 @experiment("backend_overhead")
 def _backend_overhead() -> str:
     """What does the Python backend add to an execution?"""
@@ -116,17 +126,6 @@ def _interference() -> str:
     """How much do two models on one device slow each other down?"""
     gains = [record.gain for record in tools.interference_records()]
     return f"throughput together over taking turns: x {min(gains):.2f} to {max(gains):.2f}"
-
-
-@experiment("memory_lab perf/studies/results/memory/traces/*.json", page="memory_lab/README.md")
-def _memory_lab() -> str:
-    """How much memory do allocators hold for recorded inferences?"""
-    trials = experiments.allocator_trials()
-    medians = (
-        f"{name} {statistics.median(trial.held_over_load for trial in trials[name]):.2f}"
-        for name in ("tensorflow bfc", "onnxruntime same", "pytorch caching")
-    )
-    return f"median of held memory / bound: {', '.join(medians)}"
 
 
 @experiment(

@@ -10,7 +10,7 @@ import functools
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,14 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clients import AsyncModel
-from clients.coalesce import Coalescer, Outputs
-from clients.contract import Array, Metadata, Tensor
-from clients.terms import Terms
+from clients._coalescer import Coalescer, Outputs
+from clients._contract import Inputs, Metadata, Tensor
+from clients._options import DEFAULTS, CallOptions
 from perf.stats.percentile import percentile
 from perf.studies.peers.raw_http import Connection, post
 from triton_batching.terminal import program_parser
 
-NO_TERMS = Terms()
 Rows = NDArray[np.float32]
 Call = Callable[[], Awaitable[Rows]]
 
@@ -40,11 +39,12 @@ class MergedCalls:
     def __init__(self, url: str, row: tuple[int, ...], answer: tuple[int, ...], most_rows: int) -> None:
         self._url, self._answer = url, answer
         self._idle: list[Connection] = []
-        self._coalescer = Coalescer(_metadata(row, answer, most_rows), self._send)
+        self._metadata = _metadata(row, answer, most_rows)
+        self._coalescer = Coalescer(self._metadata, self._send)
 
     async def call(self, row: NDArray[np.float32]) -> NDArray[np.float32]:
         """The answer to one row, which has no batch axis."""
-        outputs = await self._coalescer.infer({"row": row[None]}, NO_TERMS)
+        outputs = await self._coalescer.infer(self._metadata.check([row[None]]), DEFAULTS)
         answer: NDArray[np.float32] = outputs["answer"][0]
         return answer
 
@@ -54,10 +54,10 @@ class MergedCalls:
         for connection in self._idle:
             connection.close()
 
-    async def _send(self, arrays: Mapping[str, Array], terms: Terms) -> Outputs:
+    async def _send(self, inputs: Inputs, options: CallOptions) -> Outputs:
         host, _, port = self._url.rpartition(":")
         connection = self._idle.pop() if self._idle else await Connection.open(host, int(port))
-        request = post("/inference", self._url, "application/octet-stream", arrays["row"].tobytes())
+        request = post("/inference", self._url, "application/octet-stream", inputs.arrays["row"].tobytes())
         values = np.frombuffer(await connection.ask(request), dtype=np.float32)
         self._idle.append(connection)
         return {"answer": values.reshape(-1, *self._answer)}
@@ -75,8 +75,6 @@ def _metadata(row: tuple[int, ...], answer: tuple[int, ...], most_rows: int) -> 
         outputs=(tensor("answer", answer),),
         max_batch_size=most_rows,
         instances=1,
-        longest_server_deadline_s=0.0,
-        sequences=False,
     )
 
 

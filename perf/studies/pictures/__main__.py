@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.async_model import AsyncModel
+from clients import AsyncModel
 from perf.records import file
 from perf.stats.percentile import percentile
 from perf.studies.experiment import command_line, now, origin, progress_line

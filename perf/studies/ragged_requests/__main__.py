@@ -22,9 +22,9 @@ from rich.table import Table
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 from tritonclient.utils import InferenceServerException
 
-from clients.async_model import AsyncModel
-from clients.connection import channel_arguments
+from clients import AsyncModel
 from clients.errors import ServerUnreachableError
+from perf.load.address import channel_arguments
 from perf.studies.tables import plain_table
 from serve.launcher import Settings, launch
 from serve.management.statistics import Counters

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from clients import TransportName
 from clients.errors import InvalidInputError, RejectedError, ServerFailureError, TimedOutError
-from clients.transport import Transport
 
 # The models that repository.py writes.
 PICTURES, POLICED, PACKED, SUMS = MODELS = ("pictures", "policed", "packed", "sums")
@@ -41,7 +41,7 @@ class ClientJob:
 
     name: str
     shape: Shape
-    transport: Transport
+    transport: TransportName
     models: tuple[str, ...]
     callers: int
     coalesce: bool = False
@@ -51,12 +51,12 @@ class ClientJob:
     http_url: str = ""
     folder: str = ""
 
-    def url(self, transport: Transport) -> str:
+    def url(self, transport: TransportName) -> str:
         """The server's address for a transport."""
         return self.http_url if transport == "http" else self.grpc_url
 
 
-_JOBS: tuple[tuple[str, Shape, Transport, tuple[str, ...], int], ...] = (
+_JOBS: tuple[tuple[str, Shape, TransportName, tuple[str, ...], int], ...] = (
     ("threads over gRPC", "threads", "grpc", (PICTURES, SUMS), 4),
     ("threads over HTTP", "threads", "http", (PACKED, PICTURES), 3),
     ("threads, shared memory", "threads", "shared_memory", (PICTURES, SUMS), 3),

@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import get_args
 
-from clients import AsyncModel, Model
-from clients.transport import Transport
+from clients import AsyncModel, Model, TransportName
 from perf.studies.soak.call import CallOutcome, ClientJob, SoakCall, generator, outcome_of
 
 # A call without an answer for this time after the order to stop is lost; good ones wait for a few executions of 20 ms.
@@ -126,7 +125,7 @@ def opening(job: ClientJob, caller: int, number: int) -> tuple[ClientJob, list[S
     opened = replace(
         job,
         models=(job.models[int(rng.integers(len(job.models)))],),
-        transport=get_args(Transport)[int(rng.integers(4))],
+        transport=get_args(TransportName)[int(rng.integers(4))],
         coalesce=bool(rng.integers(2)),
     )
     calls = int(rng.integers(1, MOST_CALLS + 1))

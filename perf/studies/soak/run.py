@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from clients.regions import FOLDER, PREFIX
+from clients._shared_memory import FOLDER, PREFIX
 from perf.studies.experiment import now, origin
 from perf.studies.soak.call import MODELS, ClientJob, jobs
 from perf.studies.soak.client import LOST_S, CallReport, work

@@ -23,8 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from clients import Model
-from clients.transport import Transport
+from clients import Model, TransportName
 from perf.records import file
 from perf.stats import rounds
 from perf.stats.interval import Interval
@@ -35,13 +34,13 @@ from perf.studies.transports.models import SHAPES, build
 from serve.launcher import Server, Settings, launch
 from triton_batching.terminal import INTERRUPTED, Failure, guarded, program_parser, terminal
 
-TRANSPORTS: tuple[Transport, ...] = ("shared_memory", "grpc", "http")
+TRANSPORTS: tuple[TransportName, ...] = ("shared_memory", "grpc", "http")
 # Shared memory over inline gRPC must be above this, in latency and in throughput.
 GATES = {"picture": 1.0, "map": 1.5}
 WORKERS = (1, 4)
 
 
-def work(pipe: Connection, urls: dict[Transport, str], number: int) -> None:
+def work(pipe: Connection, urls: dict[TransportName, str], number: int) -> None:
     """Run one worker: for each order (model, transport, seconds) it sends back the latencies of its requests in us."""
     # Ctrl-C reaches the workers too; the first process decides what to do.
     with suppress(KeyboardInterrupt), ExitStack() as stack:
@@ -126,7 +125,7 @@ class TransportRecord(Origin):
         return file.write(self, folder / ("transports.partial.json" if self.partial else "transports.json"))
 
 
-Rounds = Mapping[tuple[str, Transport, int], list[list[float]]]
+Rounds = Mapping[tuple[str, TransportName, int], list[list[float]]]
 """The latencies in microseconds of each round, by model, transport and number of workers."""
 
 
@@ -135,7 +134,7 @@ def measure(rounds: int, seconds: float, progress: Callable[[str], None] = lambd
 
     Ctrl-C ends it with the complete rounds; raises `KeyboardInterrupt` if there is none.
     """
-    latencies: dict[tuple[str, Transport, int], list[list[float]]] = {}
+    latencies: dict[tuple[str, TransportName, int], list[list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder, suppress(KeyboardInterrupt):
         build(Path(folder))
         with (
@@ -159,7 +158,7 @@ def complete(latencies: Rounds, seconds: float) -> list[TransportCell]:
     return [_cell(*key, cell[:rounds], seconds) for key, cell in latencies.items()]
 
 
-def _together(pipes: Sequence[Connection], order: tuple[str, Transport, float]) -> list[float]:
+def _together(pipes: Sequence[Connection], order: tuple[str, TransportName, float]) -> list[float]:
     """Send an order to all workers; returns the latencies of all their requests."""
     for pipe in pipes:
         pipe.send(order)

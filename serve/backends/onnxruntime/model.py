@@ -19,7 +19,7 @@ from complete import complete, is_complete
 from counts import Counts
 from executor import Answer, Executor, isolate
 from gather import Tensors
-from heap import keep_freed
+from heap import keep_freed, return_freed
 from padding import Padding, Run
 from parameters import backend_options, default_max_batch_size
 from policy_loop import PolicyLoop
@@ -56,6 +56,7 @@ class TritonPythonModel:
         import session
 
         config = json.loads(args["model_config"])
+        return_freed()
         try:
             opened = session.create(
                 config,

@@ -87,7 +87,9 @@ class Arrays:
     def _of_list(self, name: str, listed: Value, rest: list[Value], named: dict[str, Value]) -> Value | None:
         axis = next((named[key] for key in ("axis", "dim") if key in named), rest[0] if rest else None)
         is_first = axis is None or axis.constant == 0
-        if name in JOINS and is_first and listed.item == ARRAY and listed.size in (REQUESTS, None):
+        # In a loop over the requests there are the arrays of one request only.
+        is_of_all = listed.size in (REQUESTS, None) and not self._walk.requests
+        if name in JOINS and is_first and listed.item == ARRAY and is_of_all:
             return JOINED
         if name in STACKS and listed.size == ROWS and is_first:
             return JOINED

@@ -1,15 +1,18 @@
 """The values of calls: functions of the file are followed, a few others are known, the rest is unknown."""
 
 import ast
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from serve.doctor.flow.arrays import Arrays
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import State, dotted
 from serve.doctor.flow.values import (
+    CALL,
     CLIENT,
     INDEX,
     JOINED,
+    PENDING,
     REQUESTS,
     RESPONSE,
     TENSOR,
@@ -18,6 +21,7 @@ from serve.doctor.flow.values import (
     Size,
     Value,
     constant,
+    holds_all,
     members,
     mixed,
     number,
@@ -29,17 +33,9 @@ if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
 
 RUNNING = (
-    "run",
-    "run_with_iobinding",
-    "forward",
-    "predict",
-    "predict_proba",
-    "generate",
-    "infer",
-    "encode",
-    "transcribe",
+    "run", "run_with_iobinding", "forward", "predict", "predict_proba", "generate", "infer", "encode", "transcribe",
     "__call__",
-)
+)  # fmt: skip
 SAME = ("list", "tuple", "iter", "reversed", "sorted", "tqdm")
 LOOKING = (
     *SAME, "len", "enumerate", "zip", "range", "map", "filter", "sum", "max", "min", "any", "all", "print", "str",
@@ -73,6 +69,8 @@ class Calls:
         if function is None and not self._is_harmless(call, name, state):
             self._let_go(call, state)
         known = self._known(call, name, owner, arguments, state)
+        if known is None:
+            known = self._of_protocol(call, name, owner, every, state)
         if known is None:
             known = self._arrays.value(call, name, owner, arguments, named, state)
         if known is None and self._runs(call, name, owner, state) and any(_is_batch(value) for value in every):
@@ -158,11 +156,33 @@ class Calls:
         match name:
             case "get_input_tensor_by_name" if arguments:
                 return TENSOR if arguments[0].is_own else UNKNOWN
-            case "InferenceResponse":
-                return RESPONSE
-            case "gather" | "wait_for" | "run" | "run_until_complete" if owner is not None and _is_asyncio(call):
+            case "Tensor" | "from_dlpack" if len(arguments) > 1:
+                return arguments[1]
+            case "wait_for" if owner is not None and _is_asyncio(call):
+                return arguments[0]
+            case "gather" | "run" | "run_until_complete" if owner is not None and _is_asyncio(call):
                 return arguments[0] if len(arguments) == 1 else UNKNOWN
         return None
+
+    def _of_protocol(
+        self, call: ast.Call, name: str, owner: Value | None, values: list[Value], state: State
+    ) -> Value | None:
+        """Responses, and calls of other models."""
+        if name == "InferenceResponse":
+            if self._walk.requests and any(value.item is not None and value.item.is_first for value in values):
+                self._walk.note(Event(act=Act.ONE_ROW, node=call), state)
+            is_of_all = any(value.item == JOINED for value in values)
+            if not is_of_all or not self._walk.requests:
+                return replace(RESPONSE, item=JOINED) if is_of_all else RESPONSE
+            self._walk.note(Event(act=Act.ALL_ROWS, node=call), state)
+            return RESPONSE
+        if name == "send" and self._walk.requests and any(holds_all(value) for value in values):
+            self._walk.note(Event(act=Act.ALL_ROWS, node=call), state)
+        if name == "InferenceRequest":
+            return CALL
+        if owner is not None and owner.kind is Kind.CALL and name == "exec":
+            self._walk.note(Event(act=Act.CALLS, node=call), state)
+        return PENDING if owner is not None and owner.kind is Kind.CALL and name == "async_exec" else None
 
     def _built_in(self, call: ast.Call, name: str, arguments: list[Value], state: State) -> Value | None:
         first = arguments[0]

@@ -58,9 +58,7 @@ class Conditions:
         value = self._evaluate(test, state)
         if value.kind is Kind.CONSTANT:
             return bool(value.constant)
-        if value.kind is Kind.LIST:
-            return _is_positive(value.size)
-        if value.kind is Kind.NUMBER:
+        if value.kind in (Kind.LIST, Kind.NUMBER):
             return _is_positive(value.size)
         if value.kind in (Kind.RESPONSE, Kind.REQUEST):
             return True
@@ -72,8 +70,6 @@ class Conditions:
             is_same = self._same(left, first, second)
             turned = isinstance(operator, ast.IsNot | ast.NotEq)
             return None if is_same is None else is_same != turned
-        if first.kind is Kind.CONSTANT and second.kind is Kind.CONSTANT:
-            return _ordered(first.constant, operator, second.constant)
         if first.size is not None and second.constant == 0 and isinstance(operator, ast.Gt):
             return _is_positive(first.size)
         return None
@@ -107,22 +103,6 @@ def _is_positive(size: Size | None) -> bool | None:
     if size is None or min(size.ones, size.requests, size.rows, size.own) < 0:
         return None
     return size != Size()
-
-
-def _ordered(first: object, operator: ast.cmpop, second: object) -> bool | None:
-    try:
-        match operator:
-            case ast.Lt():
-                return first < second  # type: ignore[operator,no-any-return]
-            case ast.LtE():
-                return first <= second  # type: ignore[operator,no-any-return]
-            case ast.Gt():
-                return first > second  # type: ignore[operator,no-any-return]
-            case ast.GtE():
-                return first >= second  # type: ignore[operator,no-any-return]
-    except TypeError:
-        return None
-    return None
 
 
 def _opposite(test: ast.expr) -> str | None:

@@ -15,6 +15,9 @@ class Act(Enum):
     RUNS = auto()  # a network runs for a single request
     BLOCKS = auto()  # a call of the function `name` waits
     BY_REQUEST = auto()  # joined rows are taken by the number of the request
+    ALL_ROWS = auto()  # a request is answered with the rows of all requests
+    ONE_ROW = auto()  # a request is answered with one of its rows
+    CALLS = auto()  # another model is called, and its answer awaited, for a single request
 
 
 @dataclass(frozen=True, kw_only=True)

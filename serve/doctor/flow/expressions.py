@@ -12,6 +12,8 @@ from serve.doctor.flow.values import (
     CLIENT,
     JOINED,
     NETWORK,
+    OWN,
+    OWN_ROWS,
     REQUESTS,
     ROWS,
     SHARE,
@@ -53,8 +55,10 @@ class Expressions:
                 return constant(node.value)
             case ast.Name():
                 return self._name(node, state)
-            case ast.Await() | ast.Starred():
+            case ast.Starred():
                 return self.value(node.value, state)
+            case ast.Await():
+                return self._awaited(node, state)
             case ast.NamedExpr():
                 found = self.value(node.value, state)
                 state.bind(node.target.id, found)
@@ -78,14 +82,21 @@ class Expressions:
                 return mixed([self.value(node.values[0], state), *self._apart(node.values[1:], state)])
             case ast.Yield() | ast.YieldFrom():
                 return self._yielded(node, state)
-            case ast.Lambda():
+            case ast.Lambda() | ast.DictComp():
                 return UNKNOWN
-            case ast.DictComp():
-                return self._dictionary(node, state)
         children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
         values = [self.value(child, state) for child in children]
         holds_rows = isinstance(node, ast.Dict | ast.UnaryOp) and any(value.kind is Kind.JOINED for value in values)
         return JOINED if holds_rows else mixed(values)
+
+    def _awaited(self, node: ast.Await, state: State) -> Value:
+        self._walk.awaited = node.value
+        found = self.value(node.value, state)
+        if found.kind is not Kind.PENDING:
+            return found
+        if not self._walk.later:
+            self._walk.note(Event(act=Act.CALLS, node=node), state)
+        return OWN
 
     def _apart(self, nodes: list[ast.expr], state: State) -> list[Value]:
         """The values of expressions of which not all are evaluated; lists that they change are not known afterwards."""
@@ -154,14 +165,6 @@ class Expressions:
             return some(looped.loop or node, item) if is_of_requests else sequence(None, item)
         return sequence(size, item)
 
-    def _dictionary(self, node: ast.DictComp, state: State) -> Value:
-        looped = self.value(node.generators[0].iter, state)
-        inner = state.copy()
-        self._walk.assign(node.generators[0].target, looped.element, inner)
-        with self._walk.inside(is_of_requests=looped.length == REQUESTS):
-            value = self.value(node.value, inner)
-        return JOINED if value.kind is Kind.JOINED else UNKNOWN
-
     def _attribute(self, node: ast.Attribute, state: State) -> Value:
         name = dotted(node)
         if name is not None and name in state.env:
@@ -197,8 +200,11 @@ class Expressions:
         if value.kind is Kind.LIST:
             if value.size == ROWS and index.kind is Kind.INDEX:
                 self._walk.note(Event(act=Act.BY_REQUEST, node=node), state)
+            if value.size == OWN_ROWS and _is_one_row(first):
+                return replace(OWN, is_first=True)
             return value.element if not isinstance(node.slice, ast.Slice) else sequence(None, value.item)
-        return Value(kind=Kind.UNKNOWN, is_own=value.is_own or index.is_own)
+        found = replace(mixed([value, index]), is_of_batch=False)
+        return replace(found, is_first=True) if value.kind is Kind.ARRAY and _is_one_row(first) else found
 
     def _index(self, whole: ast.expr, lower: ast.expr | None, state: State) -> Value:
         for part in ast.iter_child_nodes(whole) if isinstance(whole, ast.Slice | ast.Tuple) else ():
@@ -227,3 +233,13 @@ class Expressions:
                 is_plain = other.kind in (Kind.CONSTANT, Kind.UNKNOWN, kind) and not other.is_of_batch
                 return (left if left.kind is kind else right) if is_plain else mixed([left, right])
         return replace(mixed([left, right]), is_of_batch=left.is_of_batch or right.is_of_batch)
+
+
+def _is_one_row(index: ast.expr) -> bool:
+    """Whether an index takes one row, whatever the number of rows: x[0], x[-1], x[:1]."""
+    match index:
+        case ast.Constant(value=int()) | ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int())):
+            return True
+        case ast.Slice(lower=None | ast.Constant(value=0), upper=ast.Constant(value=1), step=None):
+            return True
+    return False

@@ -4,7 +4,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from serve.doctor.flow.state import Path, State, dotted
-from serve.doctor.flow.values import ANY, INDEX, ONE, REQUESTS, Kind, Size, Value, joined, some
+from serve.doctor.flow.values import ANY, INDEX, REQUESTS, Kind, Size, Value, joined
 
 if TYPE_CHECKING:
     from serve.doctor.flow.walk import Walk
@@ -32,8 +32,6 @@ def loop(walk: "Walk", statement: Loop, state: State) -> list[Path]:
     passes = [path.state for path in paths if path.end in ("next", "continue")]
     breaks = [path.state for path in paths if path.end == "break"]
     after = _after(statement, state, entry, passes + breaks, None if breaks else size, stored)
-    if looped is not None and _leaves_out(looped, breaks, passes, size, state):
-        _mark(after, state, passes, looped.loop or statement)
     left = [path for path in paths if path.end in ("return", "raise")]
     ended = walk.run(statement.orelse, after.copy()) + ([Path(after)] if breaks and statement.orelse else [])
     return left + ended
@@ -53,23 +51,6 @@ def _counters(statement: Loop, state: State) -> set[str]:
 
 def _assigns(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
-
-
-def _leaves_out(looped: Value, breaks: list[State], passes: list[State], size: Size | None, state: State) -> bool:
-    """Whether the loop ends before the last request, or is over some requests only."""
-    if looped.sizes:
-        return True
-    is_certain = all(path.blame == "request" and path.is_guarded == state.is_guarded for path in breaks)
-    return size == REQUESTS and bool(breaks) and is_certain and bool(passes)
-
-
-def _mark(after: State, state: State, passes: list[State], loop: ast.AST) -> None:
-    """Mark the lists that get an item in each of the passes."""
-    for name, before in state.env.items():
-        values = [passed.env.get(name, ANY) for passed in passes]
-        is_begun = before.kind is Kind.LIST and before.size == Size() and after.is_list(name)
-        if is_begun and all(value.kind is Kind.LIST and value.size == ONE for value in values):
-            after.env[name] = some(loop, after.env[name].item)
 
 
 def _stored(statement: Loop, state: State) -> set[str]:

@@ -11,41 +11,18 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 NETWORK_NAMES = ("model", "session", "sess", "net", "network", "backbone", "classifier", "detector", "pipeline", "pipe")
 """The last words of the names of networks that the file does not make itself."""
 MAKERS = (
-    "InferenceSession",
-    "SentenceTransformer",
-    "CrossEncoder",
-    "WhisperModel",
-    "YOLO",
-    "torch.load",
-    "torch.jit.load",
-    "torch.export.load",
-    "torch.hub.load",
-    "torch.compile",
-    "load_model",
-    "saved_model.load",
-    "pipeline",
-    "create_model",
-    "Interpreter",
-    "joblib.load",
-    "Booster",
-)
+    "InferenceSession", "SentenceTransformer", "CrossEncoder", "WhisperModel", "YOLO", "torch.load", "torch.jit.load",
+    "torch.export.load", "torch.hub.load", "torch.compile", "load_model", "saved_model.load", "pipeline",
+    "create_model", "Interpreter", "joblib.load", "Booster",
+)  # fmt: skip
 NOT_NETWORKS = ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Tokenizer.from_pretrained")
 CLIENTS = (
-    "requests.Session",
-    "requests.session",
-    "httpx.Client",
-    "http.client.HTTPConnection",
-    "http.client.HTTPSConnection",
-    "urllib3.PoolManager",
-    "tritonclient.http.InferenceServerClient",
-    "tritonclient.grpc.InferenceServerClient",
-)
+    "requests.Session", "requests.session", "httpx.Client", "http.client.HTTPConnection", "http.client.HTTPSConnection",
+    "urllib3.PoolManager", "tritonclient.http.InferenceServerClient", "tritonclient.grpc.InferenceServerClient",
+)  # fmt: skip
 BLOCKING = (
-    "time.sleep",
-    "urllib.request.urlopen",
-    "urllib.request.urlretrieve",
-    "wget.download",
-)
+    "time.sleep", "urllib.request.urlopen", "urllib.request.urlretrieve", "wget.download",
+)  # fmt: skip
 VERBS = ("get", "post", "put", "patch", "delete", "head", "request")
 KEEPING = ("no_grad", "inference_mode", "staticmethod", "classmethod", "autocast", "override")
 

@@ -33,13 +33,7 @@ class State:
     @property
     def key(self) -> object:
         """Equal for states that behave the same."""
-        return (
-            frozenset(self.env.items()),
-            frozenset(self.facts.items()),
-            self.is_guarded,
-            self.blame,
-            self.choices,
-        )
+        return (frozenset(self.env.items()), frozenset(self.facts.items()), self.is_guarded, self.blame, self.choices)
 
     def is_list(self, name: str) -> bool:
         """Whether a name stands for a list."""

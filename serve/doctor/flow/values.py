@@ -68,7 +68,9 @@ class Kind(Enum):
     TENSOR = auto()  # of one request
     ARRAY = auto()  # the rows of one request
     JOINED = auto()  # the rows of all requests
-    RESPONSE = auto()
+    RESPONSE = auto()  # `item` is JOINED if it holds the rows of all requests
+    CALL = auto()  # a request to another model
+    PENDING = auto()  # such a request that was sent and is not awaited yet
     NETWORK = auto()
     CLIENT = auto()  # of a server that is called over HTTP or gRPC
     FUNCTION = auto()
@@ -80,7 +82,7 @@ class Value:
 
     `size` is the length of a list, or the number itself; None if it is not known. `sizes` are the numbers of items that
     the paths through `loop` add, if they differ. `is_own` says that it depends on one request, `is_of_batch` that it
-    depends on how many requests there are.
+    depends on how many requests there are, `is_first` that it comes from one row of a request that may have several.
     """
 
     kind: Kind
@@ -90,6 +92,7 @@ class Value:
     constant: object = None
     is_own: bool = False
     is_of_batch: bool = False
+    is_first: bool = False
     sizes: frozenset[Size] = frozenset()
     loop: ast.AST | None = None
     function: ast.FunctionDef | ast.AsyncFunctionDef | None = None
@@ -109,7 +112,7 @@ class Value:
     def element(self) -> "Value":
         """An item of it."""
         if self.kind is Kind.LIST and self.item is not None:
-            return self.item
+            return UNKNOWN if self.item.kind is Kind.PENDING else self.item
         is_own = self.is_own or self.kind in (Kind.JOINED, Kind.ARRAY)
         return Value(kind=Kind.UNKNOWN, is_own=is_own)
 
@@ -131,6 +134,8 @@ UNKNOWN = Value(kind=Kind.UNKNOWN)
 OWN = Value(kind=Kind.UNKNOWN, is_own=True)
 JOINED = Value(kind=Kind.JOINED)
 RESPONSE = Value(kind=Kind.RESPONSE)
+CALL = Value(kind=Kind.CALL, is_own=True)
+PENDING = Value(kind=Kind.PENDING, is_own=True)
 REQUEST = Value(kind=Kind.REQUEST, is_own=True)
 TENSOR = Value(kind=Kind.TENSOR, is_own=True)
 ARRAY = Value(kind=Kind.ARRAY, is_own=True)
@@ -139,6 +144,11 @@ SHARE = Value(kind=Kind.SHARE, is_of_batch=True)
 NETWORK = Value(kind=Kind.NETWORK)
 CLIENT = Value(kind=Kind.CLIENT)
 SOME = frozenset({Size(), ONE})
+
+
+def holds_all(value: Value) -> bool:
+    """Whether a response holds the rows of all requests."""
+    return value.kind is Kind.RESPONSE and value.item == JOINED
 
 
 def constant(value: object) -> Value:
@@ -171,11 +181,23 @@ def members(*values: Value) -> Value:
 
 def mixed(values: list[Value]) -> Value:
     """The result of unknown code with these arguments."""
+    own = [part for value in values for part in _own_parts(value)]
     return Value(
         kind=Kind.UNKNOWN,
-        is_own=any(value.is_own for value in values),
+        is_own=bool(own),
         is_of_batch=any(value.is_of_batch for value in values),
+        is_first=bool(own) and all(part.is_first for part in own),
     )
+
+
+def _own_parts(value: Value) -> list[Value]:
+    """What of a value depends on one request; a list with one item is that item."""
+    if value.kind is Kind.LIST and value.item is not None:
+        is_one = value.size == ONE
+        return [replace(part, is_first=part.is_first and is_one) for part in _own_parts(value.item)]
+    if value.kind is Kind.TUPLE:
+        return [part for item in value.items for part in _own_parts(item)]
+    return [value] if value.is_own else []
 
 
 def joined(values: list[Value]) -> Value:
@@ -189,5 +211,5 @@ def joined(values: list[Value]) -> Value:
         items = [value.item for value in values if value.item is not None]
         same = all(value.size == first.size for value in values)
         return sequence(first.size if same else None, joined(items) if items else None)
-    is_own = any(value.is_own for value in values)
-    return Value(kind=Kind.ANY, is_own=is_own)
+    is_own, is_first = any(value.is_own for value in values), all(value.is_first for value in values)
+    return Value(kind=Kind.ANY, is_own=is_own, is_first=is_first)

@@ -31,7 +31,8 @@ class Walk:
 
     def __init__(self, file: PythonFile) -> None:
         self.names = Names(file)
-        self.requests = self.whiles = self.tries = self.handlers = 0
+        self.requests = self.whiles = self.tries = self.handlers = self.later = 0
+        self.awaited: ast.expr | None = None
         self._steps = 0
         self._functions: list[Function] = []
         self._events: dict[tuple[Act, int], Event] = {}
@@ -63,6 +64,8 @@ class Walk:
             event = replace(event, is_inside=event.is_inside and self.requests > 0)
             if event.is_inside and self.handlers:
                 return
+        if event.act is Act.CALLS and not self.requests:
+            return
         if event.act is Act.RAISES and (not self.requests or self.tries or state.blame != "request"):
             return
         if event.act is Act.BLOCKS and self.whiles:
@@ -124,7 +127,10 @@ class Walk:
         if yields:
             inner.env[YIELDS] = sequence(Size())
         before = dict(inner.env)
+        is_later = isinstance(function, ast.AsyncFunctionDef) and call is not self.awaited
+        self.later += is_later
         paths = self._in_function(function, inner)
+        self.later -= is_later
         ended = [path for path in paths if path.end in ("next", "return")]
         certain = [path for path in ended if path.state.is_guarded == state.is_guarded]
         self._give_back(function, call, before, certain, state)

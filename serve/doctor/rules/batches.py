@@ -6,14 +6,24 @@ from collections.abc import Iterator
 from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act
-from serve.doctor.flow.values import Kind, Size, Value
+from serve.doctor.flow.values import REQUESTS, Kind, Size, Value, holds_all
 from serve.doctor.python_file import PythonFile
 from serve.doctor.rule import Example, rule
 from serve.doctor.rules.requests import Execution, answers_one_by_one, batches, takes_one_row
-from serve.doctor.rules.responses import ANSWER, HEAD, PYTHON, READ, is_decoupled, model, returned_lists, sends
+from serve.doctor.rules.responses import (
+    ANSWER,
+    ARRAYS,
+    BATCHED,
+    HEAD,
+    PYTHON,
+    READ,
+    is_decoupled,
+    looped,
+    model,
+    returned_lists,
+    sends,
+)
 
-BATCHED = f"{PYTHON}\ndynamic_batching {{ }}"
-ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 JOIN = "joined = np.concatenate(arrays) * 2"
 PARTS = "parts = np.split(joined, np.cumsum([len(array) for array in arrays])[:-1])"
 SPLIT = model(
@@ -24,14 +34,14 @@ SPLIT = model(
     'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]',
     config=BATCHED,
 )
-LOOP = model(
-    "responses = []",
-    "for request in requests:",
-    f"    {READ}",
-    f"    responses.append({ANSWER})",
-    "return responses",
-    config=BATCHED,
-)
+LOOP = looped(config=BATCHED)
+
+
+def _reported(source: Source, act: Act, message: str) -> Iterator[Problem]:
+    """A problem at each event of this kind; `{name}` in the message is the function that is called."""
+    for event in source.events:
+        if event.act is act:
+            yield Problem(source.at(event.node), message.replace("{name}", event.name))
 
 
 def _fixed(source: Source) -> Iterator[tuple[ast.AST, Size]]:
@@ -207,26 +217,12 @@ def _network(*lines: str) -> Example:
 @rule(
     "M815",
     Severity.WARNING,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        "    if x.min() < 0:",
-        '        raise ValueError("x must not be negative")',
-        f"    responses.append({ANSWER})",
-        "return responses",
-        config=BATCHED,
-    ),
-    good=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        "    if x.min() < 0:",
-        '        error = pb_utils.TritonError("x must not be negative")',
-        "        responses.append(pb_utils.InferenceResponse(error=error))",
-        "        continue",
-        f"    responses.append({ANSWER})",
-        "return responses",
+    bad=looped("if x.min() < 0:", '    raise ValueError("x must not be negative")', config=BATCHED),
+    good=looped(
+        "if x.min() < 0:",
+        '    error = pb_utils.TritonError("x must not be negative")',
+        "    responses.append(pb_utils.InferenceResponse(error=error))",
+        "    continue",
         config=BATCHED,
     ),
 )
@@ -240,15 +236,13 @@ def a_bad_request_fails_alone(source: Source) -> Iterator[Problem]:
     Source: python_backend README (Error Handling).
     Fix: answer this request with pb_utils.InferenceResponse(error=pb_utils.TritonError(...)) and go on.
     """
-    if not batches(source) or is_decoupled(source):
-        return
-    for event in source.events:
-        if event.act is Act.RAISES:
-            yield Problem(
-                source.at(event.node),
-                "this exception is about one request and fails all requests of its batch. Answer this one with "
-                "InferenceResponse(error=pb_utils.TritonError(...)).",
-            )
+    if batches(source) and not is_decoupled(source):
+        yield from _reported(
+            source,
+            Act.RAISES,
+            "this exception is about one request and fails all requests of its batch. Answer this one with "
+            "InferenceResponse(error=pb_utils.TritonError(...)).",
+        )
 
 
 @rule(
@@ -273,15 +267,13 @@ def rows_are_not_taken_by_request(source: Source) -> Iterator[Problem]:
     Source: Triton's model configuration (max_batch_size counts rows); python_backend hands over requests unmerged.
     Fix: keep len(array) of each request and split by it: np.split(rows, np.cumsum(lengths)[:-1]).
     """
-    if not batches(source) or takes_one_row(source):
-        return
-    for event in source.events:
-        if event.act is Act.BY_REQUEST:
-            yield Problem(
-                source.at(event.node),
-                "the rows of all requests are taken by the number of the request, and a request may have several rows, "
-                "so requests get rows of others. Split by the rows of each request.",
-            )
+    if batches(source) and not takes_one_row(source):
+        yield from _reported(
+            source,
+            Act.BY_REQUEST,
+            "the rows of all requests are taken by the number of the request, and a request may have several rows, so "
+            "requests get rows of others. Split by the rows of each request.",
+        )
 
 
 @rule(
@@ -341,21 +333,121 @@ def nothing_waits_in_execute(source: Source) -> Iterator[Problem]:
     Fix: load in initialize, let the client send the data, or await all downloads of a batch together
     (asyncio.gather); raise instance_group.count if it has to wait.
     """
-    for event in source.events:
-        if event.act is Act.BLOCKS:
-            yield Problem(
-                source.at(event.node),
-                f"{event.name} keeps the instance waiting, and every request with it. Move it out of execute, or wait "
-                "for all requests of the batch at once.",
-            )
+    yield from _reported(
+        source,
+        Act.BLOCKS,
+        "{name} keeps the instance waiting, and every request with it. Move it out of execute, or wait for all "
+        "requests of the batch at once.",
+    )
 
 
 @rule(
-    "M827",
-    Severity.INFO,
-    bad=Example(PYTHON, files=LOOP.files),
-    good=Example(PYTHON, files=SPLIT.files),
+    "M820",
+    Severity.ERROR,
+    bad=model(
+        "import numpy as np",
+        ARRAYS,
+        JOIN,
+        'return [pb_utils.InferenceResponse([pb_utils.Tensor("y", joined)]) for request in requests]',
+        config=BATCHED,
+    ),
+    good=SPLIT,
 )
+def requests_get_their_own_rows(source: Source) -> Iterator[Problem]:
+    """Every request is answered with the rows of all requests of its batch.
+
+    Nothing compares the rows of an answer with those of its request: the server sends it with status 200. Each client
+    gets the answers of strangers (measured: 40 of 40 clients, each with the rows of its whole batch). A single request
+    works.
+
+    Source: server#8407, server#3885; python_backend hands over requests unmerged.
+    Fix: split the result by the rows of each request: np.split(rows, np.cumsum(lengths)[:-1]).
+    """
+    if not batches(source):
+        return
+    made = [event for event in source.events if event.act is Act.ALL_ROWS]
+    lists = ((event, value) for event, value in returned_lists(source) if value.size == REQUESTS)
+    repeated = [event for event, value in lists if value.item is not None and holds_all(value.item)]
+    for event in [*made, *repeated]:
+        yield Problem(
+            source.at(event.node),
+            "this answers each request with the rows of all requests of its batch. Split the result by the rows of "
+            "each request.",
+        )
+
+
+@rule(
+    "M828",
+    Severity.ERROR,
+    bad=looped(read=f"{READ}[0]", answer=ANSWER.replace("x)", "x[None])"), config=BATCHED),
+    good=LOOP,
+)
+def every_row_is_answered(source: Source) -> Iterator[Problem]:
+    """A request is answered with one row, made from one of its rows, though it may have several.
+
+    A request may bring up to max_batch_size rows. It gets the answer to the first one, with status 200 (measured: 3
+    rows in, 1 row out). Not reported if the file compares the number of rows with 1, or if the model is decoupled.
+
+    Source: server#3885; Triton's model configuration (max_batch_size counts rows).
+    Fix: answer every row: leave the first axis as it is, or loop over the rows. If clients send one row only, refuse
+    others with an error.
+    """
+    if not batches(source) or takes_one_row(source) or is_decoupled(source):
+        return
+    yield from _reported(
+        source,
+        Act.ONE_ROW,
+        "this answer has one row, and a request may have several, which get no answer. Answer every row, or refuse "
+        "requests of several rows.",
+    )
+
+
+def _calling(*lines: str, execute: str = "def execute") -> Example:
+    """A Python model that calls the model "part"."""
+    call = (
+        '    call = pb_utils.InferenceRequest(model_name="part", requested_output_names=["y"], '
+        'inputs=[pb_utils.get_input_tensor_by_name(request, "x")])'
+    )
+    code = model("responses, calls = [], []", "for request in requests:", call, *lines, "return responses")
+    text = code.files["1/model.py"].replace("def execute", execute)
+    return Example(BATCHED, files={"1/model.py": f"import asyncio\n{text}"})
+
+
+OUTPUTS = "pb_utils.InferenceResponse(answer.output_tensors())"
+
+
+@rule(
+    "M829",
+    Severity.WARNING,
+    bad=_calling("    answer = call.exec()", f"    responses.append({OUTPUTS})"),
+    good=_calling(
+        "    calls.append(call.async_exec())",
+        "for answer in await asyncio.gather(*calls):",
+        f"    responses.append({OUTPUTS})",
+        execute="async def execute",
+    ),
+)
+def calls_of_other_models_run_together(source: Source) -> Iterator[Problem]:
+    """Another model is called for one request after the other, so it never gets a batch.
+
+    `exec` waits for the answer, and so does `await` at the call of `async_exec`: the next request is sent after it. The
+    other model runs each request alone, whatever its batching. Reported in a loop over the requests, also in a method
+    that it calls.
+
+    Source: server#7888, server#8615, server#7774; python_backend README (Business Logic Scripting).
+    Fix: make execute `async def`, start all calls with async_exec, and await them together:
+    `await asyncio.gather(*calls)`.
+    """
+    if batches(source):
+        yield from _reported(
+            source,
+            Act.CALLS,
+            "this waits for another model for one request after the other, so that model never gets a batch. Start "
+            "the calls of all requests with async_exec, then await them together with asyncio.gather.",
+        )
+
+
+@rule("M827", Severity.INFO, bad=Example(PYTHON, files=LOOP.files), good=Example(PYTHON, files=SPLIT.files))
 def requests_without_a_batcher_could_run_together(source: Source) -> Iterator[Problem]:
     """`execute` answers its requests one by one, and the model has no dynamic_batching.
 

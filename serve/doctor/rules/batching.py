@@ -19,12 +19,7 @@ BATCHES_ANYWAY = ("tensorrt", "dali", "tensorflow", "openvino", "tensorrtllm", "
 TEXT_NAMES = ("text", "query", "prompt", "sentence", "question", "string", "document", "passage", "utf8")
 
 
-@rule(
-    "B201",
-    Severity.WARNING,
-    bad="max_batch_size: 8",
-    good="max_batch_size: 8\ndynamic_batching { }",
-)
+@rule("B201", Severity.WARNING, bad="max_batch_size: 8", good="max_batch_size: 8\ndynamic_batching { }")
 def requests_share_executions(config: Configuration) -> Iterator[Problem]:
     """`max_batch_size` is above 1 and there is no scheduler, so requests never share an execution.
 

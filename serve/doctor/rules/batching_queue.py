@@ -8,9 +8,8 @@ from export.repository import instance_count
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import rule
-from serve.doctor.rules.batch_policy import can_be_limited, is_limited
 from serve.doctor.rules.batching import is_full_with_one_row
-from serve.doctor.rules.parameters import parameter_text
+from serve.doctor.rules.parameters import can_be_limited, is_limited, parameter_text
 from serve.policies import queue_limit
 from triton_batching.releases import has
 

@@ -309,3 +309,30 @@ def streams_between_steps_are_limited(config: Configuration) -> Iterator[Problem
                 f'"{step.model_name}" is decoupled and feeds another step without a limit to the waiting responses. '
                 "Set max_inflight_requests.",
             )
+
+
+RAGGED = 'input [ { name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]'
+OPEN = STEP_CONFIG.replace("[ 2 ]", "[ -1 ]")
+
+
+@rule(
+    "S765",
+    Severity.WARNING,
+    bad=Example(f"{RAGGED}\n{ENSEMBLE}", files=files(OPEN)),
+    good=Example(f"{RAGGED.replace(' allow_ragged_batch: true', '')}\n{ENSEMBLE}", files=files(OPEN)),
+)
+def ensembles_are_not_ragged(config: Configuration) -> Iterator[Problem]:
+    """An input of an ensemble is ragged, which has no effect.
+
+    An ensemble does not batch, so the flag does nothing there: its steps batch, and each decides for its own inputs.
+
+    Source: server#8653; core, the ensemble scheduler has no batcher.
+    Fix: set allow_ragged_batch in the model of the step that takes this input, if that model can, and remove it here.
+    """
+    for index, tensor in enumerate(config.proto.input if config.backend == "ensemble" else ()):
+        if tensor.allow_ragged_batch:
+            yield Problem(
+                config.at("input", index, "allow_ragged_batch"),
+                f'allow_ragged_batch of "{tensor.name}" has no effect: an ensemble does not batch. Set it in the model '
+                "of the step that takes this input.",
+            )

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from serve.doctor.configuration import Source
 from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
-from serve.doctor.rules.requests import Execution, input_names, settings
-from serve.doctor.rules.responses import LOOP, PYTHON, model
+from serve.doctor.rules.requests import Execution, completed, completed_size, input_names
+from serve.doctor.rules.responses import ANSWER, ARRAYS, LOOP, PYTHON, READ, looped, model
 
 
 def _source(text: str) -> Example:
@@ -94,40 +94,25 @@ def completed_max_batch_size_is_the_same(source: Source) -> Iterator[Problem]:
     Source: python_backend, triton_python_backend_utils.py (ModelConfig.set_max_batch_size).
     Fix: set the same value, or remove one of them.
     """
-    config = source.configuration
-    most = config.proto.max_batch_size
-    for setting in settings(source) if config.document.has("max_batch_size") else ():
-        is_set = setting.is_certain and setting.method == "set_max_batch_size"
-        if is_set and isinstance(setting.value, int) and setting.value > most:
-            yield Problem(
-                source.at(setting.node),
-                f"auto_complete_config sets max_batch_size {setting.value}, which replaces the {most} of the "
-                "configuration. Set the same value in both.",
-            )
+    most, size = source.configuration.proto.max_batch_size, completed_size(source)
+    if source.configuration.document.has("max_batch_size") and size > most:
+        yield Problem(
+            source.at(completed(source)["set_max_batch_size"]),
+            f"auto_complete_config sets max_batch_size {size}, which replaces the {most} of the configuration. Set the "
+            "same value in both.",
+        )
 
 
 RAGGED = (
     f'{PYTHON}\ninput [ {{ name: "x" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true }} ]\n'
     'output [ { name: "y" data_type: TYPE_FP32 dims: [ 1 ] } ]\ndynamic_batching { }'
 )
-ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 JOINS = ("concatenate", "vstack", "stack", "cat")
 HANDLED = ("pad", "ravel", "flatten", "reshape", "hstack", "view", "cumsum", "squeeze", "nested")
 """Words in a file that handles different lengths."""
 
 
-@rule(
-    "M831",
-    Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        '    x = pb_utils.get_input_tensor_by_name(request, "X").as_numpy()',
-        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]))',
-        "return responses",
-    ),
-    good=LOOP,
-)
+@rule("M831", Severity.ERROR, bad=looped(read=READ.replace('"x"', '"X"')), good=LOOP)
 def inputs_are_declared(source: Source) -> Iterator[Problem]:
     """model.py reads an input that the configuration does not declare.
 
@@ -161,18 +146,7 @@ def _constant_name(call: ast.Call) -> str | None:
     return name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else None
 
 
-@rule(
-    "M834",
-    Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        '    x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()',
-        '    responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]))',
-        "return responses",
-    ),
-    good=LOOP,
-)
+@rule("M834", Severity.ERROR, bad=looped(answer=ANSWER.replace('"y"', '"Y"')), good=LOOP)
 def outputs_are_declared(source: Source) -> Iterator[Problem]:
     """A response holds an output that the configuration does not declare.
 

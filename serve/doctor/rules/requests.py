@@ -1,119 +1,47 @@
 """Reads from the syntax tree of a model.py what it does with its requests and completes; it has no rules."""
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from serve.doctor.configuration import Configuration, Source
 from serve.doctor.python_file import PythonFile
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-UNKNOWN = object()
-"""A value that depends on other code."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One call of a method of the configuration.
-
-    `value` is its argument, `UNKNOWN` if that depends on other code; `is_certain` says that no condition guards it.
-    """
-
-    method: str
-    node: ast.Call
-    value: Any
-    is_certain: bool
-
-
-def settings(file: PythonFile) -> Iterator[Setting]:
-    """What `auto_complete_config` sets, in its order."""
-    function = file.method("auto_complete_config")
-    plain = ("staticmethod", "classmethod")
-    if function is None or any(getattr(decorator, "id", "") not in plain for decorator in function.decorator_list):
-        return
-    if not function.args.args:
-        return
-    names = _assigned([*file.tree.body], {}) | _assigned([*ast.walk(function)], {})
-    yield from _settings(function.body, function.args.args[-1].arg, names, is_certain=True)
-
-
-def _settings(
-    body: list[ast.stmt], config: str, names: Mapping[str, ast.expr | None], *, is_certain: bool
-) -> Iterator[Setting]:
-    for statement in body:
-        match statement:
-            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) as call) if (
-                name == config
-            ):
-                values = [*call.args, *(keyword.value for keyword in call.keywords)]
-                value = _resolved(values[0], names) if len(values) == 1 else UNKNOWN
-                yield Setting(method=method, node=call, value=value, is_certain=is_certain)
-            case ast.With() | ast.Try():
-                certain = is_certain and isinstance(statement, ast.With)
-                yield from _settings(statement.body, config, names, is_certain=certain)
-            case ast.If() | ast.While() | ast.For():
-                for part in (statement.body, statement.orelse):
-                    yield from _settings(part, config, names, is_certain=False)
-            case ast.Return() | ast.Raise():
-                return
-        # What follows a conditional return runs only sometimes.
-        is_certain = is_certain and not any(isinstance(node, ast.Return) for node in ast.walk(statement))
-
-
-def _assigned(nodes: list[Any], names: dict[str, ast.expr | None]) -> dict[str, ast.expr | None]:
-    """The values of names that are assigned once; None for those that change."""
-    for node in nodes:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(target := node.targets[0], ast.Name):
-            names[target.id] = node.value if target.id not in names else None
-        elif isinstance(node, ast.Assign | ast.AugAssign):
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                names |= {part.id: None for part in ast.walk(target) if isinstance(part, ast.Name)}
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.attr in ("update", "pop"):
-            names[node.value.id] = None
-    return names
-
-
-def _resolved(node: ast.expr | None, names: Mapping[str, ast.expr | None]) -> Any:
-    """The value of a constant or a dict; `UNKNOWN` for others, also in a dict."""
-    match node:
-        case ast.Constant():
-            return node.value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
-            return -value
-        case ast.Name() if names.get(node.id) is not None:
-            return _resolved(names[node.id], {**names, node.id: None})
-        case ast.Dict():
-            keys = [_resolved(key, names) if key is not None else UNKNOWN for key in node.keys]
-            if all(isinstance(key, str) for key in keys):
-                return dict(zip(keys, [_resolved(value, names) for value in node.values], strict=True))
-        case ast.Call(func=ast.Name(id="dict"), args=[]) if all(keyword.arg for keyword in node.keywords):
-            return {keyword.arg: _resolved(keyword.value, names) for keyword in node.keywords}
-    return UNKNOWN
-
-
 # Functions that read the list of requests and keep nothing of it.
-LOOKING = (
-    "enumerate",
-    "filter",
-    "iter",
-    "len",
-    "list",
-    "map",
-    "max",
-    "min",
-    "range",
-    "reversed",
-    "sorted",
-    "sum",
-    "zip",
-)
+HARMLESS = (
+    "all", "any", "bool", "enumerate", "filter", "hasattr", "id", "isinstance", "iter", "len", "list", "map", "max",
+    "min", "print", "range", "repr", "reversed", "sorted", "str", "sum", "tuple", "type", "zip",
+)  # fmt: skip
 # Calls that put the arrays of several requests together.
 JOINS = ("concatenate", "concat", "cat", "vstack", "row_stack", "hstack", "stack", "pad_sequence", "extend")
-HARMLESS = frozenset(
-    (*LOOKING, "all", "any", "bool", "hasattr", "id", "isinstance", "print", "repr", "str", "tuple", "type")
-)
+
+
+def completed(file: PythonFile) -> dict[str, ast.Call]:
+    """By its method, what `auto_complete_config` certainly calls on the configuration with one argument or none."""
+    function = file.method("auto_complete_config")
+    if function is None or not function.args.args:
+        return {}
+    calls = {}
+    for statement in function.body:
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr=method)) as call) if (
+                name == function.args.args[-1].arg and len(call.args) < 2
+            ):
+                calls[method] = call
+        if any(isinstance(node, ast.Return) for node in ast.walk(statement)):
+            break  # what follows runs only sometimes
+    return calls
+
+
+def completed_size(file: PythonFile) -> int:
+    """The constant that `auto_complete_config` certainly sets as max_batch_size; 0 if there is none."""
+    call = completed(file).get("set_max_batch_size")
+    match call.args if call is not None else []:
+        case [ast.Constant(value=int(size))]:
+            return size
+    return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,12 +160,8 @@ def own(function: Function) -> Iterator[ast.AST]:
 def batches(source: Source) -> bool:
     """Whether `execute` can get several requests at once, with what `auto_complete_config` sets."""
     config = source.configuration
-    most, scheduler = config.proto.max_batch_size, config.scheduler
-    for setting in settings(source):
-        if setting.method == "set_dynamic_batching":
-            scheduler = scheduler or "dynamic_batching"
-        elif setting.method == "set_max_batch_size" and isinstance(setting.value, int):
-            most = max(most, setting.value)
+    scheduler = config.scheduler or ("dynamic_batching" if "set_dynamic_batching" in completed(source) else None)
+    most = max(config.proto.max_batch_size, completed_size(source))
     return most > 1 and scheduler in ("dynamic_batching", "sequence_batching")
 
 

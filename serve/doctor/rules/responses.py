@@ -8,14 +8,16 @@ from serve.doctor.finding import Problem, Severity
 from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.values import Kind, Size, Value
 from serve.doctor.rule import Example, rule
-from serve.doctor.rules.requests import Execution, batches, own, settings
+from serve.doctor.rules.requests import Execution, batches, own
 
 PYTHON = 'backend: "python"'
+BATCHED = f"{PYTHON}\ndynamic_batching {{ }}"
 DECOUPLED = 'backend: "python"\nmodel_transaction_policy { decoupled: true }'
 HEAD = (
     "import triton_python_backend_utils as pb_utils\n\n\nclass TritonPythonModel:\n    def execute(self, requests):\n"
 )
 READ = 'x = pb_utils.get_input_tensor_by_name(request, "x").as_numpy()'
+ARRAYS = 'arrays = [pb_utils.get_input_tensor_by_name(request, "x").as_numpy() for request in requests]'
 ANSWER = 'pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])'
 
 
@@ -24,9 +26,13 @@ def model(*lines: str, config: str = PYTHON) -> Example:
     return Example(config, files={"1/model.py": HEAD + "".join(f"        {line}\n" for line in lines)})
 
 
-LOOP = model(
-    "responses = []", "for request in requests:", f"    {READ}", f"    responses.append({ANSWER})", "return responses"
-)
+def looped(*lines: str, read: str = READ, answer: str = ANSWER, config: str = PYTHON) -> Example:
+    """A Python model that reads each request, does `lines`, and appends its answer."""
+    inside = (f"    {line}" for line in (read, *lines, f"responses.append({answer})"))
+    return model("responses = []", "for request in requests:", *inside, "return responses", config=config)
+
+
+LOOP = looped()
 STREAM = model(
     "for request in requests:",
     f"    {READ}",
@@ -38,12 +44,11 @@ STREAM = model(
 
 
 def is_decoupled(source: Source) -> bool:
-    """Whether the model answers through response senders."""
+    """Whether the model answers through response senders, or may, because model.py sets its transaction policy."""
     proto = source.configuration.proto
     if proto.HasField("model_transaction_policy"):
         return bool(proto.model_transaction_policy.decoupled)
-    policies = [setting.value for setting in settings(source) if setting.method == "set_model_transaction_policy"]
-    return any(isinstance(policy, dict) and policy.get("decoupled") is True for policy in policies)
+    return "set_model_transaction_policy" in source.document.text
 
 
 def sends(source: Source) -> bool:
@@ -55,10 +60,8 @@ def sends(source: Source) -> bool:
 @rule(
     "M811",
     Severity.ERROR,
-    bad=model(
-        f"{READ.replace('request', 'requests[0]')}", f"return [{ANSWER}]", config=f"{PYTHON}\ndynamic_batching {{ }}"
-    ),
-    good=Example(f"{PYTHON}\ndynamic_batching {{ }}", files=LOOP.files),
+    bad=model(f"{READ.replace('request', 'requests[0]')}", f"return [{ANSWER}]", config=BATCHED),
+    good=looped(config=BATCHED),
 )
 def every_request_is_read(source: Source) -> Iterator[Problem]:
     """`execute` reads only the first request, and the model batches.
@@ -85,24 +88,11 @@ def every_request_is_read(source: Source) -> Iterator[Problem]:
 @rule(
     "M812",
     Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        "    if x.size == 0:",
-        "        continue",
-        f"    responses.append({ANSWER})",
-        "return responses",
-    ),
-    good=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        "    if x.size == 0:",
-        '        responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("empty")))',
-        "        continue",
-        f"    responses.append({ANSWER})",
-        "return responses",
+    bad=looped("if x.size == 0:", "    continue"),
+    good=looped(
+        "if x.size == 0:",
+        '    responses.append(pb_utils.InferenceResponse(error=pb_utils.TritonError("empty")))',
+        "    continue",
     ),
 )
 def every_request_is_answered_once(source: Source) -> Iterator[Problem]:
@@ -235,19 +225,7 @@ def _is_nothing(value: ast.expr | None) -> bool:
     return False
 
 
-@rule(
-    "M823",
-    Severity.ERROR,
-    bad=model(
-        "responses = []",
-        "for request in requests:",
-        f"    {READ}",
-        f"    responses.append({ANSWER})",
-        "return responses",
-        config=DECOUPLED,
-    ),
-    good=STREAM,
-)
+@rule("M823", Severity.ERROR, bad=looped(config=DECOUPLED), good=STREAM)
 def decoupled_models_send(source: Source) -> Iterator[Problem]:
     """A decoupled model returns its responses instead of sending them.
 
@@ -257,7 +235,7 @@ def decoupled_models_send(source: Source) -> Iterator[Problem]:
     Fix: use request.get_response_sender(), or remove decoupled from the configuration.
     """
     execution = Execution.of(source)
-    if execution is None or execution.escapes or not is_decoupled(source):
+    if execution is None or execution.escapes or not source.configuration.proto.model_transaction_policy.decoupled:
         return
     if execution.uses("get_response_sender"):
         return

@@ -63,10 +63,7 @@ class TritonPythonModel:
 
 def _adding(strategy: str, control: str = "") -> Example:
     controls = f'control_input [ {{ name: "START" control [ {{ {START} }} ] }}{control} ]'
-    return Example(
-        f'backend: "python"\nsequence_batching {{ {strategy} {controls} }}',
-        files={"1/model.py": ADDS_UP},
-    )
+    return Example(f'backend: "python"\nsequence_batching {{ {strategy} {controls} }}', files={"1/model.py": ADDS_UP})
 
 
 OLDEST = "oldest { max_candidate_sequences: 8 }"

@@ -1,12 +1,15 @@
 """W6: warm-up samples that are skipped or do not warm the model, and the response cache."""
 
+import math
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelWarmup
 
 from serve.doctor.configuration import Configuration
 from serve.doctor.finding import Edit, Problem, Severity
-from serve.doctor.rule import Example, rule
+from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.requests import input_names
 from serve.doctor.target import Target
 
@@ -149,6 +152,57 @@ def a_sample_is_several_requests(config: Configuration) -> Iterator[Problem]:
                 f'warm-up sample "{warmup.name}" is {warmup.batch_size} requests of one row each for execute, not one '
                 f"of {warmup.batch_size} rows. It warms a batch only if model.py joins requests.",
             )
+
+
+def _text(content: str, dims: str = "1") -> Example:
+    """A model with a warm-up sample whose text is the file warmup/text."""
+    tensor = f"data_type: TYPE_STRING dims: [ {dims} ]"
+    config = sample(kind="TYPE_STRING", dims=dims, data='input_data_file: "text"')
+    return Example(
+        f'backend: "python"\ninput [ {{ name: "x" {tensor} }} ]\noutput [ {{ name: "y" {tensor} }} ]\n{config}',
+        files={"warmup/text": content, "1/model.py": PYTHON_MODEL},
+    )
+
+
+@rule("W614", Severity.ERROR, bad=_text("a plain text"), good=_text("\x02\0\0\0hi\x03\0\0\0you", dims="2"))
+def texts_have_their_length(config: Configuration) -> Iterator[Problem]:
+    """A warm-up file of TYPE_STRING is not texts with their lengths.
+
+    The file holds each text after its length in 4 bytes, as many texts as `dims` says. The first 4 bytes of a plain text
+    are taken for its length. The model is refused: "incomplete string data for inference input", or tritonserver 2.51
+    ends by SIGSEGV, as in some of the loads whose warm-up fails (both measured).
+
+    Source: server#6161; core, backend_model_instance.cc (GenerateWarmupData hands over the bytes of the file).
+    Fix: write struct.pack("<I", len(text)) + text for each text, in bytes.
+    """
+    for index, warmup in samples(config):
+        for name, tensor in sorted(warmup.inputs.items()):
+            path = config.model.folder / "warmup" / tensor.input_data_file
+            if not tensor.input_data_file or config.type_name(tensor.data_type) != "TYPE_STRING" or not path.is_file():
+                continue
+            wanted = math.prod(tensor.dims)
+            count = _texts(path, most=wanted + 1)
+            if count != wanted:
+                found = "is not texts with their lengths" if count is None else f"holds {count} of {wanted} texts"
+                yield Problem(
+                    config.at("model_warmup", index, "inputs"),
+                    f'warmup/{path.name}, for "{name}", {found}: tritonserver crashes when it loads the model. Write '
+                    "each text after its length in 4 bytes: struct.pack('<I', len(text)) + text.",
+                )
+
+
+def _texts(path: Path, most: int) -> int | None:
+    """The number of texts in a file, at most `most`, each after its length in 4 bytes; None if it is anything else."""
+    count, left = 0, path.stat().st_size
+    with path.open("rb") as file:
+        while left and count < most:
+            length = int.from_bytes(file.read(4), "little")
+            left -= 4 + length
+            count += 1
+            if left < 0:
+                return None
+            file.seek(length, os.SEEK_CUR)
+    return count
 
 
 CACHE = "response_cache { enable: true }"

@@ -1,7 +1,7 @@
 """The load generator behind a proxy: the counters of several servers are left out, those of one are exact."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,24 @@ def loaded(servers: Sequence[Server], folder: Path) -> dict[str, Any]:
     return record
 
 
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Server]:
+    """A second server."""
+    bench = Bench(folder=tmp_path / "other")
+    with bench.serving((SIMULATED,)) as running:
+        yield running
+    bench.close()
+
+
 def test_counters_are_those_of_one_server(
-    server: Server, bench: Bench, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: Server, other: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with bench.serving((SIMULATED,)) as other:
-        one = loaded([other], tmp_path / "one")
-        capsys.readouterr()
-        # One of the two has counted more.
-        with Model(SIMULATED, url=other.grpc_url, transport="grpc") as model:
-            model.predict(np.zeros((1, 1, 32, 100), np.float32))
-        several = loaded([server, other], tmp_path / "several")
+    one = loaded([other], tmp_path / "one")
+    capsys.readouterr()
+    # One of the two has counted more.
+    with Model(SIMULATED, url=other.grpc_url, transport="grpc") as model:
+        model.predict(np.zeros((1, 1, 32, 100), np.float32))
+    several = loaded([server, other], tmp_path / "several")
     assert one["uncounted"] == ""
     assert (one["counted"]["requests"], one["counted"]["rows"]) == (60, 60)
     assert "they fell between two readings, so several servers answer there" in several["uncounted"]

@@ -20,7 +20,6 @@ from perf.pack.placement import Placement
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Curve, Devices, Model, Workload
 from perf.records import file
-from perf.studies.packing import prove
 from perf.tune.tuned_file import WriteError
 from serve.launcher import Settings, launch
 from tests.perf.pack.test_plan_file import PLAN, plan_path
@@ -89,10 +88,10 @@ def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytes
 
 def slow(name: str, fixed: float) -> Model:
     latency = Curve.line(fixed, 1, 4)
-    return Model(name=name, rate_per_s=2, target_ms=2000, latency=latency, memory=Curve.line(0, 0, 4))
+    return Model(name=name, rate_per_s=20, target_ms=2000, latency=latency, memory=Curve.line(0, 0, 4))
 
 
-SHARED = Workload(devices=Devices(count=1, memory_bytes=1.0, kind="cpu"), models=(slow("one", 200), slow("two", 300)))
+SHARED = Workload(devices=Devices(count=1, memory_bytes=1.0, kind="cpu"), models=(slow("one", 20), slow("two", 30)))
 
 
 def shared_server() -> Server:
@@ -106,25 +105,38 @@ def test_kubernetes_runs_one_server_per_device(golden: Callable[..., None]) -> N
 
 
 @pytest.mark.server
-def test_models_on_a_device_exclude_each_other(tmp_path: Path) -> None:
+def test_a_device_runs_one_model_at_a_time_the_one_with_the_fewest_executions(tmp_path: Path) -> None:
     """A server of its own, since the rate limiter is an option of the server.
 
-    201 and 301 ms of sleep take less only where both sleep at the same time: a slow machine cannot fail this.
+    Sleeps take less only where two are at the same time. Model two waits for four requests, and one has run four times:
+    so all of the four run before another one of model one, whose requests came first.
     """
-    prove.build(SHARED.models, tmp_path, server_ms=0, server_row_ms=0)
     server = shared_server()
+    for name, fixed_ms in (("one", "20"), ("two", "30")):
+        folder = repository(tmp_path / "copies" / name) / "simulated_accelerator"
+        text = (folder / "config.pbtxt").read_text().replace("simulated_accelerator", name)
+        (folder / "config.pbtxt").write_text(text.replace('"20"', f'"{fixed_ms}"').replace('"0.5"', '"1"'))
+        folder.rename(tmp_path / name)
     packed_config.write(server, tmp_path, kind="cpu", command="python -m perf.pack plan.toml")
     settings = Settings(
-        models=server.node.models, config_name="packed", repository=tmp_path, arguments=server.arguments
+        models=server.node.models,
+        config_name="packed",
+        repository=tmp_path,
+        arguments=server.arguments,
+        environment={"TRITONSERVER_DELAY_SCHEDULER": "4"},
     )
-    rows = np.zeros((1, 1, 32, 100), np.float32)
-    with launch(settings) as running:
+    rows = np.zeros((server.node.shares[0].batch, 1, 32, 100), np.float32)
+    answered = []
+    with launch(settings) as running, ThreadPoolExecutor(12) as threads:
 
         def request(name: str) -> None:
             with Client(name, url=running.grpc_url, transport="grpc") as client:
                 client.predict(rows)
+            answered.append(name)
 
+        list(threads.map(request, ["one"] * 4))
         start = time.monotonic()
-        with ThreadPoolExecutor(2) as threads:
-            list(threads.map(request, ("one", "two")))
-        assert time.monotonic() - start >= 0.502
+        list(threads.map(request, [*["one"] * 8, *["two"] * 4]))
+        assert time.monotonic() - start >= 8 * 0.024 + 4 * 0.034
+    first, last = answered.index("two"), len(answered) - answered[::-1].index("two")
+    assert answered[first:last].count("one") <= 1

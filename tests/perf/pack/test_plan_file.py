@@ -1,23 +1,23 @@
 """The plan files that are read: models with their memory and their times, and mistakes in them."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hand_made import ramp
+from onnx import helper
+from tiny_models import onnx_model
 
 from perf.measure.ramp import Level
 from perf.measure.service_line import Size
 from perf.measure.service_profile import write
-from perf.memory.__main__ import main as memory
+from perf.memory.measured import Instance
 from perf.pack import plan_file
 from perf.pack.algorithms import pack
 from perf.pack.workload import Devices
 from perf.records.measurement import AnalyzerResult
 from serve.management.statistics import Counters
-from tests.perf.memory.test_limits import unknown_branch
 from triton_batching.machine import Machine
 from triton_batching.terminal import Mistake
 
@@ -52,10 +52,9 @@ def test_a_plan_file_is_read(tmp_path: Path) -> None:
     assert (workload.arrivals, plan_file.read(like_users).arrivals) == ("uniform", "poisson")
 
 
-def test_the_plan_of_the_nexus_paper_as_a_file() -> None:
-    placement = pack(plan_file.read(Path("perf/pack/plans/nexus.toml")))
-    assert placement.nodes[0].models == ("A", "B")
-    assert placement.nodes[0].duty_ms == pytest.approx(125)
+def test_the_plan_of_the_readme_fills_one_device() -> None:
+    (node,) = pack(plan_file.read(Path("perf/pack/plans/three_models.toml"))).nodes
+    assert node.duty_ms == pytest.approx(330)
 
 
 def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, golden: Callable[..., None]) -> None:
@@ -92,28 +91,26 @@ def test_a_wrong_plan_file_is_an_error_with_place_and_remedy(tmp_path: Path, gol
     golden("pack_plan_mistakes", "".join(said), masks={r"read as TOML \(.*\)": "read as TOML (...)"})
 
 
-def test_memory_of_an_onnx_model_is_what_perf_memory_says_of_a_session(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It holds 295.9 MiB after batches of 1 to 32 rows, and 280.9 MiB after batches of 32 rows alone."""
-    name = "text_recognition_512"
-    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", name)
-    (model,) = plan_file.read(plan_path(tmp_path, text.replace("max_batch_size = 8", "max_batch_size = 32"))).models
-    for rows in (8, 16, 32):
-        batches = ",".join(str(size) for size in (1, 2, 4, 8, 16, 32) if size <= rows)
-        assert memory([name, "--batch", batches, "--format", "json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert model.memory.at(rows) == max(told["session_held_most"], *(each["held"] for each in told["batches"]))
-
-
-def test_memory_without_an_upper_bound_must_be_given(tmp_path: Path) -> None:
-    folder = tmp_path / "sliced"
-    (folder / "1").mkdir(parents=True)
-    unknown_branch(folder / "1").rename(folder / "1" / "model.onnx")
-    (folder / "config.pbtxt").write_text('name: "sliced"\nbackend: "onnxruntime"\nmax_batch_size: 8\n')
-    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "sliced")
-    with pytest.raises(Mistake, match=r"has no upper bound.*Measure it and give weights_mib"):
-        plan_file.read(plan_path(tmp_path, text), repository=tmp_path)
+@pytest.mark.slow
+def test_memory_without_weights_mib_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    node = helper.make_node("Sum", ["x", "x"], ["y"])
+    folder = onnx_model(tmp_path / "models", "doubled", [node], dims=(2**18, 2**18))
+    text = PLAN.split("weights_mib")[0].replace("simulated_accelerator", "doubled").replace("size = 8", "size = 6")
+    said: list[str] = []
+    workload = plan_file.read(plan_path(tmp_path, text), repository=tmp_path / "models", progress=said.append)
+    assert said[0] == "memory of doubled: loading"
+    record = Instance.of("doubled", repository=tmp_path / "models").measured([6])
+    assert workload.models[0].memory.sizes == (1, 2, 4, 6)
+    assert workload.models[0].memory.at(6) == max(size.peak for size in record.sizes.values())
+    again: list[str] = []
+    assert plan_file.read(plan_path(tmp_path, text), repository=tmp_path / "models", progress=again.append) == workload
+    assert not again
+    # Requests of any length have no one memory.
+    config = folder / "config.pbtxt"
+    config.write_text(config.read_text().replace(str(2**18), "-1"))
+    with pytest.raises(Mistake, match=r"doubled: has no weights_mib, and its requests have no one length\..*mix ="):
+        plan_file.read(plan_path(tmp_path, text), repository=tmp_path / "models")
 
 
 def test_latency_is_taken_from_a_service_time_record(tmp_path: Path) -> None:

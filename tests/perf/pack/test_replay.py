@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import scipy.stats
+from scipy.special import bdtr
 
 from perf.pack.algorithms import pack
 from perf.pack.headroom import CONFIRMING, TRIES, plan
@@ -26,11 +26,40 @@ def result(**changed: Any) -> Replayed:
     return Replayed(**{**values, "design_effect": 1.0, "p99_ms": 1.0, **changed})
 
 
-def test_models_take_turns() -> None:
+def test_the_model_with_the_fewest_executions_comes_first() -> None:
     first = Stream(arrivals=np.array([0.0, 1.0, 2.0, 3.0]), times=(0.0, 10.0, 12.0))
     second = Stream(arrivals=np.array([5.0]), times=(0.0, 20.0))
     # 0: one of the first alone until 10; the second until 30; two of the first until 42, the last until 52.
     assert [ends.tolist() for ends in serve([first, second])] == [[10.0, 42.0, 42.0, 52.0], [30.0]]
+    assert [ends.tolist() for ends in serve([first, second], [0, 10])] == [[10.0, 22.0, 22.0, 32.0], [52.0]]
+    # With a delay the first gathers two until 1, then two until 3; the batch of the second is one.
+    gathered = serve([first, second], [0, 10], delay_ms=100)
+    assert [ends.tolist() for ends in gathered] == [[13.0, 13.0, 25.0, 25.0], [45.0]]
+
+
+def test_a_plan_holds_when_one_model_has_far_more_executions() -> None:
+    """Without the delay the other models, in small batches, leave it nothing of the device."""
+    model = Model(name="a", rate_per_s=200, target_ms=400, latency=Curve.line(30, 1, 64), memory=Curve.line(0, 0, 64))
+    workload = Workload(devices=Devices(count=1, memory_bytes=1.0), models=(model, replace(model, name="b")))
+    (node,) = plan(workload)[0].nodes
+    random = np.random.default_rng(0)
+    arrivals = [np.sort(random.uniform(0, 60_000, 12_000)) for _ in node.shares]
+    times = [30.0 + rows for rows in range(node.shares[0].batch + 1)]
+    streams = [Stream(arrivals=each, times=times) for each in arrivals]
+    taken, gathered = (
+        np.percentile(serve(streams, [10_000, 0], delay_ms=delay_ms)[0] - arrivals[0], 99)
+        for delay_ms in (0.0, node.delay_ms)
+    )
+    assert gathered <= 400
+    assert taken > 10_000
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_even_arrivals_are_in_time_whatever_the_history(seed: int) -> None:
+    workload = replace(random_workload(2 * seed + 1, 6), arrivals="uniform")
+    placement = pack(workload)
+    assert any(node.takes_turns for node in placement.nodes)
+    assert all(each.late == 0 for each in replay(workload, placement, numbers=range(20), requests=300))
 
 
 def test_a_rare_model_is_replayed_too() -> None:
@@ -71,7 +100,7 @@ def test_a_share_below_1_percent_needs_enough_requests(placements: int) -> None:
 @pytest.mark.parametrize("placements", [1, TRIES])
 def test_few_replays_may_be_late(placements: int) -> None:
     error = 0.05 / placements
-    most = max(n for n in range(20) if scipy.stats.binom.cdf(n, CONFIRMING, 0.1) <= error)
+    most = max(n for n in range(20) if bdtr(n, CONFIRMING, 0.1) <= error)
     many = result(replays=CONFIRMING, requests=CONFIRMING * 2000, late=100)
     assert replace(many, late_replays=most).proven(placements)
     assert not replace(many, late_replays=most + 1).proven(placements)

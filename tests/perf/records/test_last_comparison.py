@@ -14,7 +14,6 @@ from perf.stats import rounds
 from perf.stats.verdict import CANNOT_TELL, FASTER
 
 REJECTED = Candidate(max_batch_size=32, delay_us=4000)
-ONE = study("closed:16").trials[0]
 # Candidate, stage and round of a trial, in the order of measurement.
 Kind = tuple[Candidate, str, int]
 
@@ -22,7 +21,14 @@ Kind = tuple[Candidate, str, int]
 def trials(*kinds: Kind, load: str = "closed:16") -> tuple[Trial, ...]:
     """Trials whose throughput is 100 plus their place, so that each can be told from the others."""
     return tuple(
-        replace(ONE, candidate=candidate, stage=stage, round=number, load=load, throughput_rows_per_s=100.0 + place)
+        replace(
+            study("closed:16").trials[0],
+            candidate=candidate,
+            stage=stage,
+            round=number,
+            load=load,
+            throughput_rows_per_s=100.0 + place,
+        )
         for place, (candidate, stage, number) in enumerate(kinds)
     )
 
@@ -95,7 +101,7 @@ def test_a_candidate_that_was_not_better_is_compared_and_not_chosen() -> None:
 def compared(new: Sequence[float], old: Sequence[float], again: Sequence[float] = ()) -> LastComparison:
     """Trials with these throughputs."""
     sides = [
-        tuple(replace(ONE, candidate=candidate, throughput_rows_per_s=rate) for rate in rates)
+        tuple(replace(study("closed:16").trials[0], candidate=candidate, throughput_rows_per_s=rate) for rate in rates)
         for candidate, rates in ((CHOSEN, new), (DEFAULT, old), (DEFAULT, again))
     ]
     return LastComparison(choice=sides[0], current=sides[1], again=sides[2])

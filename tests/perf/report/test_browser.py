@@ -15,7 +15,6 @@ from selenium.webdriver.common.keys import Keys
 from shown_page import CUT, REACHABLE, mark, opened, script, wait
 from studies import CHOSEN, study
 
-from perf.memory.__main__ import main as memory
 from perf.pack.__main__ import main as pack
 from perf.records import file
 from perf.report.__main__ import main as report
@@ -24,7 +23,6 @@ from perf.report.study.evidence import Evidence
 from perf.report.study.report import sections
 from perf.report.study.report import write_html as write_study
 from perf.why.__main__ import main as why
-from tests.perf.memory.test_program import chain
 from tests.perf.report.sweep.test_timeline import ALONE, TOGETHER
 from tests.perf.report.test_report import fill
 
@@ -42,7 +40,7 @@ WIDTHS = (390, 768, 1280)
 DIM = "0.12"
 
 
-NAMES = ("sweep", "study", "thinned", "why", "memory", "packing", "index")
+NAMES = ("sweep", "study", "thinned", "why", "packing", "index")
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +56,10 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "study": write_study(evidence, sections(evidence), folder),
         "thinned": write_study(thinned, sections(thinned), folder),
         "why": folder / "why.html",
-        "memory": folder / "memory.html",
         "packing": folder / "packed" / "placement.html",
         "index": folder / "index.html",
     }
     assert why([*WHY, "--html", str(made["why"])]) == 0
-    graph = chain(folder, "a", "b", "c", "y")
-    assert memory([graph, "--level", "disabled", "--batch", "1,4", "--html", str(made["memory"])]) == 0
     assert pack([str(THREE_MODELS), "--out", str(folder / "packed")]) == 0
     study().write(folder / "records" / "study.json")
     assert report(["--index", str(folder / "records"), "--out", str(folder)]) == 0
@@ -171,22 +166,6 @@ def test_the_timeline_of_a_queue_names_the_rule_of_each_batch(
         assert shown in text
     ActionChains(browser).click(mark(browser, "timeline", rule)).perform()
     wait(browser, f"document.body.dataset.picked === '{rule}'")
-
-
-def test_the_slider_shows_the_tensors_of_a_node(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
-    """Each of four nodes of a chain has its output and that of the node before, 4 MiB each."""
-    opened(browser, pages["memory"])
-    live = """[...document.querySelectorAll('figure[data-chart=live] .chart .mark-text text')]
-      .map((each) => each.textContent).filter((text) => text.includes(" MiB")).sort().join("; ")"""
-    slider = browser.find_element(By.CSS_SELECTOR, "input[data-at]")
-    # The peak, the first node with two buffers.
-    assert slider.get_attribute("value") == "1"
-    assert script(browser, f"return {live}") == "a, 4.00 MiB; b, 4.00 MiB"
-    slider.send_keys(Keys.ARROW_RIGHT)
-    wait(browser, f"{live} === 'b, 4.00 MiB; c, 4.00 MiB'")
-    text = script(browser, "return document.querySelector('.slider output').textContent")
-    assert "3 of 4: Exp" in text
-    assert "the peak" not in text
 
 
 def test_the_cycle_of_a_device_shows_the_plan(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:

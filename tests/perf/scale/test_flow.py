@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
@@ -102,7 +102,6 @@ def test_the_capacity_is_the_last_rate_in_time_and_its_pending_count_littles_law
     assert curve().target_pending == pytest.approx(point.rate_per_s * run.mean_us / 1e6, rel=0.05)
 
 
-@settings(max_examples=20, deadline=None)
 @given(st.lists(st.floats(0.0, 4000.0), min_size=20, max_size=60), st.integers(0, 5), st.booleans())
 def test_no_request_is_lost(levels: list[float], seed: int, fails: bool) -> None:
     """Every request is in time, late or refused, whatever the rates, the target, failures and starts."""

@@ -74,10 +74,10 @@ def case(rng: np.random.Generator, truth: NDArray[np.float64]) -> tuple[Candidat
 
 
 @pytest.mark.parametrize(("rounds", "drift"), [(1, DRIFT), (3, 0.12)])
-def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biased(
+def test_intervals_of_90_percent_hold_as_many_measurements_and_predictions_are_not_biased(
     rounds: int, drift: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With one round of ramps and with three: at least 85 of 100 (90 less 1.7 standard errors), the median within 3 %.
+    """With one round of ramps and with three: at least 42 of 50 (90 % less 1.5 standard errors), the median within 3 %.
 
     Service times, sizes that were not counted, the machine's speed in each round and in the measurement, and the
     arrivals are random. On a machine whose speed differs by 12 % from round to round the intervals hold as many.
@@ -85,7 +85,7 @@ def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biase
     monkeypatch.setattr(uncertainty, "MISFIT", 1.0)
     rng = np.random.default_rng([18, rounds])
     held, errors = defaultdict(list), defaultdict(list)
-    for number in range(100):
+    for number in range(50):
         truth = world(rng)
         profile = Profile(ramps=(one_ramp([profiled(truth, rng, drift=drift) for _ in range(rounds)]),))
         candidate, traffic = case(rng, truth)
@@ -95,7 +95,7 @@ def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biase
             candidate, CONFIG, traffic, exact, requests=250, seed=10_000 + number, stretch=speed, runs=1
         )
         measured = [run.throughput_per_s, *(float(percentile(run.latencies_us, p)) / 1e3 for p in (50, 95))]
-        prediction = predict(candidate, CONFIG, traffic, profile, LatencyTarget(latency_ms=50.0), requests=1_000)
+        prediction = predict(candidate, CONFIG, traffic, profile, LatencyTarget(latency_ms=50.0), requests=600)
         predicted = [prediction.throughput_rows_per_s, *(prediction.percentiles_ms[p] for p in (50, 95))]
         around = bounds(
             candidate,
@@ -112,9 +112,9 @@ def test_of_100_measurements_the_intervals_hold_90_and_predictions_are_not_biase
             held[name].append(interval.hold(value))
             errors[name].append(expected / value - 1)
     for name in held:
-        assert np.mean(held[name]) >= 0.85, name
-        # The median of 100 errors of three rounds' median (0.67 drifts) and a measurement is known to 0.15 drifts.
-        assert abs(np.median(errors[name])) < max(0.03, 3 * 0.15 * drift), name
+        assert np.mean(held[name]) >= 0.84, name
+        # The median of 50 errors of three rounds' median (0.67 drifts) and a measurement is known to 0.21 drifts.
+        assert abs(np.median(errors[name])) < max(0.03, 3 * 0.21 * drift), name
 
 
 def test_the_interval_of_a_closed_loop_holds_both_of_its_rhythms() -> None:

@@ -10,20 +10,23 @@ from onnx import helper, numpy_helper
 from simulated_bench import CONFIG, SimulatedBench, bench_of, searching
 from tiny_models import onnx_model
 
-from export.repository import read_config
+from perf.memory.measured import Instance, MemoryRecord, Size
 from perf.records.candidate import Candidate
 from perf.records.resource_use import Limits, ResourceUse
 from perf.records.study import FINAL, Trial
 from perf.records.traffic import Traffic
 from perf.tune.comparison import Comparison
-from perf.tune.limits import tried
-from perf.tune.memory_estimate import estimated, unknown
+from perf.tune.limits import estimated, of_record, tried, unknown
 from perf.tune.reasons import not_tried
 from perf.tune.remedy import remedies
 from perf.tune.search import Search
 from perf.tune.space import space
 from perf.tune.study_log import StudyLog
+from triton_batching.machine import Machine
 
+RECORD = MemoryRecord(
+    model="m", model_sha256="", length=0, device="cpu", machine=Machine.this(), versions={}, empty=0, sizes={}
+)
 LIMITS = Limits(server_cores=1.5, server_memory_mib=600)
 SEARCHED = space(CONFIG, largest=16, cores=2, gpu=False)
 
@@ -58,13 +61,12 @@ def limited(path: Path, limits: Limits, use: Callable[[Candidate], ResourceUse],
 def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
     # One instance needs 100 + 20 x 16 = 420 MiB; two need 2 x (100 + 20 x 11) = 640, and 600 with 10 rows.
     (sentence,) = not_tried(SEARCHED, LIMITS, of_rows)
-    estimate = "640.0 MiB of memory (--memory-mib 600) by perf.memory"
-    needs = f"full batches of that size need at least {estimate}"
-    assert sentence == f"not tried: 2 instances, max_batch_size 11 or more: {needs}"
+    held = "its instances hold 640.0 MiB of memory (--memory-mib 600) after full batches of that size"
+    assert sentence == f"not tried: 2 instances, max_batch_size 11 or more: {held}"
     # The current configuration, one instance of 8 rows, is measured with 260 MiB, too.
     one, two = not_tried(SEARCHED, Limits(server_memory_mib=150), of_rows)
-    assert "1 instance, max_batch_size 3 or more, except the current configuration: full batches" in one
-    assert "2 instances, max_batch_size 1 or more: full batches" in two
+    assert "1 instance, max_batch_size 3 or more, except the current configuration: its instances" in one
+    assert "2 instances, max_batch_size 1 or more: its instances" in two
     candidates = SEARCHED.candidates(lambda parallelism, rows: 1000.0 * rows)
     assert tried(candidates, LIMITS, of_rows) == [
         each for each in candidates if each.instances == 1 or each.max_batch_size <= 10
@@ -160,22 +162,31 @@ def test_a_recorded_trial_without_what_is_limited_is_measured_again(tmp_path: Pa
     assert measured_now(Limits(server_memory_mib=400), of_rows) == 0
 
 
-def linear(folder: Path, config: str = "") -> tuple[Path, Path]:
-    """A model of one matrix, 256 x 512: its configuration and its ONNX file."""
-    weights = numpy_helper.from_array(np.ones((256, 512), dtype=np.float32), "weights")
+@pytest.mark.slow
+def test_each_instance_holds_what_was_measured_of_the_largest_size_up_to_its_batches(tmp_path: Path) -> None:
+    weights = numpy_helper.from_array(np.ones((2048, 4096), dtype=np.float32), "weights")
     node = helper.make_node("MatMul", ["x", "weights"], ["y"])
-    made = onnx_model(folder, "linear", [node], dims=(256, 512), initialisers=[weights], config=config)
-    return made / "config.pbtxt", made / "1" / "model.onnx"
-
-
-@pytest.mark.parametrize(("gpu", "field"), [(False, "server_memory_mib"), (True, "gpu_memory_mib")])
-def test_the_estimate_has_the_weights_and_the_output_of_each_instance(tmp_path: Path, gpu: bool, field: str) -> None:
-    config, file = linear(tmp_path)
-    estimate, why = estimated(read_config(config), file, LIMITS, gpu=gpu)
-    assert why == ""
-    for rows, instances in ((1, 1), (8, 1), (8, 3)):
+    onnx_model(tmp_path / "models", "linear", [node], dims=(2048, 4096), initialisers=[weights])
+    instance, said = Instance.of("linear", repository=tmp_path / "models"), list[str]()
+    estimate, why = estimated(instance, LIMITS, 6, said.append, tmp_path)
+    assert (why, said[0]) == ("", "memory of linear: loading")
+    record = instance.measured([6], tmp_path)
+    assert list(record.sizes) == [1, 2, 4, 6]
+    for rows, instances, at in ((1, 1, 1), (5, 3, 4), (6, 1, 6), (64, 2, 6)):
         used = estimate(Candidate(max_batch_size=rows, instances=instances))
-        # 256 x 512 floats, and 512 floats a row.
-        expected = instances * (256 * 512 + 512 * rows) * 4 / 2**20
-        assert getattr(used, field) == pytest.approx(expected, rel=0.01)
-        assert replace(used, **{field: None}) == ResourceUse()
+        held = max(size.held for rows, size in record.sizes.items() if rows <= at)
+        assert used == ResourceUse(server_memory_mib=instances * held / 2**20)
+        assert held > weights.ByteSize()
+    # Without a limit of memory nothing is measured, and what cannot be measured is said.
+    assert estimated(replace(instance, file=tmp_path), Limits(), 6, said.append, tmp_path) == (unknown, "")
+    assert "no ONNX file" in estimated(replace(instance, file=tmp_path), LIMITS, 6, said.append, tmp_path)[1]
+
+
+def test_on_a_gpu_what_the_device_lost_counts(tmp_path: Path) -> None:
+    sizes = {
+        1: Size(peak=3 << 20, held=2 << 20, device=500 << 20),
+        8: Size(peak=3 << 20, held=2 << 20, device=600 << 20),
+    }
+    used = of_record(replace(RECORD, device="gpu", sizes=sizes))(Candidate(max_batch_size=8, instances=2))
+    assert used == ResourceUse(server_memory_mib=4, gpu_memory_mib=1200)
+    assert sizes[8].nbytes == 600 << 20

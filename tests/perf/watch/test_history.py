@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from watching import counted, kept, reading
 
@@ -25,7 +25,6 @@ def test_after_a_restart_all_that_the_server_counted_is_new(before: list[int], a
     assert min(difference.requests, difference.executions, *difference.batches.values(), 0) == 0
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.lists(st.tuples(BATCHES, st.sampled_from(["counts", "restarts", "is away"])), min_size=1, max_size=30))
 def test_totals_are_the_sum_of_what_was_executed(seconds: list[tuple[list[int], str]]) -> None:
     """Every life of the server begins with fewer executions of 9 rows than the one before, so each restart shows."""

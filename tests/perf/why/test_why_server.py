@@ -17,9 +17,9 @@ from sleepers import PLAIN, send, sleeper
 from streams import counted as read_counters
 from tiny_models import lookup
 from tritonclient.grpc.model_config_pb2 import ModelConfig
+from unchecked import Connection, connect
 
 from clients import Model
-from clients.async_connection import Connection, connect
 from perf.simulate.batcher.request import MS, Request
 from perf.simulate.batcher.request_source import Arrivals
 from perf.simulate.batcher.rules import Rules

@@ -7,7 +7,7 @@ import pytest
 from batch_inputs import KINDS as ALL_KINDS
 from batch_inputs import BatchInput, BatchInputError, batch_inputs
 from bench import Bench
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from streams import Stream, counted
 from tiny_models import KINDS, ragged_echo
@@ -82,7 +82,6 @@ def check(server: Server, stream: Stream, model: str, shapes: list[tuple[int, ..
 
 
 @pytest.mark.server
-@settings(max_examples=40, suppress_health_check=list(HealthCheck), derandomize=True)
 @given(mix=mixes(), model=st.sampled_from(MODELS))
 def test_six_kinds_and_scatter_equal_numpy(
     stream: Stream, echo: Server, mix: list[tuple[int, int]], model: str

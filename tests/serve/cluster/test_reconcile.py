@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serve.cluster.reconcile import MOST_STARTING, Member, Step, step
@@ -44,7 +44,6 @@ def test_steps(members: list[Member], desired: int, expected: Step) -> None:
     assert step(members, desired) == expected
 
 
-@settings(max_examples=30)
 @given(st.integers(0, 4), st.integers(0, 4), st.lists(st.booleans(), min_size=4, max_size=4), st.data())
 def test_update_keeps_the_wanted_number_ready_and_ends(
     desired: int, more: int, ready: list[bool], data: st.DataObject

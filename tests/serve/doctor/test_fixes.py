@@ -16,10 +16,10 @@ from serve.doctor.pbtxt import comments
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
-from serve.doctor.rules.batch_inputs import example as batch_input_example
 from serve.doctor.rules.ensembles import ENSEMBLE, STEP_FILES
 from serve.doctor.rules.graph_shapes import FREE
 from serve.doctor.rules.parameters import parameter_text
+from serve.doctor.rules.ragged import example as batch_input_example
 
 Capture = pytest.CaptureFixture[str]
 # Many problems with fixes, and comments in every place that an edit touches.

@@ -117,6 +117,8 @@ OTHERS = {
     "S_batched": Example(ENSEMBLE, files=STEP_FILES),
     "M816_bad": bad("M816"),
     "M816_good": good("M816"),
+    "M820": bad("M820"),
+    "M828": bad("M828"),
     "M834": bad("M834"),
 }
 MODELS = OTHERS | {name: case[0] for name, case in BATCHES.items()} | {name: case[0] for name, case in FAILED.items()}
@@ -213,6 +215,12 @@ def test_rows_by_request_go_to_other_requests(triton: Examiner) -> None:
     """Each answer is twice its input: the third request gets 2, the answer to the second one."""
     assert triton.answers(ROWS, "M816_good") == [[0, 0], [2], [4], [6], [8], [10], [12], [14]]
     assert triton.answers(ROWS, "M816_bad") == [[0], [0], [2], [4], [6], [8], [10], [14]]
+
+
+def test_answers_have_other_rows_than_their_requests(triton: Examiner) -> None:
+    """The first request has two rows, and the last one is in a batch of its own."""
+    assert triton.answers(ROWS, "M820") == [[0, 0, 2, 4, 6, 8, 10, 12]] * 7 + [[14]]
+    assert triton.answers(ROWS, "M828") == [[number] for number in range(HELD)]
 
 
 def test_undeclared_outputs_are_left_out(triton: Examiner) -> None:

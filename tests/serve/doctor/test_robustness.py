@@ -3,6 +3,7 @@
 import functools
 import os
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from serve.doctor.render import FORMATS
 from serve.doctor.repository import Repository
 from serve.doctor.rule import RULES, Example
 from serve.doctor.rules import all_rules
+from serve.doctor.rules.ensembles import STEP_FILES, ensemble_text, step_text
 from serve.doctor.wire import SMALL_BYTES, without_weights
 
 NOBODY = 65534
@@ -69,6 +71,7 @@ PLACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "a dangling link": ("config.pbtxt", lambda path: path.symlink_to("nowhere.pbtxt"), "L001"),
     "a pipe": ("config.pbtxt", os.mkfifo, "L001"),
     "a junk graph": ("1/model.onnx", lambda path: path.write_bytes(b"\x08\x07\xff\xff junk" * 100), ""),
+    "a pipe for a graph": ("1/model.onnx", os.mkfifo, "L008"),
     "a loop of graphs": ("1/model.onnx", lambda path: path.symlink_to(path.name), "L008"),
     "a loop of versions": ("2", lambda path: path.symlink_to(path.name), ""),
     "configs is a file": ("configs", Path.touch, ""),
@@ -107,6 +110,26 @@ def test_missing_permissions_are_a_finding(name: str, tmp_path: Path) -> None:
 def test_broken_python_is_no_traceback(source: str, tmp_path: Path) -> None:
     write(Example('backend: "python"', files={"1/model.py": source}), tmp_path)
     findings(tmp_path)
+
+
+def test_ensembles_may_be_long_and_nested(tmp_path: Path) -> None:
+    """400 steps, each reads what the one before wrote, and 400 ensembles, each a step of the next one."""
+    names = ["x", *(f"t{number}" for number in range(399)), "y"]
+    steps = [step_text(inputs={"x": before}, outputs={"y": after}) for before, after in pairwise(names)]
+    write(Example(ensemble_text(*steps), files=STEP_FILES), tmp_path)
+    for number in range(400):
+        inner = f"nested_{number - 1}" if number else "part"
+        write(Example(ensemble_text(step_text(model=inner))), tmp_path, name=f"nested_{number}")
+    rules = [rule for rule in all_rules() if rule.code[0] == "S"]
+    assert examine(Repository(path=tmp_path), rules) == []
+
+
+def test_a_model_py_with_tables_is_examined(tmp_path: Path) -> None:
+    bad = RULES["M813"].bad
+    assert bad is not None
+    table = "TABLE = [\n" + f"    {'0' * 90!r},\n" * 12_000 + "]\n"
+    write(Example(bad.config, files={"1/model.py": table + bad.files["1/model.py"]}), tmp_path)
+    assert len(examine(Repository(path=tmp_path), [RULES["M813"]])) == 1
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_requests_that_run_together_are_one_box() -> None:
 @pytest.mark.server
 def test_a_server_s_traces_become_a_timeline(tmp_path: Path) -> None:
     """A delay longer than the whole load forms full batches of 8 from 24 requests, whatever the machine does."""
-    found = record("simulated_accelerator", "dynamic", tmp_path, delay_us=30_000_000, progress=print)
+    found = record("simulated_accelerator", "dynamic", tmp_path, delay_us=3_000_000, progress=print)
     assert [len(batch) for batch in found.batches] == [8, 8, 8]
     assert batch_timeline.read(tmp_path) == (found,)
     for request in found.requests:

@@ -2,7 +2,7 @@
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perf.simulate.batcher.payload import ClosingRule
@@ -70,7 +70,6 @@ def each_instance_runs_one_at_a_time(simulation: SimulationResult) -> bool:
     return True
 
 
-@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObject) -> None:
     rule = data.draw(rules(policies=data.draw(st.booleans())))
@@ -87,7 +86,6 @@ def test_every_request_is_answered_once_and_none_is_overfilled(data: st.DataObje
     assert each_instance_runs_one_at_a_time(simulation)
 
 
-@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_requests_start_in_order_of_arrival_and_answers_keep_it_with_preserve_ordering(data: st.DataObject) -> None:
     rule = data.draw(rules())
@@ -100,7 +98,6 @@ def test_requests_start_in_order_of_arrival_and_answers_keep_it_with_preserve_or
         assert answered == sorted(answered) or not rule.dynamic
 
 
-@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_without_delay_no_instance_is_idle_while_a_request_waits(data: st.DataObject) -> None:
     rule = data.draw(rules(delays=False))
@@ -117,7 +114,6 @@ def test_without_delay_no_instance_is_idle_while_a_request_waits(data: st.DataOb
                 assert running == rule.instances
 
 
-@settings(max_examples=40, derandomize=True)
 @given(st.data())
 def test_a_closed_loop_never_has_more_in_flight_than_clients(data: st.DataObject) -> None:
     rule = data.draw(rules())

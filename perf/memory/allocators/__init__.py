@@ -1,1 +1,0 @@
-"""The BFC arena of onnxruntime and TensorFlow, simulated over a device that counts what it gives out."""

@@ -1,1 +1,0 @@
-"""The memory of an ONNX model at each batch size: onnxruntime's allocation plan and arena, simulated without a run."""

@@ -1,1 +1,0 @@
-"""Memory allocators compared on recorded inferences."""
