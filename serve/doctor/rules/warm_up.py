@@ -168,8 +168,8 @@ def _text(content: str, dims: str = "1") -> Example:
 def texts_have_their_length(config: Configuration) -> Iterator[Problem]:
     """A warm-up file of TYPE_STRING is not texts with their lengths.
 
-    The file holds each text after its length in 4 bytes, as many texts as `dims` says. The first 4 bytes of a plain text
-    are taken for its length. The model is refused: "incomplete string data for inference input", or tritonserver 2.51
+    The file holds each text after its length in 4 bytes, as many as `dims` says. The first 4 bytes of a plain text are
+    taken for its length. The model is refused: "incomplete string data for inference input", or tritonserver 2.51
     ends by SIGSEGV, as in some of the loads whose warm-up fails (both measured).
 
     Source: server#6161; core, backend_model_instance.cc (GenerateWarmupData hands over the bytes of the file).
