@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from export.graph.axis_proof import NotRowwise
-from export.graph.error_measure import Difference, Measure, largest
+from export.graph.error_measure import LOOSER, Difference, Measure, largest
 from export.graph.ragged_feed import Items, draw_items, feed
 from export.graph.rounding import noise, roundings
 from export.models.catalogue import Exporter, Reference
@@ -41,9 +41,7 @@ class Mixes:
         self._names = [output.name for output in model.graph.output]
         every = [[each[name][np.newaxis] for name in self._names] for answers in self._alone for each in answers]
         most = draw_items(config, [exporter.lengths[1]] * 3)
-        self._measure = Measure(
-            self._names, every, roundings(model, exporter.tolerance), lambda: noise(model, feed(config, most))
-        )
+        self._measure = Measure(self._names, every, roundings(model), lambda: noise(model, feed(config, most)))
 
     def rows(self) -> Difference:
         """The largest difference of an item in a mix from the item alone; raises `NotRowwise`."""
@@ -55,15 +53,15 @@ class Mixes:
     def reference(self, reference: Reference) -> Difference:
         """The largest difference of an item in a mix from the reference on the item alone."""
         expected = [[_alone(reference, item) for item in items] for items in self._mixes]
-        return largest(list(self._differences(expected)))
+        return largest(list(self._differences(expected, LOOSER)))
 
-    def _differences(self, expected: Sequence[Answers]) -> Iterator[Difference]:
+    def _differences(self, expected: Sequence[Answers], looser: float = 1) -> Iterator[Difference]:
         for items, answers in zip(self._mixes, expected, strict=True):
             mixed = run(self._config, self._session, items)
             for row, (actual, alone) in enumerate(zip(mixed, answers, strict=True)):
                 own = [actual[name][np.newaxis, : len(alone[name])] for name in self._names]
                 wanted = [alone[name][np.newaxis] for name in self._names]
-                yield self._measure.compare(own, wanted, first_row=row)
+                yield self._measure.compare(own, wanted, first_row=row, looser=looser)
 
 
 def mixes(shortest: int, longest: int) -> Iterator[list[int]]:

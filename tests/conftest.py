@@ -77,7 +77,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
         )
 
 
-class Scheduling(LoadFileScheduling):
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]
     """Gives each file to one worker, and all files that share a server of the session to the same one."""
 
     @functools.cache  # noqa: B019

@@ -49,11 +49,11 @@ def notes(model: Added) -> Iterator[str]:
         yield f"was exported for a fixed number of rows, and changed in {places} for any number (see its README.md)"
     for name, bounds in model.batched.valid.items():
         yield f"proved for {name} {bounds}"
-    for sizes, difference in by_size(model.batched.proof):
-        yield f"rows in batches of {sizes} and alone: {difference}"
+    yield from by_size(model.batched.proof)
     if padding := model.padding:
         lengths = ", ".join(map(str, padding.lengths))
-        yield (f"requests of {lengths} elements, padded to at most {padding.longest}, and alone: {padding.difference}")
+        answers = f"answers to requests of {lengths} elements, padded to at most {padding.longest},"
+        yield _against_alone(answers, padding.difference)
         for name in padding.constant:
             yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:
@@ -62,13 +62,18 @@ def notes(model: Added) -> Iterator[str]:
         yield "every row gave the same answer: try --samples"
 
 
-def by_size(proof: Proof) -> Iterator[tuple[str, Difference]]:
+def by_size(proof: Proof) -> Iterator[str]:
     """The largest difference of the batches of each size; sizes that are bit-equal come first, together."""
     if equal := [str(size) for size, difference in proof.differences.items() if not difference.error]:
-        yield ", ".join(equal), Difference()
+        yield _against_alone(f"answers in batches of {', '.join(equal)}", Difference())
     for size, difference in proof.differences.items():
         if difference.error:
-            yield str(size), difference
+            yield _against_alone(f"answers in batches of {size}", difference)
+
+
+def _against_alone(answers: str, difference: Difference) -> str:
+    compared = f"differ from those alone by {difference}" if difference.error else "are bit-equal to those alone"
+    return f"{answers} {compared}"
 
 
 def in_lines() -> Callable[[str], None]:

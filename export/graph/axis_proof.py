@@ -158,7 +158,7 @@ class Family:
         else:
             alone = answers_alone(session, rows)
         names = names_of(session)
-        _check_shapes(names, alone, rows)
+        _check_shapes(names, alone, rows, beyond)
         measure = Measure(names, alone, roundings, lambda: noise(rows))
         return cls(rows=rows, alone=alone, measure=measure, beyond=beyond)
 
@@ -226,10 +226,11 @@ def compared(session: onnxruntime.InferenceSession, members: Sequence[Member]) -
     parts = [take(family.rows, row, row + 1) for family, row in members]
     batch = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     size = len(members)
+    beyond = next((family.beyond for family, _ in members if family.beyond), "")
     try:
         outputs = run(session, batch)
     except onnxruntime_errors() as error:
-        raise NotRowwise(f"{size} rows do not run: {one_line(error)}", batch) from error
+        raise NotRowwise(f"{size} rows do not run: {one_line(error)}{beyond}", batch) from error
     for name, output in zip(names_of(session), outputs, strict=True):
         if output.shape[:1] != (size,):
             raise NotRowwise(f'output "{name}" has shape {list(output.shape)} for {size} rows', batch)
@@ -239,7 +240,6 @@ def compared(session: onnxruntime.InferenceSession, members: Sequence[Member]) -
         found.append(family.measure.compare(own, family.alone[row], first_row=place))
     worst = largest_of(found)
     if worst.exceeds:
-        beyond = next((family.beyond for family, _ in members if family.beyond), "")
         raise NotRowwise(
             f'output "{worst.output}" of {size} rows differs from the rows alone by {worst}{beyond}', batch
         )
@@ -282,14 +282,14 @@ def onnxruntime_errors() -> tuple[type[BaseException], ...]:
     return (Exception,)
 
 
-def _check_shapes(names: Sequence[str], alone: Sequence[Sequence[Array]], rows: Rows) -> None:
+def _check_shapes(names: Sequence[str], alone: Sequence[Sequence[Array]], rows: Rows, beyond: str) -> None:
     for index, name in enumerate(names):
         shapes = {answers[index].shape for answers in alone}
         wrong = [list(shape) for shape in shapes if shape[:1] != (1,)]
         if wrong:
             raise NotRowwise(f'output "{name}" has shape {wrong[0]} for 1 row', rows)
         if len(shapes) != 1:
-            raise NotRowwise(f'the shape of output "{name}" depends on the values of a row', rows)
+            raise NotRowwise(f'the shape of output "{name}" depends on the values of a row{beyond}', rows)
 
 
 def _check_numbers(names: Sequence[str], alone: Sequence[Sequence[Array]]) -> None:

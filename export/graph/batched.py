@@ -29,7 +29,7 @@ from export.graph.axis_proof import (
     take,
 )
 from export.graph.changed import CrashError
-from export.graph.error_measure import Difference, Measure, coarsest
+from export.graph.error_measure import LOOSER, Difference, Measure, coarsest
 from export.graph.input_values import Array, Range, Rows, ranges, read_samples
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.rewrite import Rewritten
@@ -239,11 +239,9 @@ class _Attempt:
         if available < together:
             raise Mistake(f"{source.origin}: is fixed to {together} rows, but there are only {available} rows to try.")
         rows = take(rows, 0, available - available % together)
-        # Two frameworks sum in different orders, so ten times the rounding of a batch against its rows.
-        loose = [limit.loosened(10) for limit in roundings(rewritten.model, self.settings.tolerance)]
-        alone = answers_alone(session, rows)
-        measure = Measure(names_of(session), alone, loose, partial(noise, rewritten.model, rows))
-        found = measure.compare(run(session, rows), _original(source, rows, together))
+        limits, alone = roundings(rewritten.model, self.settings.tolerance), answers_alone(session, rows)
+        measure = Measure(names_of(session), alone, limits, partial(noise, rewritten.model, rows))
+        found = measure.compare(run(session, rows), _original(source, rows, together), looser=LOOSER)
         if found.exceeds:
             name = "its torch module" if source.reference else "the file before it was rewritten"
             raise BatchAxisError(

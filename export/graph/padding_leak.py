@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx
 
 from export.graph.axis_proof import names_of, run, session_of
-from export.graph.error_measure import Rounding, Scale
+from export.graph.error_measure import LOOSER, Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import Net, attribute, label, with_all_outputs
 
@@ -16,14 +16,14 @@ def find(model: onnx.ModelProto, requests: Sequence[Rows], longer: Rows, roundin
     Empty if none is seen. The other requests have the same length, and show what each tensor varies by.
     """
     session = session_of(with_all_outputs(model), optimised=False)
-    names, loose = names_of(session), rounding.loosened(10)
+    names = names_of(session)
     every = [dict(zip(names, run(session, rows), strict=True)) for rows in requests]
     alone, padded = every[0], dict(zip(names, run(session, longer), strict=True))
     spoiled: set[str] = set()
     net = Net.of(model)
     for node in model.graph.node:
         outputs = [name for name in node.output if name in alone]
-        wrong = [name for name in outputs if not _holds([each[name] for each in every], padded[name], loose)]
+        wrong = [name for name in outputs if not _holds([each[name] for each in every], padded[name], rounding)]
         if wrong and not spoiled.intersection(node.input) and not _of_shapes(net, node, alone, padded):
             return f"{label(node)} {why(net, node, alone)}"
         spoiled.update(wrong if not _of_shapes(net, node, alone, padded) else ())
@@ -37,7 +37,7 @@ def _holds(every: Sequence[Array], padded: Array, rounding: Rounding) -> bool:
         return False
     same = [each for each in every if each.shape == alone.shape]
     errors = Scale(same, rounding).errors(padded[tuple(map(slice, alone.shape))][None], alone[None])
-    return bool((errors <= rounding.tolerance).all())
+    return bool((errors <= LOOSER * rounding.tolerance).all())
 
 
 def _of_shapes(net: Net, node: onnx.NodeProto, alone: Mapping[str, Array], padded: Mapping[str, Array]) -> bool:

@@ -33,6 +33,15 @@ def main() -> None:
     import onnxruntime  # noqa: F401 - what the empty process has, and numpy
 
     _say(rows=0)
+    executor = _loaded(asked)
+    for rows in asked["sizes"]:
+        for run in range(RUNS):
+            _execute(executor, asked["inputs"], rows, seed=run)
+        _say(rows=rows)
+
+
+def _loaded(asked: Mapping[str, Any]) -> Any:
+    """The backend's executor of the model, loaded as an instance in a stub does it."""
     for module in Path(asked["backend"]).glob("*.py"):
         with suppress(ImportError):  # model.py imports what only the server has
             importlib.import_module(module.stem)
@@ -41,16 +50,13 @@ def main() -> None:
     from executor import Executor
 
     config, kind = asked["config"], asked["kind"]
-    heap.STUB = Path(sys.executable).resolve().name  # this process does with memory as a stub
+    heap.STUB = Path(sys.executable).resolve().name  # what malloc does is as in a stub
     heap.return_freed()
     opened = session.create(config, Path(asked["folder"]), kind=kind, device_id=0)
     instance = {"model_instance_kind": kind, "model_instance_device_id": "0"}
     executor = Executor.of(config, opened, session.run_options(config), instance)
     heap.keep_freed()
-    for rows in asked["sizes"]:
-        for run in range(RUNS):
-            _execute(executor, asked["inputs"], rows, seed=run)
-        _say(rows=rows)
+    return executor
 
 
 def _execute(executor: Any, inputs: Sequence[Mapping[str, Any]], rows: int, *, seed: int) -> None:

@@ -42,6 +42,7 @@ MIB = 2**20
 DEFAULT_MAX_BATCH_SIZE = 4
 # What decides how requests are batched decides nothing of the memory of a batch.
 BATCHING = ("dynamic_batching", "max_batch_size", "version_policy", "model_warmup", "name")
+WATCH = "Serve it, and watch it under load: triton-batching watch."
 Progress = Callable[[str], None]
 
 
@@ -155,16 +156,6 @@ class Instance:
             records.write(record, path)
         return record
 
-    def question(self) -> dict[str, Any]:
-        """What the child is asked, but for the sizes; raises `Mistake` for inputs that no value can be drawn for."""
-        return {
-            "backend": str(BACKEND),
-            "config": _as_dict(self.config),
-            "folder": str(self.file.parent.resolve()),
-            "kind": "GPU" if self.on_gpu else "CPU",
-            "inputs": list(_inputs(self)),
-        }
-
     def _record(self) -> MemoryRecord:
         opened = any(-1 in tensor.dims for tensor in self.config.input)
         return MemoryRecord(
@@ -188,15 +179,9 @@ class Instance:
         name, config = self.config.name, self.config
         _check_file(self.file, remedy(name, self.file))
         if config.HasField("sequence_batching"):
-            raise Mistake(
-                f"'{name}': the memory of a model with sequences depends on how many are open. Serve it, and measure "
-                f"it under load: triton-batching load {name}."
-            )
+            raise Mistake(f"'{name}': the memory of a model with sequences depends on how many are open. {WATCH}")
         if config.max_batch_size == 0 and max(sizes) > 1:
-            raise Mistake(
-                f"'{name}' has max_batch_size 0, so an execution has one request, and no batch of {max(sizes)}. "
-                "Ask for a batch of 1."
-            )
+            raise Mistake(f"'{name}' has max_batch_size 0, so each request runs alone. Ask for a batch of 1.")
 
 
 def powers(largest: int) -> list[int]:
@@ -207,10 +192,17 @@ def powers(largest: int) -> list[int]:
 def _measured(instance: Instance, wanted: Sequence[int], progress: Progress) -> Iterator[tuple[int, int, Size]]:
     """Each size that the child runs, with the peak of the process without a model."""
     sizes, name = sorted({*powers(max(wanted)), *wanted}), instance.config.name
-    question = json.dumps({**instance.question(), "sizes": sizes})
+    question = {
+        "backend": str(BACKEND),
+        "config": _as_dict(instance.config),
+        "folder": str(instance.file.parent.resolve()),
+        "kind": "GPU" if instance.on_gpu else "CPU",
+        "inputs": list(_inputs(instance)),
+        "sizes": sizes,
+    }
     with _child(name) as ask:
         progress(f"memory of {name}: loading")
-        empty, in_use = ask(question, sizes[0]), _device_bytes(instance)
+        empty, in_use = ask(json.dumps(question), sizes[0]), _device_bytes(instance)
         for number, rows in enumerate(sizes, 1):
             progress(f"memory of {name}: batch {rows} ({number} of {len(sizes)})")
             said, now = ask("", rows), _device_bytes(instance)
@@ -243,15 +235,21 @@ def _child(name: str) -> Iterator[Callable[[str, int], dict[str, int]]]:
                 said: dict[str, int] = json.loads(answer)
                 return said
             log.seek(0)
-            reason = next((line for line in reversed(log.read().splitlines()) if line.strip()), "it said nothing")
-            if child.wait() == -signal.SIGKILL:
-                reason = "the kernel ended its process, as a rule for lack of memory. Ask for smaller batches"
-            raise Failure(f"'{name}': its memory at batch {rows} cannot be measured: {reason.rstrip('.')}.")
+            raise Failure(
+                f"'{name}': its memory at batch {rows} cannot be measured: {reason(child.wait(), log.read())}."
+            )
 
         try:
             yield ask
         finally:
             child.kill()
+
+
+def reason(code: int, log: str) -> str:
+    """Why a child ended: the last line of its log, unless the kernel killed it."""
+    if code == -signal.SIGKILL:
+        return "the kernel ended its process, as a rule for lack of memory. Ask for smaller batches"
+    return next((line.rstrip(".") for line in reversed(log.splitlines()) if line.strip()), "it said nothing")
 
 
 def _device_bytes(instance: Instance) -> int | None:
@@ -266,10 +264,7 @@ def _device_bytes(instance: Instance) -> int | None:
 
 def _check_file(file: Path, how: str) -> None:
     if file.suffix != ".onnx":
-        raise Mistake(
-            f"{file}: no ONNX file, so its memory cannot be measured before it is served. Serve it, and watch it: "
-            "triton-batching watch."
-        )
+        raise Mistake(f"{file}: no ONNX file, so its memory cannot be measured before it is served. {WATCH}")
     if not file.is_file():
         raise Mistake(f"{file}: no such file. {how}")
 
@@ -303,13 +298,8 @@ def _inputs(instance: Instance) -> Iterator[dict[str, Any]]:
             )
         dtype = "object" if kind == "STRING" else np.dtype(kind.lower().replace("fp", "float")).name
         bounds = valid.get(tensor.name, Range(low=0, high=1, why=""))
-        yield {
-            "name": tensor.name,
-            "dtype": dtype,
-            "shape": shapes[tensor.name],
-            "low": bounds.low,
-            "high": bounds.high,
-        }
+        shape = shapes[tensor.name]
+        yield {"name": tensor.name, "dtype": dtype, "shape": shape, "low": bounds.low, "high": bounds.high}
 
 
 def _as_dict(config: ModelConfig) -> dict[str, Any]:

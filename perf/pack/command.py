@@ -15,7 +15,6 @@ from perf.pack.replayed import Replayed
 from perf.pack.servers import Server, servers
 from perf.pack.workload import Workload
 from perf.report.units import count
-from perf.stats.interval import Interval
 from triton_batching.terminal import terminal
 
 
@@ -31,32 +30,9 @@ def run(arguments: argparse.Namespace, command: str) -> None:
 
 
 def _print(workload: Workload, placement: Placement, replayed: list[Replayed], console: Console) -> None:
-    table = Table(
-        *("device", "cycle ms", "full %", "memory MiB", "model", "requests/s", "batch", "ms"),
-        *("replayed p99 ms", "longest wait ms", "target", "late %"),
-    )
-    results = {(result.device, result.model): result for result in replayed}
-    models = {model.name: model for model in workload.models}
-    for number, node in enumerate(placement.nodes):
-        for first, share in zip((True, *(False,) * len(node.shares)), node.shares, strict=False):
-            result = results[number, share.model]
-            device_cells = (
-                str(number),
-                f"{node.duty_ms:.4g}",
-                f"{100 * node.occupancy:.0f}",
-                f"{node.memory_bytes / 2**20:,.0f}",
-            )
-            table.add_row(
-                *(device_cells if first else ("", "", "", "")),
-                escape(share.model),
-                f"{share.rate_per_s:g}",
-                str(share.batch),
-                f"{share.exec_ms:.4g}",
-                f"{result.p99_ms:.4g}",
-                f"{models[share.model].overhead_ms + node.longest_ms(share):.4g}",
-                f"{models[share.model].target_ms:g}",
-                _percent(result.share),
-            )
+    table = Table(*page.TITLES)
+    for row in page.rows(workload, placement, replayed):
+        table.add_row(*map(escape, row))
     console.print(
         f"{count(len(placement.nodes), 'device')} by {placement.algorithm}, at least {placement.bound} needed. The "
         f"targets hold whichever model Triton prefers: in {CONFIRMING} replays with {workload.arrivals} arrivals, half "
@@ -70,10 +46,6 @@ def _print(workload: Workload, placement: Placement, replayed: list[Replayed], c
         f"most {most} replays. The longest wait is that of even arrivals; p99 and late (95 %) are of all replays",
         markup=False,
     )
-
-
-def _percent(share: Interval) -> str:
-    return f"{100 * share.value:.2f} ({100 * share.low:.2f} to {100 * share.high:.2f})"
 
 
 def _write(

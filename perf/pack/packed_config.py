@@ -15,6 +15,7 @@ from perf.records.candidate import Candidate
 from perf.tune import tuned_file
 from perf.tune.tuned_file import Why
 from serve.doctor.document import Document
+from serve.doctor.rules.batching import LONG_DELAY_US
 from triton_batching.terminal import Mistake
 
 # A rate limiter resource that exists once per device, so that its models take turns.
@@ -71,6 +72,8 @@ def _grouped(path: Path, text: str, server: Server, kind: str) -> str:
     turn = f' rate_limiter {{ resources [ {{ name: "{TURN}" count: 1 }} ] }}' if server.node.takes_turns else ""
     comment = "# One instance on the server's only device"
     comment += ", in turn with the server's other models (--rate-limit=execution_count).\n" if turn else ".\n"
+    if 1e3 * server.node.delay_ms >= LONG_DELAY_US:
+        comment = f"# doctor: ignore=B206 the delay is the cycle in which the models take turns\n{comment}"
     line = f"{comment}instance_group [ {{ count: 1 {where}{turn} }} ]"
     for edit in document.appended(line):
         text = text[: edit.start] + edit.text + text[edit.end :]

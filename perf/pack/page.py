@@ -14,6 +14,7 @@ from perf.report.figure import Row as Values
 from perf.report.page import Legend, render_sections
 from perf.report.section import Grid, Section
 from perf.report.units import count
+from perf.stats.interval import Interval
 from triton_batching import whole_file
 
 NAME = "placement.html"
@@ -85,11 +86,17 @@ def draw(workload: Workload, placement: Placement, palette: Palette) -> tuple[Fi
     return cycle, memory
 
 
-def _executions(workload: Workload, placement: Placement, replayed: Sequence[Replayed]) -> Section:
-    """A table of every execution, with the replayed p99 and the longest wait beside the latency target."""
+TITLES = (
+    *("model", "device", "rate\nper s", "batch\nrows", "execution\nms", "cycle\nms", "cycle\nfull %"),
+    *("replayed\np99 ms", "replayed\nlate %", "longest wait\nms", "target\nms", "memory\nMiB"),
+)
+
+
+def rows(workload: Workload, placement: Placement, replayed: Sequence[Replayed]) -> list[tuple[str, ...]]:
+    """Every model on every device, with the replayed p99 and the longest wait beside the latency target."""
     models = {model.name: model for model in workload.models}
-    p99 = {(each.device, each.model): each.p99_ms for each in replayed}
-    rows = (
+    results = {(each.device, each.model): each for each in replayed}
+    return [
         (
             share.model,
             f"device {number}",
@@ -97,18 +104,23 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
             str(share.batch),
             f"{share.exec_ms:.4g}",
             f"{node.duty_ms:.4g}",
-            f"{p99[number, share.model]:.4g}",
+            f"{100 * node.occupancy:.0f}",
+            f"{results[number, share.model].p99_ms:.4g}",
+            _percent(results[number, share.model].share),
             f"{models[share.model].overhead_ms + node.longest_ms(share):.4g}",
             f"{models[share.model].target_ms:.4g}",
             f"{share.memory_bytes / MIB:,.0f}",
         )
         for number, node in enumerate(placement.nodes)
         for share in node.shares
-    )
-    titles = (
-        *("model", "device", "rate\nper s", "batch\nrows", "execution\nms", "cycle\nms"),
-        *("replayed\np99 ms", "longest wait\nms", "target\nms", "memory\nMiB"),
-    )
+    ]
+
+
+def _percent(share: Interval) -> str:
+    return f"{100 * share.value:.2f} ({100 * share.low:.2f} to {100 * share.high:.2f})"
+
+
+def _executions(workload: Workload, placement: Placement, replayed: Sequence[Replayed]) -> Section:
     sentence = (
         "The longest wait is that of even arrivals: two cycles (on a device of its own one cycle and the execution), "
         "with the model's overhead. The p99 is replayed with the plan's arrivals: 99 of 100 requests take no longer."
@@ -117,7 +129,7 @@ def _executions(workload: Workload, placement: Placement, replayed: Sequence[Rep
         name="executions",
         title="Executions",
         sentences=(sentence,),
-        grids=(Grid(titles=titles, rows=tuple(rows), left=2),),
+        grids=(Grid(titles=TITLES, rows=tuple(rows(workload, placement, replayed)), left=2),),
     )
 
 

@@ -159,6 +159,10 @@ def _memory(
         if "activation_mib" in content:
             more = _by_size(content["activation_mib"], "activation_mib", MOST_MIB)
         return Curve(sizes=more.sizes, values=tuple(weights + value * MIB for value in more.values))
+    return _measured(name, largest, mix, repository, progress)
+
+
+def _measured(name: str, largest: int, mix: SizeMix | None, repository: Path, progress: Progress) -> Curve:
     try:
         instance = Instance.of(name, mix=mix, repository=repository)
     except Mistake as mistake:

@@ -335,21 +335,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = command_line("allocators", argv)
 
     def run() -> None:
-        started, runs = now(), []
+        started = now()
         with progress_line("starting") as say:
-            for model in arguments.models:
-                if model.endswith(".log"):
-                    runs.append(compared(model, logged(Path(model).read_text(errors="replace"), model)))
-                    continue
-                for rows in arguments.rows:
-                    say(f"{model}, {rows} rows")
-                    runs.append(compared(f"{model}, {rows} rows", recorded(model, rows)))
-        record = AllocatorsRecord(runs=tuple(runs), **origin(command, started))
+            runs = tuple(_runs(arguments.models, arguments.rows, say))
+        record = AllocatorsRecord(runs=runs, **origin(command, started))
         for each in runs:
             _print(each)
         terminal().print(f"written: {file.write(record, arguments.results / 'allocators.json')}", markup=False)
 
     return guarded(run)
+
+
+def _runs(models: Sequence[str], sizes: Sequence[int], say: Callable[[str], None]) -> Iterator[Run]:
+    for model in models:
+        if model.endswith(".log"):
+            yield compared(model, logged(Path(model).read_text(errors="replace"), model))
+            continue
+        for rows in sizes:
+            say(f"{model}, {rows} rows")
+            yield compared(f"{model}, {rows} rows", recorded(model, rows))
 
 
 def _print(run: Run) -> None:

@@ -144,6 +144,11 @@ class Document:
                 start, end = before, end + 2
         return (Edit(start=start, end=end, text=""),)
 
+    def opened(self, text: str, *steps: str | int) -> tuple[Edit, ...]:
+        """The edit that adds a text at the beginning of a message; empty if the file lacks the message."""
+        value = self.value(*steps)
+        return (Edit(start=value.start + 1, end=value.start + 1, text=f" {text}"),) if value is not None else ()
+
     def appended(self, line: str) -> tuple[Edit, ...]:
         """The edit that adds a line at the end of the file."""
         gap = "" if not self.text or self.text.endswith("\n") else "\n"

@@ -10,8 +10,10 @@ from onnx import TensorProto, numpy_helper
 from random_graphs import with_lengths, with_rows
 from tiny_models import model_of
 
+from export.add.notes import by_size
+from export.graph.axis_proof import Proof
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
-from export.graph.error_measure import ROUNDINGS, SINGLE, Measure, Scale
+from export.graph.error_measure import ROUNDINGS, SINGLE, Difference, Measure, Scale
 from export.graph.input_values import Range, parse_range, ranges
 from export.graph.lengths import check_counts, declared
 from export.graph.padding_axes import PaddingError, Variation
@@ -224,3 +226,11 @@ def test_a_graph_that_mixes_only_beyond_a_range_is_proved_for_the_range() -> Non
     with pytest.raises(BatchAxisError, match=r"for values 10 times as large as the guess .*--range NAME=lo:hi"):
         by_rows(parsed(LOUD))
     assert not by_rows(parsed(LOUD), dict([parse_range("x=-1:1")])).proof.largest.error
+
+
+def test_each_batch_size_is_said() -> None:
+    found = {1: Difference(), 2: Difference(error=2e-7, output="y", place=(1, 2)), 3: Difference()}
+    assert list(by_size(Proof(differences=found, varied=True, open_dim=None))) == [
+        "answers in batches of 1, 3 are bit-equal to those alone",
+        "answers in batches of 2 differ from those alone by 2.0e-07 of what y[1, 2] varies by (limit 1e-04)",
+    ]

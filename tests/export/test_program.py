@@ -26,7 +26,6 @@ NO_REFERENCE = Exporter(
     seeded=Recipe(model="m"),
     write=lambda recipe, weights, path: None,
     reference=lambda recipe, weights: Reference(0),
-    tolerance=1e-4,
 )
 
 

@@ -55,7 +55,7 @@ WRONG = {
                 responses += [pb_utils.InferenceResponse(error=pb_utils.TritonError("too long"))]
             responses += [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)])]
 """,
-    "M813 added after the loop": """
+    "M814 added after the loop": """
         answers = list()
         for index in range(len(requests)):
             tensor = pb_utils.get_input_tensor_by_name(requests[index], "x")
@@ -196,6 +196,13 @@ class Engine:
         x = torch.cat([torch.from_numpy(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests])
         response = pb_utils.InferenceResponse([pb_utils.Tensor("y", self.model(x).cpu().numpy())])
         return [response] * len(requests)
+""",
+    "M820 sent": """
+        rows = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
+        for request in requests:
+            sender = request.get_response_sender()
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("y", rows * 2)]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """,
     "M828 one text": """
         responses = []
@@ -376,19 +383,6 @@ RIGHT = {
             parts = [self.session.run(None, {"x": array})[0] for array in arrays]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
 """,
-    "an iterator over rows": """
-        texts, counts = [], []
-        for request in requests:
-            rows = pb_utils.get_input_tensor_by_name(request, "x").as_numpy().ravel()
-            texts.extend(text.decode() for text in rows)
-            counts.append(len(rows))
-        vectors = iter(self.encoder.encode(texts))
-        responses = []
-        for count in counts:
-            y = np.stack([next(vectors) for _ in range(count)])
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
-        return responses
-""",
     "grouped by shape": """
         groups = {}
         for index, request in enumerate(requests):
@@ -416,15 +410,6 @@ RIGHT = {
 
     def execute(self, requests):
         return [pb_utils.InferenceResponse([]) for _ in requests]
-""",
-    "awaited": """
-    async def execute(self, requests):
-        return list(await asyncio.gather(*(self._one(request) for request in requests)))
-
-    async def _one(self, request):
-        await asyncio.sleep(0.01)
-        features = await self.http.get("http://features/" + request.request_id())
-        return pb_utils.InferenceResponse([pb_utils.Tensor("y", np.array(features.json()))])
 """,
     "with and match": """
         responses = []
@@ -480,19 +465,6 @@ RIGHT = {
         answer = await pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=[x]).async_exec()
         return pb_utils.InferenceResponse(answer.output_tensors())
 """,
-    "tasks": """
-    async def execute(self, requests):
-        tasks = [asyncio.create_task(self._one(request)) for request in requests]
-        return [await task for task in tasks]
-
-    async def _one(self, request):
-        answer = await self._call(request)
-        return pb_utils.InferenceResponse(answer.output_tensors())
-
-    async def _call(self, request):
-        call = pb_utils.InferenceRequest(model_name="m", requested_output_names=["y"], inputs=request.inputs())
-        return await call.async_exec()
-""",
     "one call for all": """
         arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
         x = pb_utils.Tensor("x", np.concatenate(arrays))
@@ -536,27 +508,11 @@ RIGHT = {
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y)]))
         return responses
 """,
-    "a number about the batch": """
-        joined = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
-        largest = np.array([[joined.max()]])
-        rows = [len(pb_utils.get_input_tensor_by_name(r, "x").as_numpy()) for r in requests]
-        parts = np.split(joined / largest, np.cumsum(rows)[:-1])
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("y", part)]) for part in parts]
-""",
     "one request alone": """
         if len(requests) == 1:
             x = np.concatenate([pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests])
             return [pb_utils.InferenceResponse([pb_utils.Tensor("y", x)]) for _ in requests]
         return [pb_utils.InferenceResponse(error=pb_utils.TritonError("one at a time")) for _ in requests]
-""",
-    "start and length": """
-        arrays = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy() for r in requests]
-        y = self.session.run(None, {"x": np.concatenate(arrays)})[0]
-        responses, start = [], 0
-        for array in arrays:
-            responses.append(pb_utils.InferenceResponse([pb_utils.Tensor("y", y[start : start + array.shape[0]])]))
-            start += array.shape[0]
-        return responses
 """,
     "outputs split": """
         lengths = [pb_utils.get_input_tensor_by_name(r, "x").as_numpy().shape[0] for r in requests]

@@ -1,9 +1,10 @@
 """Counts for the server's metrics what Triton's own do not have: failed requests, and what split batches computed.
 
-`onnxruntime_failed_requests_total` counts requests that were answered with an error, which Triton 2.51 counts as
-successful (server#8521). Of models with padding_budget, `onnxruntime_ragged_elements_total{kind="own"}` counts the
-elements of the items, `{kind="computed"}` the same with each item padded to the longest of its run; their ratio is the
-cost of padding. `onnxruntime_ragged_runs_total` counts the runs.
+`onnxruntime_failed_requests_total` counts requests that were answered with an error, by who is to `blame`: "model" or
+"request". Triton 2.51 counts them as successful (server#8521). Of models with padding_budget,
+`onnxruntime_ragged_elements_total{kind="own"}` counts the elements of the items, `{kind="computed"}` the same with each
+item padded to the longest of its run; their ratio is the cost of padding. `onnxruntime_ragged_runs_total` counts the
+runs.
 
 The metrics are half a second behind, because an increment is a round trip to the server, 0.2 ms.
 """
@@ -25,7 +26,8 @@ class Counts:
     def __init__(self, family: Any, labels: Mapping[str, str], *, ragged: bool) -> None:
         self._family, self._families, self._labels = family, list[Any](), labels
         name, text = "onnxruntime_failed_requests_total", "Requests that were answered with an error"
-        self._metrics = {"failed": self._metric(name, text)}
+        self._metrics = {"model": self._metric(name, text, blame="model")}
+        self._metrics["request"] = self._families[-1].Metric(labels={**labels, "blame": "request"})
         if ragged:
             self._metrics["own"] = self._metric(*RAGGED, kind="own")
             self._metrics["computed"] = self._families[-1].Metric(labels={**labels, "kind": "computed"})
@@ -49,9 +51,9 @@ class Counts:
         self._families.append(self._family(name=name, description=description, kind=self._family.COUNTER))
         return self._families[-1].Metric(labels={**self._labels, **labels})
 
-    def failed(self, requests: int) -> None:
-        """Count requests that get an error."""
-        self._add(failed=requests)
+    def failed(self, blame: str) -> None:
+        """Count a request that gets an error."""
+        self._add(**{blame: 1})
 
     def ran(self, runs: Sequence[Run]) -> None:
         """Count the runs of one batch."""

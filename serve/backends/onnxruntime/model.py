@@ -27,7 +27,7 @@ from policy_metrics import PolicyMetrics
 from policy_settings import PolicySettings
 from queue_limit import QueueLimit
 from responses import Responses
-from tensor_types import to_text
+from tensor_types import RequestError, to_text
 
 
 class TritonPythonModel:
@@ -147,9 +147,11 @@ class TritonPythonModel:
 
     def _failed(self, error: Exception) -> Any:
         """The response of a request that failed."""
+        is_client = isinstance(error, RequestError)
         if self._counts:
-            self._counts.failed(1)
-        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}"))
+            self._counts.failed("request" if is_client else "model")
+        code = pb_utils.TritonError.INVALID_ARG if is_client else pb_utils.TritonError.INTERNAL
+        return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}", code))
 
     def _read_and_run(self, run: Run, requests: Sequence[Any]) -> list[Answer]:
         return self._run([*map(self._read, requests)], run)

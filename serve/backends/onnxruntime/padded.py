@@ -12,14 +12,14 @@ import numpy as np
 from gather import Allocate, Buffers, Tensors
 from numpy.typing import NDArray
 from padded_settings import MASK_TYPES, Axis, PaddedSettings
-from tensor_types import GraphTensor
+from tensor_types import GraphTensor, RequestError
 
 Array = NDArray[np.generic]
 Lengths = Mapping[Axis, int]
 """The size of each padded axis, in one request or in a batch."""
 
 
-class LengthError(ValueError):
+class LengthError(RequestError):
     """A request has a length that this model does not take."""
 
 

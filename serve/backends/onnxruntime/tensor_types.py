@@ -28,7 +28,11 @@ class ContractError(ValueError):
     """The graph and the configuration disagree, so the model must not load."""
 
 
-class TextError(ValueError):
+class RequestError(ValueError):
+    """A request that the model does not take: its client is to blame."""
+
+
+class TextError(RequestError):
     """Bytes that onnxruntime's Python interface cannot take."""
 
 

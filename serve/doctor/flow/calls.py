@@ -9,7 +9,6 @@ from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import State, dotted
 from serve.doctor.flow.values import (
     CALL,
-    CLIENT,
     INDEX,
     JOINED,
     PENDING,
@@ -42,7 +41,6 @@ LOOKING = (
     "isinstance", "repr", "bool", "set", "dict", "type", "id", "hasattr", "InferenceResponse", "Tensor", "next",
 )  # fmt: skip
 MODULES = ("numpy", "torch", "logging", "json", "asyncio", "triton_python_backend_utils", "onnxruntime", "scipy")
-VERBS = ("get", "post", "put", "patch", "delete", "head", "request", "getresponse", "urlopen", "infer")
 
 
 class Calls:
@@ -91,8 +89,6 @@ class Calls:
 
     def _note(self, call: ast.Call, name: str, owner: Value | None, values: list[Value], state: State) -> None:
         waiting = self._walk.names.blocks(call.func, state.env)
-        if owner is not None and owner.kind is Kind.CLIENT and name in VERBS:
-            waiting = ast.unparse(call.func)
         # A time that the client asks for is what it wants.
         if waiting and not (waiting.endswith("sleep") and values and values[0].is_own):
             self._walk.note(Event(act=Act.BLOCKS, node=call, name=waiting), state)
@@ -151,8 +147,6 @@ class Calls:
                 return found
         if isinstance(call.func, ast.Name) and name == "list" and not arguments:
             return sequence(Size())
-        if self._walk.names.makes_client(call.func, state.env):
-            return CLIENT
         match name:
             case "get_input_tensor_by_name" if arguments:
                 return TENSOR if arguments[0].is_own else UNKNOWN

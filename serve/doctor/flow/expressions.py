@@ -9,7 +9,6 @@ from serve.doctor.flow.events import Act, Event
 from serve.doctor.flow.state import State, dotted
 from serve.doctor.flow.values import (
     ANY,
-    CLIENT,
     JOINED,
     NETWORK,
     OWN,
@@ -124,8 +123,6 @@ class Expressions:
         if node.id in state.env:
             return state.env[node.id]
         names = self._walk.names
-        if (fixed := names.module_constant(node.id)) is not None:
-            return constant(fixed.value)
         return NETWORK if names.is_network(node.id) else UNKNOWN
 
     def _display(self, node: ast.List | ast.Tuple, state: State) -> Value:
@@ -170,8 +167,6 @@ class Expressions:
         if name is not None and name in state.env:
             return state.env[name]
         if name is not None and name.startswith("self."):
-            if self._walk.names.is_client(name):
-                return CLIENT
             return NETWORK if self._walk.names.is_network(name) else UNKNOWN
         value = self.value(node.value, state)
         if value.kind is Kind.JOINED and node.attr not in ABOUT:

@@ -15,11 +15,7 @@ MAKERS = (
     "torch.export.load", "torch.hub.load", "torch.compile", "load_model", "saved_model.load", "pipeline",
     "create_model", "Interpreter", "joblib.load", "Booster",
 )  # fmt: skip
-NOT_NETWORKS = ("Tokenizer", "Processor", "FeatureExtractor", "Config", "Tokenizer.from_pretrained")
-CLIENTS = (
-    "requests.Session", "requests.session", "httpx.Client", "http.client.HTTPConnection", "http.client.HTTPSConnection",
-    "urllib3.PoolManager", "tritonclient.http.InferenceServerClient", "tritonclient.grpc.InferenceServerClient",
-)  # fmt: skip
+NOT_NETWORKS = ("Client", "Tokenizer", "Processor", "FeatureExtractor", "Config", "Tokenizer.from_pretrained")
 BLOCKING = (
     "time.sleep", "urllib.request.urlopen", "urllib.request.urlretrieve", "wget.download",
 )  # fmt: skip
@@ -94,16 +90,11 @@ class Names:
             return f"{before}.{called.attr}" if before else ""
         return ""
 
-    def module_constant(self, name: str) -> ast.Constant | None:
-        """The constant that the file assigns to a name at its top, once."""
-        values = self._assigned.get(name, [])
-        return values[0] if len(values) == 1 and isinstance(values[0], ast.Constant) else None
-
     def is_network(self, name: str) -> bool:
         """Whether a name, "x" or "self.x", stands for a neural network or another model."""
         values = [value for value in self._assigned.get(name, []) if not isinstance(value, ast.Constant)]
         made = [self._maker(value) for value in values]
-        if any(self._is_unlike(maker) for maker in made):
+        if any(word in maker for maker in made for word in NOT_NETWORKS):
             return False
         if any(any(word == maker or maker.endswith((f".{word}", word)) for word in MAKERS) for maker in made):
             return True
@@ -112,9 +103,6 @@ class Names:
         if not name.startswith("self.") and not values:
             return False
         return name.rpartition(".")[2].strip("_").rpartition("_")[2].lower() in NETWORK_NAMES
-
-    def _is_unlike(self, maker: str) -> bool:
-        return any(word in maker for word in NOT_NETWORKS) or maker in CLIENTS
 
     def _maker(self, value: ast.expr) -> str:
         """The function whose result a value is, before .to(), .eval() and the like."""
@@ -143,15 +131,6 @@ class Names:
         if name in BLOCKING or (module in ("requests", "httpx") and verb in VERBS):
             return name if self._root(called) in self._imports else ""
         return ""
-
-    def makes_client(self, called: ast.expr, bound: Container[str]) -> bool:
-        """Whether a call makes a client of a server."""
-        return self.full_name(called, bound) in CLIENTS
-
-    def is_client(self, name: str) -> bool:
-        """Whether "self.x" is such a client."""
-        made = [self._maker(value) for value in self._assigned.get(name, [])]
-        return bool(made) and all(maker in CLIENTS for maker in made)
 
 
 def _is_pretrained(maker: str) -> bool:

@@ -188,8 +188,7 @@ class Statements:
             value = self._walk.expressions.value(item.context_expr, state)
             suppresses |= "suppress" in ast.unparse(item.context_expr)
             if item.optional_vars is not None:
-                opened = value if value.kind is Kind.CLIENT else Value(kind=Kind.UNKNOWN, is_own=value.is_own)
-                self._walk.assign(item.optional_vars, opened, state)
+                self._walk.assign(item.optional_vars, Value(kind=Kind.UNKNOWN, is_own=value.is_own), state)
         skipped = [Path(state.copy())] if suppresses else []
         self._walk.tries += suppresses
         paths = self._walk.run(statement.body, state)

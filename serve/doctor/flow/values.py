@@ -72,7 +72,6 @@ class Kind(Enum):
     CALL = auto()  # a request to another model
     PENDING = auto()  # such a request that was sent and is not awaited yet
     NETWORK = auto()
-    CLIENT = auto()  # of a server that is called over HTTP or gRPC
     FUNCTION = auto()
 
 
@@ -142,7 +141,6 @@ ARRAY = Value(kind=Kind.ARRAY, is_own=True)
 INDEX = Value(kind=Kind.INDEX, is_of_batch=True)
 SHARE = Value(kind=Kind.SHARE, is_of_batch=True)
 NETWORK = Value(kind=Kind.NETWORK)
-CLIENT = Value(kind=Kind.CLIENT)
 SOME = frozenset({Size(), ONE})
 
 

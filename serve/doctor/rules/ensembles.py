@@ -135,24 +135,6 @@ def _chain(second: str) -> Example:
     return Example(f"output [ {tensors} ]\n{steps}", files=STEP_FILES)
 
 
-def _written(config: Configuration) -> dict[str, list[tuple[int, str]]]:
-    """The steps, with their outputs, that write each tensor of the ensemble."""
-    uses = defaultdict(list)
-    for index, step in enumerate(config.proto.ensemble_scheduling.step):
-        for output, tensor in step.output_map.items():
-            uses[tensor].append((index, output))
-    return uses
-
-
-def _read(config: Configuration) -> dict[str, list[tuple[int, str]]]:
-    """The steps, with their inputs, that read each tensor of the ensemble."""
-    uses = defaultdict(list)
-    for index, step in enumerate(config.proto.ensemble_scheduling.step):
-        for name, tensor in step.input_map.items():
-            uses[tensor].append((index, name))
-    return uses
-
-
 @rule(
     "S745",
     Severity.ERROR,
@@ -173,38 +155,38 @@ def tensors_are_written(config: Configuration) -> Iterator[Problem]:
     """
     if not config.proto.input or not config.proto.output:
         return
-    written = _written(config)
-    outer = {tensor.name for tensor in config.proto.input}
-    for tensor, uses in _read(config).items():
-        if tensor not in written and tensor not in outer:
+    steps = config.proto.ensemble_scheduling.step
+    known = {tensor.name for tensor in config.proto.input}
+    known |= {tensor for step in steps for tensor in step.output_map.values()}
+    reported: set[str] = set()
+    for index, step in enumerate(steps):
+        for tensor in sorted({*step.input_map.values()} - known - reported):
+            reported.add(tensor)
             yield Problem(
-                config.at("ensemble_scheduling", "step", uses[0][0], "input_map"),
+                config.at("ensemble_scheduling", "step", index, "input_map"),
                 f'tensor "{tensor}" is never written: the ensemble cannot load. Correct the name.',
             )
 
 
-Use = tuple[int | None, str, int, list[int], list[int]]
-"""One use of a tensor: step (None is the ensemble), model, data type, dims, and dims with the batch axis."""
+Use = tuple[int | None, str, list[int], list[int]]
+"""One use of a tensor: step (None is the ensemble), model, dims, and dims with the batch axis."""
 
 
 def _uses(config: Configuration) -> dict[str, list[Use]]:
     """The uses of each tensor of the ensemble; the declaration of the ensemble first."""
+    uses: defaultdict[str, list[Use]] = defaultdict(list)
 
-    def use(index: int | None, run: Configuration, tensor: object) -> Use:
-        dims = list(tensor.dims)  # type: ignore[attr-defined]
-        full = [-1, *dims] if run.proto.max_batch_size > 0 else dims
-        return index, run.model.name, tensor.data_type, dims, full  # type: ignore[attr-defined]
+    def note(name: str, index: int | None, run: Configuration, dims: list[int]) -> None:
+        uses[name].append((index, run.model.name, dims, [-1, *dims] if run.proto.max_batch_size > 0 else dims))
 
-    uses_by_tensor: dict[str, list[Use]] = {}
-    for tensor in (*config.proto.input, *config.proto.output):
-        uses_by_tensor.setdefault(tensor.name, []).append(use(None, config, tensor))
+    for _, _, tensor in config.tensors():
+        note(tensor.name, None, config, list(tensor.dims))
     for index, step, run in steps_of(config):
-        for pairs, tensors in ((step.input_map, run.proto.input), (step.output_map, run.proto.output)):
-            by_name = {tensor.name: tensor for tensor in tensors}
-            for name, outer in pairs.items():
-                if name in by_name:
-                    uses_by_tensor.setdefault(outer, []).append(use(index, run, by_name[name]))
-    return uses_by_tensor
+        for kind, _, tensor in run.tensors():
+            names = step.input_map if kind == "input" else step.output_map
+            if tensor.name in names:
+                note(names[tensor.name], index, run, list(tensor.dims))
+    return uses
 
 
 def _agree(dims: list[int], other_dims: list[int]) -> bool:
@@ -230,11 +212,11 @@ def tensors_have_one_shape(config: Configuration) -> Iterator[Problem]:
     Fix: correct one of the configurations.
     """
     for tensor, (first, *others) in _uses(config).items():
-        for index, model, _, dims, full in others:
-            if index is not None and not _agree(dims, first[3]) and not _agree(full, first[4]):
+        for index, model, dims, full in others:
+            if index is not None and not _agree(dims, first[2]) and not _agree(full, first[3]):
                 yield Problem(
                     config.at("ensemble_scheduling", "step", index),
-                    f'tensor "{tensor}" is {first[3]} in "{first[1]}" and {dims} in "{model}": the ensemble cannot '
+                    f'tensor "{tensor}" is {first[2]} in "{first[1]}" and {dims} in "{model}": the ensemble cannot '
                     "load. Correct one of them.",
                 )
 

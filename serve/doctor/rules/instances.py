@@ -6,7 +6,7 @@ from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup
 
 from export.repository import TWO_ON_CPU, group_instances
 from serve.doctor.configuration import Configuration
-from serve.doctor.finding import Edit, Position, Problem, Severity
+from serve.doctor.finding import Position, Problem, Severity
 from serve.doctor.repository import Model, Repository
 from serve.doctor.rule import Example, rule
 from serve.doctor.target import Target
@@ -41,7 +41,7 @@ def instances_are_counted(config: Configuration) -> Iterator[Problem]:
             yield Problem(
                 config.at("instance_group", index),
                 f"the instance group has no count, {cost}. Write count: 1.",
-                fix=_counted(config, index),
+                fix=config.document.opened("count: 1", "instance_group", index),
             )
     if not config.proto.instance_group and config.target.gpus == 0:
         yield Problem(
@@ -49,13 +49,6 @@ def instances_are_counted(config: Configuration) -> Iterator[Problem]:
             f"there is no instance_group, {cost}. Add instance_group [ {{ count: 1 }} ].",
             fix=config.document.appended("instance_group [ { count: 1 } ]"),
         )
-
-
-def _counted(config: Configuration, index: int) -> tuple[Edit, ...]:
-    value = config.document.value("instance_group", index)
-    if value is None:
-        return ()
-    return (Edit(start=value.start + 1, end=value.start + 1, text=" count: 1"),)
 
 
 @rule(

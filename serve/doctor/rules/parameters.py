@@ -1,9 +1,7 @@
 """P5: `parameters` of config.pbtxt, accelerators, and the batch policy and queue limit of our backend."""
 
 import difflib
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
@@ -151,43 +149,6 @@ def _is_integer(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-MODEL_DIRECTORY = "$$TRITON_MODEL_DIRECTORY"
-ENVIRONMENT = "EXECUTION_ENV_PATH"
-
-
-def _environment(config: Configuration) -> Path | None:
-    """The environment of a Python model; None if it is not below the model's folder."""
-    value = config.parameter(ENVIRONMENT)
-    if config.backend != "python" or value is None or not value.startswith(MODEL_DIRECTORY):
-        return None
-    return config.model.folder / value.removeprefix(MODEL_DIRECTORY).lstrip("/")
-
-
-@rule(
-    "P511",
-    Severity.ERROR,
-    bad='backend: "python"\n' + parameter_text(ENVIRONMENT, f"{MODEL_DIRECTORY}/env.tar.gz"),
-    good='backend: "python"',
-    refused="Failed to get the canonical path",
-)
-def the_environment_is_there(config: Configuration) -> Iterator[Problem]:
-    """The Python environment of a model is missing.
-
-    tritonserver refuses the model: "Failed to get the canonical path for ...". Only paths that begin with
-    $$TRITON_MODEL_DIRECTORY are checked; others are on the machine that serves.
-
-    Source: python_backend README (EXECUTION_ENV_PATH), env_manager.cc.
-    Fix: put the archive of conda-pack there, or correct the path.
-    """
-    path = _environment(config)
-    if path is not None and not os.path.lexists(path):
-        yield Problem(
-            config.at_parameter(ENVIRONMENT),
-            f"{ENVIRONMENT} names {path.relative_to(config.model.folder)} in the model's folder, which does not "
-            "exist: the model cannot load. Put the environment there, or correct the path.",
-        )
 
 
 PROFILES = ("trt_profile_min_shapes", "trt_profile_max_shapes", "trt_profile_opt_shapes")

@@ -8,7 +8,7 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelInstanceGroup, ModelWarmup
 
 from serve.doctor.configuration import Configuration
-from serve.doctor.finding import Edit, Problem, Severity
+from serve.doctor.finding import Problem, Severity
 from serve.doctor.rule import PYTHON_MODEL, Example, rule
 from serve.doctor.rules.requests import input_names
 from serve.doctor.target import Target
@@ -42,15 +42,11 @@ def samples_have_a_batch_size(config: Configuration) -> Iterator[Problem]:
             yield Problem(
                 config.at("model_warmup", index),
                 f'warm-up sample "{warmup.name}" has no batch_size, so tritonserver skips it. Write batch_size: 1.',
-                fix=_batched(config, index) if _can_run(config, warmup) else (),
+                # A size that is written is 0: the message says what to write.
+                fix=config.document.opened("batch_size: 1", "model_warmup", index)
+                if _can_run(config, warmup) and not config.document.has("model_warmup", index, "batch_size")
+                else (),
             )
-
-
-def _batched(config: Configuration, index: int) -> tuple[Edit, ...]:
-    value = config.document.value("model_warmup", index)
-    if value is None or config.document.has("model_warmup", index, "batch_size"):
-        return ()
-    return (Edit(start=value.start + 1, end=value.start + 1, text=" batch_size: 1"),)
 
 
 def _can_run(config: Configuration, warmup: ModelWarmup) -> bool:
@@ -168,8 +164,8 @@ def _text(content: str, dims: str = "1") -> Example:
 def texts_have_their_length(config: Configuration) -> Iterator[Problem]:
     """A warm-up file of TYPE_STRING is not texts with their lengths.
 
-    The file holds each text after its length in 4 bytes, as many texts as `dims` says. The first 4 bytes of a plain text
-    are taken for its length. The model is refused: "incomplete string data for inference input", or tritonserver 2.51
+    The file holds each text after its length in 4 bytes, as many as `dims` says. The first 4 bytes of a plain text are
+    taken for its length. The model is refused: "incomplete string data for inference input", or tritonserver 2.51
     ends by SIGSEGV, as in some of the loads whose warm-up fails (both measured).
 
     Source: server#6161; core, backend_model_instance.cc (GenerateWarmupData hands over the bytes of the file).
@@ -206,29 +202,6 @@ def _texts(path: Path, most: int) -> int | None:
 
 
 CACHE = "response_cache { enable: true }"
-
-
-@rule(
-    "W621",
-    Severity.ERROR,
-    bad=f"sequence_batching {{ }}\n{CACHE}",
-    good=f"dynamic_batching {{ }}\n{CACHE}",
-    refused="with sequence batching scheduler",
-)
-def sequences_are_not_cached(config: Configuration) -> Iterator[Problem]:
-    """A model with the sequence batcher uses the response cache.
-
-    tritonserver refuses the model: "Response Cache does not currently support model ... with sequence batching
-    scheduler".
-
-    Source: core, model_config_utils.cc (ValidateModelConfig).
-    Fix: remove response_cache: the answers depend on earlier requests.
-    """
-    if config.proto.response_cache.enable and config.scheduler == "sequence_batching":
-        yield Problem(
-            config.at("response_cache", "enable"),
-            "response_cache and sequence_batching exclude each other: the model cannot load. Remove response_cache.",
-        )
 
 
 @rule(

@@ -13,7 +13,7 @@ from streams import Stream
 from tiny_models import onnx_model, python_model
 
 from perf.memory.__main__ import main
-from perf.memory.measured import Instance
+from perf.memory.measured import Instance, reason
 from perf.records.size_mix import SizeMix
 from serve import stubs
 from triton_batching.terminal import Failure
@@ -73,6 +73,7 @@ def test_a_model_that_fails_says_at_which_batch_and_why(tmp_path: Path) -> None:
     onnx_model(tmp_path, "odd", [helper.make_node("Reshape", ["x", "shape"], ["y"])], dims=(4, 4), initialisers=[shape])
     with pytest.raises(Failure, match=r"'odd': its memory at batch 1 cannot be measured: .*Reshape"):
         Instance.of("odd", repository=tmp_path).measured([1], tmp_path / "records")
+    assert "lack of memory" in reason(-9, "its last words")
 
 
 @pytest.mark.slow

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 from bench import Bench
 from padded_models import CUT, MASK, PAD, TABLE, encoder, expected
+from processes import wait_until
+from scrapes import scrape, value
 from streams import Stream, counted
 
+from clients import InvalidInputError, Model
 from serve.launcher import Server
 from serve.management.statistics import Counters
 
@@ -66,3 +69,14 @@ def test_only_the_request_that_is_too_long_is_refused(stream: Stream, model: str
     assert isinstance(answers[2], dict)
     assert isinstance(answers[1], str)
     assert words in answers[1]
+
+
+def test_its_client_is_told_and_to_blame(server: Server) -> None:
+    def refused() -> float:
+        labels = {"model": "split", "blame": "request"}
+        return value(scrape(server.metrics_url), "onnxruntime_failed_requests_total", **labels)
+
+    before = refused()
+    with Model("split", url=server.grpc_url) as model, pytest.raises(InvalidInputError, match="at most 48"):
+        model.predict(np.zeros((1, 49), dtype=np.int64))
+    assert wait_until(lambda: refused() == before + 1, seconds=20)

@@ -125,11 +125,11 @@ def test_ensembles_may_be_long_and_nested(tmp_path: Path) -> None:
 
 
 def test_a_model_py_with_tables_is_examined(tmp_path: Path) -> None:
-    bad = RULES["M813"].bad
+    bad = RULES["M814"].bad
     assert bad is not None
     table = "TABLE = [\n" + f"    {'0' * 90!r},\n" * 12_000 + "]\n"
     write(Example(bad.config, files={"1/model.py": table + bad.files["1/model.py"]}), tmp_path)
-    assert len(examine(Repository(path=tmp_path), [RULES["M813"]])) == 1
+    assert len(examine(Repository(path=tmp_path), [RULES["M814"]])) == 1
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ RIGHT = doctor_styles.RIGHT | {
         "from elsewhere": "        config.set_max_batch_size(read_limit())",
     }.items()
 }
-WITHOUT_BATCHES = ("M813", "M814", "M815", "M816", "M817", "M819", "M820", "M828", "M829")
+WITHOUT_BATCHES = ("M814", "M815", "M816", "M817", "M819", "M820", "M828", "M829")
 """Mistakes that need several requests in a batch."""
 
 
