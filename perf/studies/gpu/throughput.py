@@ -107,9 +107,7 @@ def _made(extent: Extent, model: str, suffix: str, repository: Path, folder: Pat
     if TENSORRT[1] in options and extent.device != CUDA:
         return NO_GPU
     cache = ["--engine-cache", str((folder / "engines").resolve())] if TENSORRT[1] in options else []
-    ran = later_stage(
-        "export.variant", model, *options, *cache, "--force", "--repository", str(repository.resolve())
-    )
+    ran = later_stage("export.variant", model, *options, *cache, "--force", "--repository", str(repository.resolve()))
     return "" if ran.returncode == 0 else f"not made: {last_line(ran.stderr)}"
 
 
