@@ -95,6 +95,7 @@ def test_make_measure_and_make_report(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_make_check_repo() -> None:
     done = make("check-repo")
     assert done.returncode == 0
@@ -106,6 +107,7 @@ SOURCES = [path.read_text() for stage in STAGES for path in (ROOT / stage).rglob
 PROGRAMS = sorted({name for source in SOURCES for name in re.findall(r'"python -m ([a-z_.]+)",', source)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_every_program_has_help_with_an_example(program: str, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"{program}.__main__" if (ROOT / program.replace(".", "/")).is_dir() else program

@@ -108,6 +108,7 @@ def test_every_copied_path_exists_and_reaches_the_build(name: str) -> None:
         assert source.rstrip("/") not in rules
 
 
+@pytest.mark.slow
 def test_exported_models_are_readable_in_the_image() -> None:
     exported = sorted(REPOSITORY.glob("*/1/model.onnx"))
     assert exported, "run make export"

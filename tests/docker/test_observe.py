@@ -83,6 +83,7 @@ def ask(url: str) -> None:
         client.infer("batched", [tensor])
 
 
+@pytest.mark.slow
 @needs_prometheus
 def test_the_rules_pass_their_tests() -> None:
     for command in (["check", "config", "prometheus.yml"], ["test", "rules", "rules_test.yml"]):

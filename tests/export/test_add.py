@@ -159,6 +159,7 @@ def test_a_model_that_appears_during_the_proof_stays(tmp_path: Path) -> None:
     assert contents(repository) == {"m/config.pbtxt": b"of another program"}
 
 
+@pytest.mark.slow
 def test_an_onnx_file_needs_no_torch(tmp_path: Path) -> None:
     linear(tmp_path / "m.onnx")
     code = (

@@ -94,6 +94,7 @@ def test_wrong_options(refused: Callable[..., str], golden: Callable[..., None])
     golden("export_add_options", refused(*(f"m.onnx {options}" for options in OPTIONS)))
 
 
+@pytest.mark.slow
 def test_what_is_no_model(refused: Callable[..., str], golden: Callable[..., None]) -> None:
     linear(Path("spaced name.onnx"))
     for name in ("weights.pth", "kept.h5"):
@@ -230,6 +231,7 @@ def program(path: Path, repository: Path, *, file_bytes: int | None = None, **en
     return line
 
 
+@pytest.mark.slow
 def test_a_limit_on_the_size_of_files_is_one_line(tmp_path: Path) -> None:
     line = program(large(tmp_path / "m.onnx"), tmp_path / "models", file_bytes=100_000)
     assert "the model could not be written (File too large), and nothing was added" in line
@@ -247,6 +249,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_line_and_leaves_nothing(small_disk: Path, tmp_path: Path) -> None:
     path = large(tmp_path / "m.onnx")
     for line in (program(path, small_disk), program(path, tmp_path / "models", TMPDIR=str(small_disk))):

@@ -50,6 +50,7 @@ def test_a_second_export_has_nothing_to_do(ranker: Path, capsys: pytest.CaptureF
     assert ranker.stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mistake", "message"),
     [
@@ -98,6 +99,7 @@ def test_a_failed_proof_keeps_the_old_file(ranker: Path, tmp_path: Path, monkeyp
     assert [entry.name for entry in path.parent.iterdir()] == ["model.onnx"]
 
 
+@pytest.mark.slow
 def test_a_config_that_disagrees_ends_with_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     variant = "configs/dynamic.pbtxt"
     folder = tmp_path / "ranker"
@@ -116,6 +118,7 @@ def without_torch(program: str, *arguments: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, cwd=REPOSITORY.parent, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_without_torch_the_ranker_is_exported_and_nothing_else_is_called_proved() -> None:
     assert without_torch("export.__main__", "ranker").returncode == 0
     done = without_torch("export.verify", "text_recognition")
@@ -138,6 +141,7 @@ def test_weights_are_known_by_their_digest_and_not_by_their_folder(tmp_path: Pat
         moved.weights_of(exporter.recipe)
 
 
+@pytest.mark.slow
 def test_verify_program(ranker: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verify.main(["ranker"]) == 0
     assert "26,226,689" in capsys.readouterr().out

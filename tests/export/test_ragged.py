@@ -79,6 +79,7 @@ def test_items_are_answered_as_if_alone(
         torch.testing.assert_close(answer, alone, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_frames_in_a_file_with_offsets(tmp_path: Path) -> None:
     config = text_format.Parse(
         'max_batch_size: 8 input { name: "F" data_type: TYPE_FP32 dims: [ -1, 5 ] allow_ragged_batch: true }'

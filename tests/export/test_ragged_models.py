@@ -31,6 +31,7 @@ def recogniser() -> TextRecogniser:
     return build(64, TRAINED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "limit"), [("text_recognition_ragged", 1e-5), ("ragged_encoder", 1e-6)])
 def test_every_item_is_answered_as_it_is_alone(model: str, limit: float) -> None:
     proof = prove(model, REPOSITORY / model / "1" / "model.onnx", CATALOGUE[model])
@@ -89,6 +90,7 @@ def leaky(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return repository
 
 
+@pytest.mark.slow
 def test_a_model_whose_padding_leaks_is_not_proved(leaky: Path) -> None:
     exporter = dataclasses.replace(CATALOGUE["ragged_encoder"], lengths=(1, 9))
     with pytest.raises(

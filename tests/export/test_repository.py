@@ -29,6 +29,7 @@ def edit(path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new, 1))
 
 
+@pytest.mark.slow
 def test_our_own_repository_has_no_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(faults(REPOSITORY)) == []
     assert main([]) == 0

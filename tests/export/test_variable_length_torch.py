@@ -137,6 +137,7 @@ def test_models_that_see_the_padding_are_refused_with_the_node(
     assert not (tmp_path / "models" / "m").exists()
 
 
+@pytest.mark.slow
 def test_the_lengths_of_a_module_stay_open(tmp_path: Path) -> None:
     assert main(["sequence_modules:words", "--name", "m", "--variable-length", "--repository", str(tmp_path)]) == 0
     config = read_config(tmp_path / "m" / "config.pbtxt")

@@ -190,6 +190,7 @@ def test_weights_are_converted(tmp_path: Path, precision: str, capsys: pytest.Ca
     assert shared is (precision == "int8-dynamic")
 
 
+@pytest.mark.slow
 def test_a_variant_that_is_too_different_is_refused_with_its_errors_and_their_node(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
 ) -> None:
@@ -261,6 +262,7 @@ UNFIT = (
 )
 
 
+@pytest.mark.slow
 def test_mistakes_are_named_and_nothing_is_written(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -302,6 +304,7 @@ def test_mistakes_are_named_and_nothing_is_written(
     assert {path.name for path in repository.iterdir()} == {"classifier", "classifier_int8_static", "classifier_fp16"}
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
     """The largest file that may be written has 1,000 bytes; the variant's graph has more."""
     repository = tmp_path / "repository"

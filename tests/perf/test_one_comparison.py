@@ -87,6 +87,7 @@ def many_rounds(path: Path) -> Comparison | None:
     return search.run().comparison
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("searched", [plain, many_rounds])
 def test_what_the_tuner_says_is_what_the_others_read(
     searched: Callable[[Path], Comparison | None], tmp_path: Path

@@ -111,6 +111,7 @@ def make_many(temporary: str) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_starts_do_not_remove_each_others_folders(temporary: Path) -> None:
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         assert list(pool.map(make_many, [str(temporary)] * 4)) == [50] * 4

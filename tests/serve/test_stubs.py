@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import pytest
 from processes import wait_until
 
 from serve.stubs import Loading
@@ -15,6 +16,7 @@ time.sleep(60)
 GUARD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SERVER!r}])"
 
 
+@pytest.mark.slow
 def test_a_process_that_triton_ended_is_no_reason() -> None:
     """Triton ends the process of a model that failed with code 0; the model's own reason is in the log."""
     with subprocess.Popen([sys.executable, "-c", GUARD], start_new_session=True) as guard:

@@ -13,6 +13,7 @@ from perf.studies.pages.__main__ import BLOCK, TABLES, main, pages
 from triton_batching.terminal import Mistake
 
 
+@pytest.mark.slow
 def test_the_pages_are_what_the_records_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--check"]) == 0, capsys.readouterr().out
     assert {block["name"] for page in pages(ROOT) for block in BLOCK.finditer(page.read_text())} == set(TABLES)

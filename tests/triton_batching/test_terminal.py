@@ -118,6 +118,7 @@ def test_interrupts_clean_up_when_nobody_reads_the_messages() -> None:
     assert program.returncode == 130
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "service", "code"),
     [

@@ -25,6 +25,7 @@ def of_the_same(seed: int, loads: int, deviation: float) -> list[list[Run]]:
     return sides
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("loads", "repetitions"), [(1, 300), (8, 60)])
 def test_one_of_many_comparisons_of_the_same_is_slower_in_one_of_twenty_cases(loads: int, repetitions: int) -> None:
     """A/A with 3 and 24 intervals; a single one at 95 % makes the gate fail in 7 % and 45 % of the cases."""

@@ -85,6 +85,7 @@ def trials(kind: str) -> tuple[Values, float]:
     return latencies(kind, RUNS, REQUESTS, seed=13), true_percentile(99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alike 0.8", "alike 0.95", "batches 8", "batches 32", "queue 0.8", "resampled"])
 def test_trials_at_their_target_are_passed_and_failed_as_rarely_as_promised(kind: str) -> None:
     values, limit = trials(kind)

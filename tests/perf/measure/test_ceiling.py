@@ -13,6 +13,7 @@ def test_a_python_model_has_no_ceiling() -> None:
         plan("simulated_accelerator")
 
 
+@pytest.mark.slow
 def test_the_program(
     ranker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

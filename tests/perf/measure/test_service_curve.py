@@ -75,6 +75,7 @@ def counted(rng: np.random.Generator, truth: Truth, spread: float) -> list[Size]
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [straight, tiled, jumping])
 def test_in_200_random_cases_the_intervals_hold_the_truth_and_the_curve_is_not_biased(
     kind: Callable[[np.random.Generator, float, Truth], Truth],

@@ -69,6 +69,7 @@ def test_a_plan_says_how_many_are_late_and_in_how_many_replays(
     golden("pack_plan_poisson", capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_a_file_written_by_hand_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     models, out = repository(tmp_path), tmp_path / "out"
     arguments = [str(plan_path(tmp_path)), "--out", str(out), "--repository", str(models)]

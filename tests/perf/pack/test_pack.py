@@ -98,6 +98,7 @@ def fewest(problem: Turns) -> int:
     return of(frozenset(range(problem.count)))
 
 
+@pytest.mark.slow
 def test_no_packing_has_fewer_devices_than_the_improved_one() -> None:
     """That of all sets that fit, and no heuristic; the search for it checks few sets, counted, since seconds depend."""
     fewer = []

@@ -108,6 +108,7 @@ def test_few_replays_may_be_late(placements: int) -> None:
     assert replace(many, requests=CONFIRMING * 100, late=10, late_replays=10).proven(placements)
 
 
+@pytest.mark.slow
 def test_a_plan_holds_on_other_seeds() -> None:
     """With one replay to decide, no headroom was enough for this workload; 3 of 20 other replays were late."""
     workload = uneven(3)
@@ -122,6 +123,7 @@ def test_a_plan_holds_on_other_seeds() -> None:
     assert max(each.late_replays for each in without) > max(each.late_replays for each in others) + 2
 
 
+@pytest.mark.slow
 def test_without_enough_headroom_it_says_how_many_are_late() -> None:
     # Two executions of one row just fit into the target, so any queue is late.
     latency = Curve.line(10, 0, 1)

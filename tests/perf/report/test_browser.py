@@ -81,6 +81,7 @@ def browser() -> Iterator[webdriver.Chrome]:
         driver.quit()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_cut_and_the_console_is_silent(browser: webdriver.Chrome, pages: dict[str, Path], name: str) -> None:
     for width in WIDTHS:
@@ -212,6 +213,7 @@ def test_figures_are_drawn_one_by_one_and_paper_gets_all(browser: webdriver.Chro
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not AXE.exists(), reason=f"no {AXE.name}: make test fetches it with npm")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rules_of_accessibility_find_nothing_serious(

@@ -115,6 +115,7 @@ def test_an_empty_folder_says_so_on_the_page(tmp_path: Path, capsys: pytest.Capt
     assert f"written: {tmp_path / 'index.html'}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_without_a_folder_all_places_are_read_and_a_browser_opens(tmp_path: Path) -> None:
     """The browser of the environment is a script, which notes what it was told to open."""
     filled(tmp_path / "build" / "load")

@@ -94,6 +94,7 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
         assert writer(summarise(tmp_path), tmp_path / "again").read_bytes() == once
 
 
+@pytest.mark.slow
 def test_the_program_writes_beside_the_records_or_into_a_given_folder(folder: Path, tmp_path: Path) -> None:
     assert main([str(folder)]) == 0
     assert {"summary.csv", "report.html"} <= {path.name for path in folder.iterdir()}
@@ -101,6 +102,7 @@ def test_the_program_writes_beside_the_records_or_into_a_given_folder(folder: Pa
     assert len(list((tmp_path / "png").iterdir())) == 7
 
 
+@pytest.mark.slow
 def test_points_beside_a_study_are_reported_as_left_out(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -116,6 +118,7 @@ def test_points_beside_a_study_are_reported_as_left_out(
     assert line.startswith(f"{folder}: {start}")
 
 
+@pytest.mark.slow
 def test_mistakes_end_with_2_and_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
 ) -> None:

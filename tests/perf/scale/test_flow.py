@@ -70,12 +70,14 @@ def requests(rates: list[float], seed: int) -> float:
     return float(np.mean(simulated.latencies_us <= TARGET.latency_ms * 1e3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", [0.2, 0.75, 1.0, 1.2])
 def test_steady_loads_have_the_share_in_time_of_single_requests(load: float) -> None:
     rates = [load * curve().capacity.rate_per_s] * 60
     assert flow(rates).share == pytest.approx(requests(rates, seed=7), abs=0.03)
 
 
+@pytest.mark.slow
 def test_an_overload_and_its_end_have_the_share_in_time_of_single_requests() -> None:
     """20 s below the capacity, 6 s at 1.25 x what the replica answers at most, and 34 s below the capacity."""
     full = curve().saturated_per_s
@@ -102,6 +104,7 @@ def test_the_capacity_is_the_last_rate_in_time_and_its_pending_count_littles_law
     assert curve().target_pending == pytest.approx(point.rate_per_s * run.mean_us / 1e6, rel=0.05)
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0.0, 4000.0), min_size=20, max_size=60), st.integers(0, 5), st.booleans())
 def test_no_request_is_lost(levels: list[float], seed: int, fails: bool) -> None:
     """Every request is in time, late or refused, whatever the rates, the target, failures and starts."""

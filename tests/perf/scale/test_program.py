@@ -89,6 +89,7 @@ def record(simulated: Path) -> ScaleRecord:
     return file.read(path, ScaleRecord)
 
 
+@pytest.mark.slow
 def test_the_target_is_that_of_the_cheapest_day_in_time(record: ScaleRecord) -> None:
     ours = matched(record.tried, PENDING, 0, 0.99)
     assert ours is not None
@@ -117,6 +118,7 @@ def _found(record: ScaleRecord) -> tuple[float, float]:
     return round(record.target_pending, 2), round(record.curve.steepness, 2)
 
 
+@pytest.mark.slow
 def test_service_times_of_a_mix_are_taken_only_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     records = folder / "records"
     mixed = service_profile.write(replace(service_profile.load(RAMP), mix="mix 8:64 0123abcd"), records)

@@ -69,6 +69,7 @@ def service(rows: int) -> float:
     return FIXED + ROW * rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("load", "requests"), [(0.3, 20_000), (0.5, 30_000), (0.7, 60_000)])
 def test_the_simulated_batcher_is_within_half_a_percent_of_the_chain(load: float, requests: int) -> None:
     """Poisson arrivals at this share of the capacity; the standard error of the mean is below 0.3 %."""

@@ -19,6 +19,7 @@ from perf.simulate.predict import predict
 from triton_batching.terminal import Mistake
 
 
+@pytest.mark.slow
 def test_sizes_are_simulated_in_a_drawn_order_however_many_they_are(tmp_path: Path) -> None:
     """Of a configuration that joins only requests of one size; a file of more lines is cut to some of them."""
     config = text_format.Parse(

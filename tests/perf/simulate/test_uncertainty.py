@@ -73,6 +73,7 @@ def case(rng: np.random.Generator, truth: NDArray[np.float64]) -> tuple[Candidat
     return candidate, Traffic(pattern="poisson", rate_per_s=float(rate))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounds", "drift"), [(1, DRIFT), (3, 0.12)])
 def test_intervals_of_90_percent_hold_as_many_measurements_and_predictions_are_not_biased(
     rounds: int, drift: float, monkeypatch: pytest.MonkeyPatch

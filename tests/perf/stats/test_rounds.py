@@ -71,6 +71,7 @@ def test_eight_comparisons_of_the_same_have_no_difference_in_nineteen_of_twenty_
     assert np.mean(np.any(alarms.reshape(1000, 8), axis=1)) <= 0.06 + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3, 5, 10, 13, 14, 20])
 def test_a_round_in_five_that_is_slow_is_not_missed(count: int) -> None:
     """B is 7 % slower on average, because one round of five is 30 % slower. 5,000 comparisons."""

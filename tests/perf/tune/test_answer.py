@@ -48,6 +48,7 @@ def test_the_bottleneck_is_named_with_its_numbers() -> None:
     assert bottleneck([lost]) == "overload: no request was answered, so no time of a request is known"
 
 
+@pytest.mark.slow
 def test_the_front_holds_the_candidates_that_no_other_beats_in_both(tmp_path: Path) -> None:
     search = searching(tmp_path / "s.json", "closed:16", 100)
     screened = search.screen.run(search.candidates, Corrections())

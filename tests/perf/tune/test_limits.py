@@ -76,6 +76,7 @@ def test_what_an_estimate_excludes_is_said_and_is_no_candidate() -> None:
     assert tried(candidates, Limits(server_memory_mib=1), of_rows) == [SEARCHED.default]
 
 
+@pytest.mark.slow
 def test_a_search_chooses_the_best_within_the_limits(tmp_path: Path) -> None:
     free = limited(tmp_path / "free.json", Limits(), of_rows).run().chosen
     assert free is not None
@@ -90,6 +91,7 @@ def test_a_search_chooses_the_best_within_the_limits(tmp_path: Path) -> None:
     assert "meets the target, used 840.0 MiB of memory (--memory-mib 500)" in steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("used", "why"), [(1.75, "used 1.75 cores (--cpu 1.5)"), (None, "has no reading for --cpu 1.5")]
 )

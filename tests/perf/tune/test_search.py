@@ -50,6 +50,7 @@ def test_what_meets_the_target_without_the_margin_is_confirmed(tmp_path: Path) -
     )
 
 
+@pytest.mark.slow
 def test_the_choice_is_within_three_percent_of_brute_force(tmp_path: Path) -> None:
     """Though the simulation takes two instances on shared cores for two accelerators."""
     search = searching(tmp_path / "study.json", "closed:32", 80, sizes=(4, 8, 16), true=shared_cores)
@@ -62,6 +63,7 @@ def test_the_choice_is_within_three_percent_of_brute_force(tmp_path: Path) -> No
     assert chosen.late == 0
 
 
+@pytest.mark.slow
 def test_the_terms_are_learned_from_trials(tmp_path: Path) -> None:
     search = searching(
         tmp_path / "s.json",
@@ -75,6 +77,7 @@ def test_the_terms_are_learned_from_trials(tmp_path: Path) -> None:
     assert corrections.by_parallelism[Parallelism(instances=2)].contention == pytest.approx(1.4, abs=0.01)
 
 
+@pytest.mark.slow
 def test_an_interrupted_search_goes_on_and_measures_nothing_twice(tmp_path: Path) -> None:
     whole = searching(tmp_path / "whole.json", "closed:24", 70, sizes=(4, 8, 16), true=steeper)
     expected = whole.run().chosen
@@ -95,6 +98,7 @@ def test_an_interrupted_search_goes_on_and_measures_nothing_twice(tmp_path: Path
     assert Study.read(path).trials == whole.log.study.trials
 
 
+@pytest.mark.slow
 def test_for_a_target_out_of_reach_the_nearest_target_is_named(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:16", 15, sizes=(1, 8))
     result = search.run()
@@ -111,6 +115,7 @@ def test_for_a_target_out_of_reach_the_nearest_target_is_named(tmp_path: Path) -
     assert any(f"ask for {result.closest.p99_ms / 0.95:.4g} ms" in line for line in sentences)
 
 
+@pytest.mark.slow
 def test_cost_takes_the_fewest_instances_that_carry_the_load(tmp_path: Path) -> None:
     chosen = searching(tmp_path / "one.json", "poisson:300", 90, objective="cost", sizes=(8, 16)).run().chosen
     assert chosen is not None
@@ -121,6 +126,7 @@ def test_cost_takes_the_fewest_instances_that_carry_the_load(tmp_path: Path) -> 
     assert chosen.candidate.instances == 2
 
 
+@pytest.mark.slow
 def test_an_open_load_must_be_carried(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "poisson:500", 100, sizes=(8, 16))
     chosen = search.run().chosen
@@ -132,6 +138,7 @@ def test_an_open_load_must_be_carried(tmp_path: Path) -> None:
     assert chosen.p99_ms <= 1.05 * min(pooled.p99_ms for pooled in carried)
 
 
+@pytest.mark.slow
 def test_goodput_is_the_highest_rate_that_was_verified(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "poisson:1", 80, objective="goodput", sizes=(8,))
     chosen = search.run().chosen

@@ -32,6 +32,7 @@ def feasible(world: InventedWorld) -> list[Candidate]:
     return [each for each in candidates(world.true) if world.true.p99_ms(each) <= world.goal.limit_ms]
 
 
+@pytest.mark.slow
 def test_a_configuration_is_found_wherever_one_meets_the_target(found: Found) -> None:
     assert all(feasible(world) for world, _, _ in found)
     assert [world.seed for world, _, comparison in found if comparison is None] == []

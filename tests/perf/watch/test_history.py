@@ -51,6 +51,7 @@ def newest(history: History) -> Sample:
     return sample
 
 
+@pytest.mark.slow
 def test_a_day_of_readings_has_a_bounded_number_of_steps() -> None:
     history, count = History(), 9_000
     for number in range(count):

@@ -112,6 +112,7 @@ def test_broken_python_is_no_traceback(source: str, tmp_path: Path) -> None:
     findings(tmp_path)
 
 
+@pytest.mark.slow
 def test_ensembles_may_be_long_and_nested(tmp_path: Path) -> None:
     """400 steps, each reads what the one before wrote, and 400 ensembles, each a step of the next one."""
     names = ["x", *(f"t{number}" for number in range(399)), "y"]

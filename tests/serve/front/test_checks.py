@@ -60,6 +60,7 @@ def test_mistakes_are_one_line_each(tmp_path: Path, golden: Callable[..., None])
     golden("front_mistakes", "\n".join(said), masks={r"port \d{4,5}\b": "port PORT", r"_ssl\.c:\d+": "_ssl.c:N"})
 
 
+@pytest.mark.slow
 def test_a_door_for_everybody_is_opened_when_it_is_safe_or_meant(tmp_path: Path) -> None:
     certificate = certificates.make(tmp_path)
     tls = Tls(certificate=certificate / "server.pem", key=certificate / "server.key")

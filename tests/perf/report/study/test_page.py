@@ -79,6 +79,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     return {"empty": drawn(empty(), folder)} | {load: drawn(study(load), folder) for load in LOADS}
 
 
+@pytest.mark.slow
 def test_a_full_study_misses_nothing_and_an_empty_one_says_what_it_misses(pages: dict[str, Page]) -> None:
     for load in LOADS:
         assert [section.missing for section in pages[load].sections] == [()] * len(PARTS)
@@ -106,6 +107,7 @@ def test_the_page_is_well_formed_and_needs_nothing_else(pages: dict[str, Page], 
     assert not re.findall(r"""(?:src|href)=["']?https?:|@import|url\((?!#)""", without_scripts)
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_pages_and_values(pages: dict[str, Page], tmp_path: Path) -> None:
     evidence = Evidence.read(study().write(tmp_path / "study.json"))
     again = drawn(evidence.study, tmp_path)
@@ -146,6 +148,7 @@ def test_the_tail_counts_unanswered_requests() -> None:
     assert "1 of 2,800 never answered" in section.figures[0].caption
 
 
+@pytest.mark.slow
 def test_the_program_writes_page_figures_and_values_and_can_be_run_again(
     pages: dict[str, Page], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -134,6 +134,7 @@ CASES: dict[str, Callable[[], Study]] = {
 }
 
 
+@pytest.mark.slow
 def test_what_is_said_of_each_outcome(golden: Callable[..., None]) -> None:
     def said() -> Iterator[str]:
         for name, made in CASES.items():

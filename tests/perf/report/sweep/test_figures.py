@@ -44,6 +44,7 @@ def test_stages_add_up_at_the_lowest_and_highest_common_concurrency() -> None:
     assert sum(row["ms"] for row in parts) == pytest.approx(4 * 0.074)
 
 
+@pytest.mark.slow
 def test_png_files_are_written(tmp_path: Path) -> None:
     comparison = only(record(), record("dynamic", rate=300.0))
     paths = save_png(comparison, tmp_path / "new", "m-")
