@@ -9,7 +9,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -168,8 +168,8 @@ class HttpFormat:
 
     def _outputs(self, answer: HttpAnswer) -> dict[str, Array]:
         """The outputs by name."""
-        known, whole = answer.known, cast(bytearray, answer.whole)
-        if known and answer.head is known[0] and whole.startswith(known[1], answer.begin):
+        known, whole = answer.known, answer.whole
+        if known and answer.head is known[0] and type(whole) is bytearray and whole.startswith(known[1], answer.begin):
             return _views(whole, answer.begin + len(known[1]), known[2])  # the same head has the same lengths
         return self._read(answer, _arrays)  # type: ignore[no-any-return]
 

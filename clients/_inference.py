@@ -17,6 +17,7 @@ from .errors import (
     RequestFailedError,
     ServerFailureError,
     TransportError,
+    not_tritons,
 )
 
 if TYPE_CHECKING:
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 LARGE_BYTES = 1 << 18
 """With "auto", tensors of this size, in and out together, travel in shared memory, or over gRPC to another machine."""
+
+EXCERPT = 200
+"""How much of an answer that is not Triton's an error shows."""
 
 BINARY = "binary_tensor_data"
 """The name of the protocol's extension for binary tensors over HTTP."""
@@ -68,7 +72,11 @@ class Inference:
             if self._usual.protocol == "custom":
                 raise
             config = yield from self._describe(options, error)
-        self.metadata = Metadata.of(config, rows_may_differ=self._rows_may_differ)
+        try:
+            self.metadata = Metadata.of(config, rows_may_differ=self._rows_may_differ)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise not_tritons(what, repr(config)[:EXCERPT].encode(), self._url, self._model) from error
         if self.transport in ("auto", "shared_memory") and all(address.host for address in self.addresses.values()):
             from ._shared_memory import SharedMemory
 
