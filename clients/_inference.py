@@ -100,22 +100,27 @@ class Inference:
                 f"{self._url}: the requests of a sequence go to one server. Give one address, or a front door."
             )
 
-    def infer(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array]]:
-        """The outputs by name; raises a `ClientError`."""
-        chosen = self._usual
+    def step(self, inputs: Inputs, options: CallOptions) -> Step | None:
+        """The step that runs the model with its tensors in the message; None if `share` is to run it."""
         if self._shared and self._is_large(inputs):
-            outputs = yield from self._shared.infer(inputs, options)
-            if outputs is not None:
-                return outputs
-            if self.transport == "shared_memory":
-                self._memory()
-            elif "grpc" in self.addresses:
-                chosen = self._format("grpc")
-        deadline = None if options.timeout_s is None else deadline_after(options.timeout_s)
-        answer: dict[str, Array] = yield chosen.infer(
-            inputs, options, deadline, self.metadata.longest_server_deadline_s
-        )
+            return None
+        return self._message(self._usual, inputs, options)
+
+    def share(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array]]:
+        """The outputs by name, through shared memory if that works; raises a `ClientError`."""
+        outputs = (yield from self._shared.infer(inputs, options)) if self._shared else None
+        if outputs is not None:
+            return outputs
+        if self.transport == "shared_memory":
+            self._memory()
+        chosen = self._format("grpc") if "grpc" in self.addresses else self._usual
+        answer: dict[str, Array] = yield self._message(chosen, inputs, options)
         return answer
+
+    def _message(self, chosen: Any, inputs: Inputs, options: CallOptions) -> Step:
+        deadline = None if options.timeout_s is None else deadline_after(options.timeout_s)
+        longest_s = self.metadata.longest_server_deadline_s
+        return chosen.infer(inputs, options, deadline, longest_s)  # type: ignore[no-any-return]
 
     def stream(self, inputs: Inputs, options: CallOptions) -> Steps[Step]:
         """The step for a stream of answers, whose tensors travel in messages; raises `TransportError` without gRPC."""

@@ -21,6 +21,7 @@ from clients import AsyncModel, Model, ServerUnreachableError, TransportError
 from clients._inference import LARGE_BYTES
 from clients._shared_memory import FOLDER, PREFIX
 from serve.launcher import Server
+from serve.management import client_memory
 
 ROOT = Path(__file__).parents[2]
 LARGE = np.arange(1 << 19, dtype=np.float32)[:, None]
@@ -112,16 +113,22 @@ input()
 """
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_next_client_removes_what_a_killed_one_left(swept: Server, protocol: str) -> None:
-    url = f"{protocol}://{swept.http_url if protocol == 'http' else swept.grpc_url}"
+def killed(url: str, server: Server) -> str:
+    """The region of a client that was killed."""
     command = [sys.executable, "-c", KILLED, url]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "(1, 1048576)\n"
-        (left,) = registered(swept.grpc_url)
+        (left,) = registered(server.grpc_url)
         process.send_signal(signal.SIGKILL)
+    return left
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_next_client_removes_what_a_killed_one_left(swept: Server, protocol: str) -> None:
+    url = f"{protocol}://{swept.http_url if protocol == 'http' else swept.grpc_url}"
+    left = killed(url, swept)
     stale = FOLDER / left.replace(left[-8:], "0" * 8)
     stale.touch()  # what one that was killed in the middle of its registration leaves
     with Model("wide", url=url, transport="shared_memory") as model:
@@ -129,6 +136,17 @@ def test_the_next_client_removes_what_a_killed_one_left(swept: Server, protocol:
         assert left not in registered(swept.grpc_url)
         assert not stale.exists()
     assert wait_until(lambda: not registered(swept.grpc_url), seconds=5)
+
+
+@pytest.mark.server
+def test_the_supervisor_removes_what_a_killed_client_left(swept: Server) -> None:
+    left = killed(swept.grpc_url, swept)
+    assert registered(swept.grpc_url) == [left]
+    client_memory.sweep(swept.http_url)
+    assert registered(swept.grpc_url) == []
+    with Model("wide", url=swept.grpc_url, transport="shared_memory"):
+        client_memory.sweep(swept.http_url)
+        assert len(registered(swept.grpc_url)) == 1  # that of a process that runs
 
 
 @pytest.mark.server
