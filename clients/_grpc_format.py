@@ -14,7 +14,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
 from ._contract import MOST_SHAPES, Inputs
-from ._http_format import Described, Place
+from ._http_format import Described, Place, Places
 from ._options import CallOptions
 from ._steps import INFER, STREAM, Step
 from ._tensors import DATATYPES, DTYPES, Array, contents, tensor
@@ -84,20 +84,14 @@ class GrpcFormat:
         return Step("grpc", INFER, head, self._outputs, list(map(contents, arrays.values())), deadline, options, arrays)
 
     def infer_in_place(
-        self,
-        inputs: Inputs,
-        places: Mapping[str, Place],
-        outputs: Mapping[str, Place | None],
-        options: CallOptions,
-        deadline: float | None,
-        longest_s: float,
+        self, inputs: Inputs, places: Places, options: CallOptions, deadline: float | None, longest_s: float
     ) -> Step:
         """The step that runs the model on tensors in shared memory; its answer has a `Described` for each output."""
         request = pb.ModelInferRequest(model_name=self._model, model_version=self._version)
         for name, array in inputs.arrays.items():
             described = request.inputs.add(name=name, datatype=DATATYPES[array.dtype], shape=array.shape)
-            _refer(described, places[name])
-        for name, place in outputs.items():
+            _refer(described, places.inputs[name])
+        for name, place in places.outputs.items():
             wanted = request.outputs.add(name=name)
             if place:
                 _refer(wanted, place)
