@@ -240,16 +240,21 @@ class SharedMemory:
 
     def _give(self, region: Region) -> None:
         """Free the region of a request that was answered."""
-        with self._lock:
-            (self._retired if self._closed else self._free).append(region)
+        self._keep(region, self._free)
 
     def _retire(self, region: Region) -> None:
         """Never use a region again; it is unregistered when no request uses it."""
+        self._keep(region, self._retired)
+
+    def _keep(self, region: Region, regions: list[Region]) -> None:
         with self._lock:
-            self._retired.append(region)
+            if not self._closed:
+                regions.append(region)
+                return
+        self._discard(region)  # a later client unregisters it
 
     def _discard(self, region: Region) -> None:
-        """Forget a region that is not registered."""
+        """Forget a region that is not registered, or that a later client unregisters."""
         with self._lock:
             if region in self._retired:
                 self._retired.remove(region)
@@ -268,8 +273,11 @@ class SharedMemory:
         with contextlib.suppress(OSError):
             for name in stale(path.name for path in FOLDER.glob(f"{PREFIX}*")):
                 (FOLDER / name).unlink(missing_ok=True)
+        names: list[str] = []
         with contextlib.suppress(RequestFailedError):
-            for name in stale((yield self._format.registered(SOON, _soon(deadline)))):
+            names = yield self._format.registered(SOON, _soon(deadline))
+        for name in stale(names):
+            with contextlib.suppress(RequestFailedError):  # a request still uses it
                 yield self._format.unregister(name, SOON, _soon(deadline))
 
     def close(self) -> Steps[None]:
