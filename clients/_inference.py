@@ -23,8 +23,9 @@ from .errors import (
 if TYPE_CHECKING:
     from ._shared_memory import SharedMemory
 
-LARGE_BYTES = 1 << 18
-"""With "auto", tensors of this size, in and out together, travel in shared memory, or over gRPC to another machine."""
+LARGE_BYTES, GRPC_BYTES = 1 << 18, 1 << 22
+"""With "auto", tensors of the first size, in and out together, travel in shared memory if the server is here.
+Those of the second size travel over gRPC if it is on another one. The README has the measurement."""
 
 EXCERPT = 200
 """How much of an answer that is not Triton's an error shows."""
@@ -113,7 +114,8 @@ class Inference:
             return outputs
         if self.transport == "shared_memory":
             self._memory()
-        chosen = self._format("grpc") if "grpc" in self.addresses else self._usual
+        over_grpc = "grpc" in self.addresses and self._bytes(inputs) >= GRPC_BYTES
+        chosen = self._format("grpc") if over_grpc else self._usual
         answer: dict[str, Array] = yield self._message(chosen, inputs, options)
         return answer
 
@@ -190,7 +192,9 @@ class Inference:
         )
 
     def _is_large(self, inputs: Inputs) -> bool:
-        if self.transport == "shared_memory":
-            return True
+        return self.transport == "shared_memory" or self._bytes(inputs) >= LARGE_BYTES
+
+    def _bytes(self, inputs: Inputs) -> int:
+        """The bytes of the tensors of a request and its answer, as far as the configuration tells."""
         out = inputs.shape.rows * sum(tensor.row_bytes or 0 for tensor in self.metadata.outputs)
-        return out + sum(map(size, inputs.arrays.values())) >= LARGE_BYTES
+        return out + sum(map(size, inputs.arrays.values()))

@@ -17,7 +17,7 @@ from newer_answers import MEMORY_REFUSED
 from relay import PREFACE, relay
 
 from clients import AsyncModel, Model, ServerUnreachableError, TransportError
-from clients._inference import LARGE_BYTES
+from clients._inference import GRPC_BYTES, LARGE_BYTES
 from clients._shared_memory import FOLDER, PREFIX, _in_use
 from serve.launcher import Server
 from serve.management import client_memory
@@ -76,9 +76,9 @@ def test_with_both_protocols_small_tensors_take_http_and_large_ones_grpc_to_anot
         url = f"http://{http.url},grpc://{front.url}"
         reverses(kind, url, 5, swept.grpc_url)
         assert front.sent == []
-        assert reverses(kind, url, LARGE_BYTES, swept.grpc_url) == 0
+        assert reverses(kind, url, GRPC_BYTES // 8, swept.grpc_url) == 0
         assert front.sent[0].startswith(PREFACE)
-        assert len(front.sent[0]) > 8 * LARGE_BYTES
+        assert len(front.sent[0]) > GRPC_BYTES
 
 
 @pytest.mark.server
