@@ -7,11 +7,12 @@ from typing import Any
 import grpc.aio
 
 from ._address import Address
-from ._grpc import CLOSE_S, GrpcTarget, StreamAnswers, _left_open
+from ._grpc import CLOSE_S, PAUSE_S, RECONNECT_S, GrpcTarget, StreamAnswers, _left_open
 from ._grpc_format import whole
 from ._in_flight import InFlight
-from ._steps import Step, seconds_left
+from ._steps import Step, deadline_after, seconds_left
 from ._tensors import Array
+from .errors import ServerUnreachableError
 
 
 class AsyncGrpcConnection(GrpcTarget):
@@ -31,6 +32,16 @@ class AsyncGrpcConnection(GrpcTarget):
 
         Cancelling the task cancels the call on the server if that survives it; otherwise its answer is dropped.
         """
+        until = deadline_after(RECONNECT_S)
+        while True:
+            try:
+                return self._read(step, await self._send_once(step))
+            except ServerUnreachableError as error:
+                if not self._may_wait(error, until, step.deadline):
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+    async def _send_once(self, step: Step) -> bytes:
         try:
             if self._closed:
                 raise self._shut()
@@ -39,12 +50,11 @@ class AsyncGrpcConnection(GrpcTarget):
             method, metadata = self._method(self._opened, step), self._metadata(step)
             call = method(whole(step), timeout=left if may_cancel else None, metadata=metadata)
             await self._answered(call, left, may_cancel=may_cancel)
-            content = await call
+            return await call  # type: ignore[no-any-return]
         except grpc.RpcError as error:
             raise self._shut() if self._closed else self._refused(error, step) from error
         except TimeoutError as error:
             raise self._late(step) from error
-        return self._read(step, content)
 
     async def _answered(self, call: Any, left: float | None, *, may_cancel: bool) -> None:
         """Wait until a call has ended, for `left` seconds; raises `TimeoutError`, and `ClosedError` after `close`."""

@@ -15,6 +15,7 @@ import os
 import queue
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -25,7 +26,7 @@ import grpc
 from ._address import Address
 from ._grpc_format import Part, whole
 from ._in_flight import MOST_ABANDONED
-from ._steps import INFER, STREAM, Step, seconds_left
+from ._steps import INFER, STREAM, Step, deadline_after, seconds_left
 from ._tensors import Array
 from .errors import ClientError, ClosedError, ServerUnreachableError, TransportError, explained, timed_out
 
@@ -37,6 +38,9 @@ SURVIVES = (2, 59)
 CLOSE_S = 5.0
 """How long `close` waits for calls in flight on a server that would not survive their cancellation."""
 
+RECONNECT_S, PAUSE_S = 0.7, 0.1
+"""How long a call waits for a server that is gone, and the pause before each further attempt."""
+
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
     # Servers end the connection of a client that asks more often than every 300 s whether they are there.
@@ -45,7 +49,7 @@ OPTIONS = (
     # A server that starts again is found soon; one attempt may take 5 s, since a server may be 300 ms away.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 5_000),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 300),
     ("grpc.lb_policy_name", "round_robin"),
     # HTTP has no proxy either.
     ("grpc.enable_http_proxy", 0),
@@ -133,6 +137,12 @@ class GrpcTarget:
             text = f"handshake failed: {text}"
         return explained(status, text, *self.about, sent=is_sent)
 
+    def _may_wait(self, error: ServerUnreachableError, until: float | None, deadline: float | None) -> bool:
+        """Whether a call may be made again soon: nothing was sent, and the server may only be starting again."""
+        now = time.monotonic() + PAUSE_S
+        is_gone = type(error) is ServerUnreachableError and error.retryable
+        return is_gone and now < (until or 0) and (deadline is None or now < deadline)
+
     def _late(self, step: Step) -> ClientError:
         return timed_out(step.options.timeout_s, *self.about)
 
@@ -186,21 +196,29 @@ class GrpcConnection(GrpcTarget):
 
     def send(self, step: Step) -> Any:
         """Send one request; returns what `step.read` makes of its answer. Raises a `ClientError`."""
+        until = deadline_after(RECONNECT_S)
+        while True:
+            try:
+                return self._read(step, self._send_once(step))
+            except ServerUnreachableError as error:
+                if not self._may_wait(error, until, step.deadline):
+                    raise
+            time.sleep(PAUSE_S)
+
+    def _send_once(self, step: Step) -> bytes:
         try:
             if self._closed:
                 raise self._shut()
             method, metadata = self._method(self._opened, step), self._metadata(step)
             if self._may_cancel(step):
-                content = method(whole(step), timeout=seconds_left(step.deadline), metadata=metadata)
-            else:
-                content = self._hold(partial(method, whole(step), metadata=metadata), step.deadline)
+                return method(whole(step), timeout=seconds_left(step.deadline), metadata=metadata)  # type: ignore[no-any-return]
+            return self._hold(partial(method, whole(step), metadata=metadata), step.deadline)
         except grpc.RpcError as error:
             raise self._shut() if self._closed else self._refused(error, step) from error
         except TimeoutError as error:
             raise self._late(step) from error
         except ValueError as error:  # the channel is closed
             raise self._shut() from error
-        return self._read(step, content)
 
     def _hold(self, call: Callable[[], bytes], deadline: float | None) -> bytes:
         """The answer of a call that goes on if its caller leaves, at the deadline or by Ctrl-C; a thread makes it."""

@@ -9,7 +9,7 @@ import json
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -29,6 +29,7 @@ STATUS = {
     403: "PERMISSION_DENIED",
     404: "NOT_FOUND",
     409: "ALREADY_EXISTS",
+    422: "INVALID_ARGUMENT",
     429: "RESOURCE_EXHAUSTED",
     501: "UNIMPLEMENTED",
     502: "UNAVAILABLE",
@@ -42,6 +43,14 @@ EXCERPT = 200
 
 Place = tuple[str, int, int]
 """The place of a tensor in shared memory: region, offset, bytes."""
+
+
+class Places(NamedTuple):
+    """Where the tensors of a request are in shared memory; None for an output that comes in the message."""
+
+    inputs: Mapping[str, Place]
+    outputs: Mapping[str, Place | None]
+
 
 Described = tuple[str, tuple[int, ...], "memoryview | None"]
 """Datatype, shape and bytes of an output; None for one that the server has written to shared memory."""
@@ -95,22 +104,21 @@ class HttpFormat:
         return Step("http", INFER, message, self._outputs, tensors, deadline, options, arrays)
 
     def infer_in_place(
-        self,
-        inputs: Inputs,
-        places: Mapping[str, Place],
-        outputs: Mapping[str, Place | None],
-        options: CallOptions,
-        deadline: float | None,
-        longest_s: float,
+        self, inputs: Inputs, places: Places, options: CallOptions, deadline: float | None, longest_s: float
     ) -> Step:
         """The step that runs the model on tensors in shared memory; its answer has a `Described` for each output."""
         described = [
-            {"name": name, "datatype": DATATYPES[a.dtype], "shape": a.shape, "parameters": _reference(places[name])}
+            {
+                "name": name,
+                "datatype": DATATYPES[a.dtype],
+                "shape": a.shape,
+                "parameters": _reference(places.inputs[name]),
+            }
             for name, a in inputs.arrays.items()
         ]
         wanted = [
             {"name": name, "parameters": _reference(place) if place else {"binary_data": True}}
-            for name, place in outputs.items()
+            for name, place in places.outputs.items()
         ]
         parameters = _parameters(options, longest_s)
         message = self._whole(json.dumps(described), 0, parameters, options.request_id, json.dumps(wanted))
@@ -168,8 +176,8 @@ class HttpFormat:
 
     def _outputs(self, answer: HttpAnswer) -> dict[str, Array]:
         """The outputs by name."""
-        known, whole = answer.known, cast(bytearray, answer.whole)
-        if known and answer.head is known[0] and whole.startswith(known[1], answer.begin):
+        known, whole = answer.known, answer.whole
+        if known and answer.head is known[0] and type(whole) is bytearray and whole.startswith(known[1], answer.begin):
             return _views(whole, answer.begin + len(known[1]), known[2])  # the same head has the same lengths
         return self._read(answer, _arrays)  # type: ignore[no-any-return]
 

@@ -17,13 +17,18 @@ from .errors import (
     RequestFailedError,
     ServerFailureError,
     TransportError,
+    not_tritons,
 )
 
 if TYPE_CHECKING:
     from ._shared_memory import SharedMemory
 
-LARGE_BYTES = 1 << 18
-"""With "auto", tensors of this size, in and out together, travel in shared memory, or over gRPC to another machine."""
+LARGE_BYTES, GRPC_BYTES = 1 << 18, 1 << 22
+"""With "auto", tensors of the first size, in and out together, travel in shared memory if the server is here.
+Those of the second size travel over gRPC if it is on another one. The README has the measurement."""
+
+EXCERPT = 200
+"""How much of an answer that is not Triton's an error shows."""
 
 BINARY = "binary_tensor_data"
 """The name of the protocol's extension for binary tensors over HTTP."""
@@ -68,7 +73,11 @@ class Inference:
             if self._usual.protocol == "custom":
                 raise
             config = yield from self._describe(options, error)
-        self.metadata = Metadata.of(config, rows_may_differ=self._rows_may_differ)
+        try:
+            self.metadata = Metadata.of(config, rows_may_differ=self._rows_may_differ)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            what = f"{type(error).__name__}: {error}"
+            raise not_tritons(what, repr(config)[:EXCERPT].encode(), self._url, self._model) from error
         if self.transport in ("auto", "shared_memory") and all(address.host for address in self.addresses.values()):
             from ._shared_memory import SharedMemory
 
@@ -92,22 +101,28 @@ class Inference:
                 f"{self._url}: the requests of a sequence go to one server. Give one address, or a front door."
             )
 
-    def infer(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array]]:
-        """The outputs by name; raises a `ClientError`."""
-        chosen = self._usual
+    def step(self, inputs: Inputs, options: CallOptions) -> Step | None:
+        """The step that runs the model with its tensors in the message; None if `share` is to run it."""
         if self._shared and self._is_large(inputs):
-            outputs = yield from self._shared.infer(inputs, options)
-            if outputs is not None:
-                return outputs
-            if self.transport == "shared_memory":
-                self._memory()
-            elif "grpc" in self.addresses:
-                chosen = self._format("grpc")
-        deadline = None if options.timeout_s is None else deadline_after(options.timeout_s)
-        answer: dict[str, Array] = yield chosen.infer(
-            inputs, options, deadline, self.metadata.longest_server_deadline_s
-        )
+            return None
+        return self._message(self._usual, inputs, options)
+
+    def share(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array]]:
+        """The outputs by name, through shared memory if that works; raises a `ClientError`."""
+        outputs = (yield from self._shared.infer(inputs, options)) if self._shared else None
+        if outputs is not None:
+            return outputs
+        if self.transport == "shared_memory":
+            self._memory()
+        over_grpc = "grpc" in self.addresses and self._bytes(inputs) >= GRPC_BYTES
+        chosen = self._format("grpc") if over_grpc else self._usual
+        answer: dict[str, Array] = yield self._message(chosen, inputs, options)
         return answer
+
+    def _message(self, chosen: Any, inputs: Inputs, options: CallOptions) -> Step:
+        deadline = None if options.timeout_s is None else deadline_after(options.timeout_s)
+        longest_s = self.metadata.longest_server_deadline_s
+        return chosen.infer(inputs, options, deadline, longest_s)  # type: ignore[no-any-return]
 
     def stream(self, inputs: Inputs, options: CallOptions) -> Steps[Step]:
         """The step for a stream of answers, whose tensors travel in messages; raises `TransportError` without gRPC."""
@@ -177,7 +192,9 @@ class Inference:
         )
 
     def _is_large(self, inputs: Inputs) -> bool:
-        if self.transport == "shared_memory":
-            return True
+        return self.transport == "shared_memory" or self._bytes(inputs) >= LARGE_BYTES
+
+    def _bytes(self, inputs: Inputs) -> int:
+        """The bytes of the tensors of a request and its answer, as far as the configuration tells."""
         out = inputs.shape.rows * sum(tensor.row_bytes or 0 for tensor in self.metadata.outputs)
-        return out + sum(map(size, inputs.arrays.values())) >= LARGE_BYTES
+        return out + sum(map(size, inputs.arrays.values()))

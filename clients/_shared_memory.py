@@ -24,9 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from ._contract import Inputs, Metadata
+from ._http_format import Places
 from ._options import CallOptions
 from ._steps import Steps, deadline_after
 from ._tensors import Array, contents, tensor
+from ._tensors import size as size_of
 from .errors import AccessError, ClientError, InvalidInputError, RejectedError, RequestFailedError, ServerFailureError
 
 FOLDER = Path("/dev/shm")
@@ -89,6 +91,11 @@ class Layout:
     outputs: Mapping[str, tuple[int, int] | None]
     size: int
 
+    def places(self, region: str) -> Places:
+        """The places, as a request names them."""
+        inputs = {name: (region, *place) for name, place in self.inputs.items()}
+        return Places(inputs, {name: (region, *place) if place else None for name, place in self.outputs.items()})
+
 
 class SharedMemory:
     """Sends the requests of one client to one server through shared memory; several threads may use it together.
@@ -107,17 +114,17 @@ class SharedMemory:
 
     def infer(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array] | None]:
         """The outputs by name, copied; None if memory cannot be shared or there is no room."""
-        tensors = {name: contents(array) for name, array in inputs.arrays.items()}
-        if not self.works or not all(map(len, tensors.values())):
+        sizes = {name: size_of(array) for name, array in inputs.arrays.items()}
+        if not self.works or not all(sizes.values()):
             return None  # the server refuses tensors of 0 bytes in a region
         deadline = deadline_after(options.timeout_s)
         for _ in range(ATTEMPTS):
-            layout = self._lay_out(tensors, inputs.shape.rows)
+            layout = self._lay_out(sizes, inputs.shape.rows)
             region = yield from self._take(layout.size, deadline)
             if region is None:
                 return None
             try:
-                return (yield from self._through(region, layout, inputs, tensors, options, deadline))
+                return (yield from self._through(region, layout, inputs, options, deadline))
             except RequestFailedError as error:
                 if match := _TOO_SMALL.search(error.text):
                     self._largest[match[1]] = int(match[3])
@@ -131,14 +138,14 @@ class SharedMemory:
         if region := (yield from self._take(size, None)):
             self._give(region)
 
-    def _lay_out(self, tensors: Mapping[str, memoryview], rows: int) -> Layout:
+    def _lay_out(self, sizes: Mapping[str, int], rows: int) -> Layout:
         """Inputs first, then outputs; one of unknown size has room for 1.5 times the largest so far, or none."""
         end = 0
         places = dict[str, tuple[int, int]]()
         outputs = dict[str, tuple[int, int] | None]()
-        for name, content in tensors.items():
-            places[name] = (end, len(content))
-            end = _aligned(end + len(content))
+        for name, size in sizes.items():
+            places[name] = (end, size)
+            end = _aligned(end + size)
         for output in self._metadata.outputs:
             size = max((output.row_bytes or 0) * rows, self._largest.get(output.name, 0))
             outputs[output.name] = (end, size) if size else None
@@ -146,23 +153,16 @@ class SharedMemory:
         return Layout(places, outputs, max(end, 1))
 
     def _through(
-        self,
-        region: Region,
-        layout: Layout,
-        inputs: Inputs,
-        tensors: Mapping[str, memoryview],
-        options: CallOptions,
-        deadline: float | None,
+        self, region: Region, layout: Layout, inputs: Inputs, options: CallOptions, deadline: float | None
     ) -> Steps[dict[str, Array]]:
         """Send one request through a region, and free or retire that."""
         is_free = False
         try:
             for name, (offset, size) in layout.inputs.items():
-                region.memory[offset : offset + size] = tensors[name]
-            places = {name: (region.name, *place) for name, place in layout.inputs.items()}
-            wanted = {name: (region.name, *place) if place else None for name, place in layout.outputs.items()}
+                region.memory[offset : offset + size] = contents(inputs.arrays[name])
             longest_s = self._metadata.longest_server_deadline_s
-            described = yield self._format.infer_in_place(inputs, places, wanted, options, deadline, longest_s)
+            places = layout.places(region.name)
+            described = yield self._format.infer_in_place(inputs, places, options, deadline, longest_s)
             outputs = self._read(region, layout, described)
             is_free = True
         except (InvalidInputError, RejectedError, ServerFailureError) as error:
@@ -240,16 +240,21 @@ class SharedMemory:
 
     def _give(self, region: Region) -> None:
         """Free the region of a request that was answered."""
-        with self._lock:
-            (self._retired if self._closed else self._free).append(region)
+        self._keep(region, self._free)
 
     def _retire(self, region: Region) -> None:
         """Never use a region again; it is unregistered when no request uses it."""
+        self._keep(region, self._retired)
+
+    def _keep(self, region: Region, regions: list[Region]) -> None:
         with self._lock:
-            self._retired.append(region)
+            if not self._closed:
+                regions.append(region)
+                return
+        self._discard(region)  # a later client unregisters it
 
     def _discard(self, region: Region) -> None:
-        """Forget a region that is not registered."""
+        """Forget a region that is not registered, or that a later client unregisters."""
         with self._lock:
             if region in self._retired:
                 self._retired.remove(region)
@@ -268,8 +273,11 @@ class SharedMemory:
         with contextlib.suppress(OSError):
             for name in stale(path.name for path in FOLDER.glob(f"{PREFIX}*")):
                 (FOLDER / name).unlink(missing_ok=True)
+        names: list[str] = []
         with contextlib.suppress(RequestFailedError):
-            for name in stale((yield self._format.registered(SOON, _soon(deadline)))):
+            names = yield self._format.registered(SOON, _soon(deadline))
+        for name in stale(names):
+            with contextlib.suppress(RequestFailedError):  # a request still uses it
                 yield self._format.unregister(name, SOON, _soon(deadline))
 
     def close(self) -> Steps[None]:

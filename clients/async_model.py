@@ -167,7 +167,7 @@ class AsyncModel:
         if self._coalescer:
             self._coalescer.close()
         try:
-            await run_async(self._inference.close(), self._send_once_more)
+            await run_async(self._inference.close(), self._send)
         finally:
             for connection in self._connections.values():
                 await connection.close()
@@ -178,7 +178,9 @@ class AsyncModel:
         if not in_flight.enter_now():
             options = await self._wait(in_flight, options)
         try:
-            return await run_async(self._inference.infer(inputs, options), self._send)
+            if step := self._inference.step(inputs, options):
+                return await self._send(step)  # type: ignore[no-any-return]
+            return await run_async(self._inference.share(inputs, options), self._send)
         finally:
             in_flight.leave()
 
@@ -203,12 +205,6 @@ class AsyncModel:
         return replace(options, timeout_s=1e-6)
 
     def _send(self, step: Step) -> Awaitable[Any]:
-        if self._closing:
-            raise ClosedError(closed_message(self._name))
-        return self._send_once_more(step)
-
-    def _send_once_more(self, step: Step) -> Awaitable[Any]:
-        """Send a step, also one that closes the model."""
         connection = self._connections.get(step.protocol) or self._connection(step.protocol)
         if self._has_hooks and step.method == INFER:
             return self._watched(connection, step)

@@ -103,7 +103,8 @@ class Model:
         try:
             options = self._options.of_call(timeout_s, priority, request_id, parameters)
             inputs = self._inference.check(arrays, options)
-            outputs = run(self._inference.infer(inputs, options), self._send)
+            step = self._inference.step(inputs, options)
+            outputs = self._send(step) if step else self._run(self._inference.share(inputs, options))
             return self.metadata.answer(outputs, inputs.shape.rows)
         except ClientError as error:
             error.about(self._name, self._url)

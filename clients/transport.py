@@ -123,46 +123,39 @@ class CustomConnection:
     """Sends the steps of a transport of the user, blocking; raises `TransportError` for coroutine functions."""
 
     def __init__(self, transport: Any, url: str, model: str, version: str) -> None:
-        self._transport, self._url, self._model, self._version = transport, url, model, version
-        self._check_kind(transport)
-
-    def _check_kind(self, transport: Any) -> None:
-        if any(map(inspect.iscoroutinefunction, (transport.describe, transport.infer, transport.close))):
+        methods = (transport.describe, transport.infer, transport.close)
+        if type(self) is CustomConnection and any(map(inspect.iscoroutinefunction, methods)):
             raise TransportError(
                 f"transport={transport}: one of its methods is a coroutine function, and Model is blocking. Use "
                 "AsyncModel.",
-                model=self._model,
-                url=self._url,
+                model=model,
+                url=url,
             )
+        self._transport, self._url, self._model, self._version = transport, url, model, version
 
-    def ask(self, step: Step) -> Any:
-        """What the transport returns for a step; for asyncio perhaps an awaitable."""
+    def _ask(self, step: Step) -> Any:
         if step.method != INFER:
             return self._transport.describe(self._model, self._version)
         return self._transport.infer(request_of(step, self._model, self._url))
 
     def send(self, step: Step) -> Any:
         """The transport's answer."""
-        return step.read(self.ask(step))
+        return step.read(self._ask(step))
 
-    def close(self) -> None:
+    def close(self) -> Any:
         """Close the transport."""
-        self._transport.close()
+        return self._transport.close()
 
 
 class AsyncCustomConnection(CustomConnection):
     """Sends the steps of a transport of the user for asyncio; its methods may be plain functions that do not block."""
 
-    def _check_kind(self, transport: Any) -> None:
-        """Both kinds are welcome."""
-
     async def send(self, step: Step) -> Any:
         """The transport's answer."""
-        answer = self.ask(step)
+        answer = self._ask(step)
         return step.read(await answer if inspect.isawaitable(answer) else answer)
 
-    async def close(self) -> None:  # type: ignore[override]
+    async def close(self) -> None:
         """Close the transport."""
-        closed: Any = self._transport.close()
-        if inspect.isawaitable(closed):
+        if inspect.isawaitable(closed := super().close()):
             await closed

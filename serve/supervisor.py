@@ -7,6 +7,7 @@ from pathlib import Path
 
 from serve import failure_log
 from serve.launcher import LaunchError, Server, Settings, launch
+from serve.management import client_memory
 from serve.revival import reviving
 from triton_batching.terminal import Failure, Mistake
 
@@ -79,8 +80,12 @@ def _serve(
         started = time.monotonic()
         ready(server)
         with reviving(server, report=report) as revival:
+            swept = started
             while server.running() and revival.failure is None:
                 time.sleep(POLL_S)
+                if time.monotonic() - swept > client_memory.SWEEP_S:
+                    client_memory.sweep(server.http_url)
+                    swept = time.monotonic()
         reasons = "; ".join(failure_log.reasons_of(server.log))
         how = server.end() if revival.failure is None else revival.failure
         return Death(

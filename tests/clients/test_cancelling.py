@@ -154,10 +154,10 @@ def test_a_server_that_survives_cancellations_gets_them(
 @pytest.mark.server
 def test_the_end_of_a_loop_cancels_nothing(client_server: Server, gate: Gate) -> None:
     """A model that nobody closes, and a call of a task that the end of the loop cancels."""
-    before = Counters.read(client_server.grpc_url, "slow")
+    before = Counters.read(client_server.grpc_url, "narrow")
 
     async def forget(url: str) -> None:
-        model = AsyncModel("slow", url=url, transport="grpc")
+        model = AsyncModel("narrow", url=url, transport="grpc")
         await model.__aenter__()
         task = asyncio.create_task(model.predict(gate.rows()))
         assert await asyncio.to_thread(gate.has)
@@ -166,7 +166,7 @@ def test_the_end_of_a_loop_cancels_nothing(client_server: Server, gate: Gate) ->
     with relay(client_server.grpc_url) as relayed:
         asyncio.run(forget(relayed.url))
         gate.open()
-        counted(client_server, "slow", before, rows=1)
+        counted(client_server, "narrow", before, rows=1)
         assert relayed.frames(RST_STREAM) == 0
 
 

@@ -9,15 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from processes import wait_until
-from unchecked import connect
 
-from clients.errors import ServerUnreachableError
 from clients.examples import recognize
 from export.models import alphabet, word_image
 from serve.launcher import Server
-from serve.management.api import ServerError
-from serve.management.statistics import Counters
 
 Array = NDArray[Any]
 PICTURES = Path(recognize.__file__).parents[1] / "pictures"
@@ -29,43 +24,6 @@ def nobody() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{free.getsockname()[1]}"
-
-
-async def ask(url: str, model: str, array: Array, name: str = "features") -> dict[str, Array]:
-    async with connect(url) as connection:
-        await connection.check(model)
-        return await connection.infer(model, {name: array}, timeout_s=10)
-
-
-@pytest.mark.server
-def test_counters_count_this_request(server: Server) -> None:
-    before = Counters.read(server.grpc_url, "ranker")
-    answer = asyncio.run(ask(server.grpc_url, "ranker", np.zeros((3, 2, 256), dtype=np.float32)))
-    assert answer["score"].shape == (3, 2)
-    # The server counts a request after it has sent the answer.
-    assert wait_until(lambda: Counters.read(server.grpc_url, "ranker") != before, seconds=5)
-    counted = Counters.read(server.grpc_url, "ranker") - before
-    assert (counted.requests, counted.rows, counted.executions, counted.batches) == (1, 3, 1, {3: 1})
-    assert counted.compute_infer_ns > 0
-    assert counted.batches_ns[3] > 0
-
-
-@pytest.mark.server
-def test_a_model_that_is_not_loaded_is_named(server: Server) -> None:
-    with pytest.raises(
-        ServerUnreachableError,
-        match=r"'resnet50' is not ready there. Serve it: triton-batching serve --model resnet50 \(",
-    ):
-        asyncio.run(ask(server.grpc_url, "resnet50", np.zeros((1, 1), dtype=np.float32)))
-    with pytest.raises(ServerError, match="no statistics for 'resnet50'"):
-        Counters.read(server.grpc_url, "resnet50")
-
-
-def test_an_address_without_a_server_is_an_error(nobody: str) -> None:
-    with pytest.raises(
-        ServerUnreachableError, match=r"no gRPC server answers there.*triton-batching serve --model ranker \("
-    ):
-        asyncio.run(ask(nobody, "ranker", np.zeros((1, 2, 256), dtype=np.float32)))
 
 
 @pytest.mark.server

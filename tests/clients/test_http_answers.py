@@ -21,6 +21,7 @@ from clients import (
     RejectedError,
     ServerFailureError,
     ServerUnreachableError,
+    TimedOutError,
 )
 
 ONE = np.ones((1, 1), np.float32)
@@ -212,6 +213,7 @@ def test_the_text_of_a_model_error_is_not_read_as_a_missing_model(between: Proxy
         (429, RejectedError),
         (500, ServerFailureError),
         (503, ServerUnreachableError),
+        (504, TimedOutError),
     ],
 )
 def test_a_page_with_an_error_status_is_an_error_by_its_status(

@@ -203,3 +203,16 @@ def test_a_deadline_closes_the_connection(kind: str) -> None:
         holding.over.set()
 
     run(scenario, holding)
+
+
+@KINDS
+def test_a_large_request_arrives_in_its_order(kind: str) -> None:
+    """The system often takes only a part of a piece."""
+
+    async def scenario(server: RawServer) -> None:
+        async with opened(kind, server.url) as predict:
+            sent = LARGE[:, :1_000_000]
+            for received in await asyncio.gather(*(predict(sent + number) for number in range(3))):
+                assert (received - sent == received[0, 0]).all()
+
+    run(scenario)

@@ -1,13 +1,16 @@
 """The library by itself: what it imports, and `pip install ./clients` in an environment without this repository."""
 
+import inspect
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import clients
 from serve.launcher import Server
 
 ROOT = Path(__file__).parents[2]
@@ -78,3 +81,22 @@ def test_an_installed_library_has_the_types_and_no_programs(installed: Path) -> 
     assert (package / "py.typed").exists()
     assert {path.stem for path in package.glob("*.py")} >= {*MODULES}
     assert not [path for path in package.iterdir() if path.name in ("examples", "pictures", "pages")]
+
+
+def test_the_public_signatures(golden: Any) -> None:
+    """tests/golden/client_signatures.txt: what a user's program depends on."""
+    lines = []
+    for name in clients.__all__:
+        public = getattr(clients, name)
+        if not isinstance(public, type) or issubclass(public, dict):
+            continue
+        if not issubclass(public, Exception):
+            lines.append(f"{name}{inspect.signature(public)}")
+        own = {each: value for each, value in vars(public).items() if not each.startswith("_") and callable(value)}
+        lines += [f"{name}.{each}{inspect.signature(value)}" for each, value in own.items()]
+    golden("client_signatures", "\n".join(lines))
+
+
+def test_modules_that_are_not_public_begin_with_an_underscore() -> None:
+    public = {"async_model", "errors", "hooks", "model", "sequences", "transport"}
+    assert {name for name in MODULES if not name.startswith("_")} == public

@@ -14,13 +14,13 @@ import pytest
 from client_calls import registered
 from grpc_server import GrpcServer
 from newer_answers import MEMORY_REFUSED
-from processes import wait_until
 from relay import PREFACE, relay
 
 from clients import AsyncModel, Model, ServerUnreachableError, TransportError
-from clients._inference import LARGE_BYTES
-from clients._shared_memory import FOLDER, PREFIX
+from clients._inference import GRPC_BYTES, LARGE_BYTES
+from clients._shared_memory import FOLDER, PREFIX, _in_use
 from serve.launcher import Server
+from serve.management import client_memory
 
 ROOT = Path(__file__).parents[2]
 LARGE = np.arange(1 << 19, dtype=np.float32)[:, None]
@@ -37,12 +37,12 @@ def swept(client_server: Server) -> Server:
 
 
 def reverses(kind: str, url: str, count: int, regions_at: str, **options: Any) -> int:
-    """Let the server reverse `count` numbers of 8 bytes; returns how many regions it knows then."""
-    row = np.arange(count)
+    """Let the server reverse `count` numbers of 8 bytes; returns how many regions more it knows then."""
+    row, before = np.arange(count), set(registered(regions_at))
 
     def check(answer: Any) -> int:
         np.testing.assert_array_equal(answer, row[::-1])
-        return len(registered(regions_at))
+        return len(set(registered(regions_at)) - before)
 
     async def call() -> int:
         async with AsyncModel("unbatched", url=url, **options) as model:
@@ -61,8 +61,9 @@ def reverses(kind: str, url: str, count: int, regions_at: str, **options: Any) -
 def test_large_tensors_travel_in_shared_memory(swept: Server, kind: str, scheme: str, size: int, regions: int) -> None:
     """The output is as large as the input, but of unknown size."""
     url = scheme + (swept.http_url if scheme == "http://" else swept.grpc_url)
+    before = set(registered(swept.grpc_url))
     assert reverses(kind, url, size // 8, swept.grpc_url) == regions
-    assert len(registered(swept.grpc_url)) == 0
+    assert set(registered(swept.grpc_url)) <= before
 
 
 @pytest.mark.server
@@ -75,9 +76,9 @@ def test_with_both_protocols_small_tensors_take_http_and_large_ones_grpc_to_anot
         url = f"http://{http.url},grpc://{front.url}"
         reverses(kind, url, 5, swept.grpc_url)
         assert front.sent == []
-        assert reverses(kind, url, LARGE_BYTES, swept.grpc_url) == 0
+        assert reverses(kind, url, GRPC_BYTES // 8, swept.grpc_url) == 0
         assert front.sent[0].startswith(PREFACE)
-        assert len(front.sent[0]) > 8 * LARGE_BYTES
+        assert len(front.sent[0]) > GRPC_BYTES
 
 
 @pytest.mark.server
@@ -112,23 +113,44 @@ input()
 """
 
 
-@pytest.mark.server
-@pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_next_client_removes_what_a_killed_one_left(swept: Server, protocol: str) -> None:
-    url = f"{protocol}://{swept.http_url if protocol == 'http' else swept.grpc_url}"
+def killed(url: str, server: Server) -> str:
+    """The region of a client that was killed."""
+    before = set(registered(server.grpc_url))
     command = [sys.executable, "-c", KILLED, url]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         assert process.stdout.readline() == "(1, 1048576)\n"
-        (left,) = registered(swept.grpc_url)
+        (left,) = set(registered(server.grpc_url)) - before
         process.send_signal(signal.SIGKILL)
+    return left
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_next_client_removes_what_a_killed_one_left(swept: Server, protocol: str) -> None:
+    url = f"{protocol}://{swept.http_url if protocol == 'http' else swept.grpc_url}"
+    left = killed(url, swept)
     stale = FOLDER / left.replace(left[-8:], "0" * 8)
     stale.touch()  # what one that was killed in the middle of its registration leaves
     with Model("wide", url=url, transport="shared_memory") as model:
         assert (model.predict(3 * ONE) == 3).all()
         assert left not in registered(swept.grpc_url)
         assert not stale.exists()
-    assert wait_until(lambda: not registered(swept.grpc_url), seconds=5)
+        own = _in_use & set(registered(swept.grpc_url))
+        assert own
+    assert not own & set(registered(swept.grpc_url))
+
+
+@pytest.mark.server
+def test_the_supervisor_removes_what_a_killed_client_left(swept: Server) -> None:
+    left = killed(swept.grpc_url, swept)
+    assert left in registered(swept.grpc_url)
+    client_memory.sweep(swept.http_url)
+    assert left not in registered(swept.grpc_url)
+    with Model("wide", url=swept.grpc_url, transport="shared_memory"):
+        own = _in_use & set(registered(swept.grpc_url))
+        client_memory.sweep(swept.http_url)
+        assert own <= set(registered(swept.grpc_url))  # this process runs
 
 
 @pytest.mark.server

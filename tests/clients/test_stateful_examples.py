@@ -63,4 +63,4 @@ def test_words_are_spelt(server: Server, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.server
 def test_over_http_the_program_names_grpc(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert spell.main(["batch", "--url", f"http://{server.http_url}"]) == 2
-    assert "a stream of answers travels over gRPC" in capsys.readouterr().err
+    assert "gives a stream of answers over gRPC only" in capsys.readouterr().err

@@ -74,7 +74,11 @@ class Relay:
             client.close()
             return
         host, port = self.target.rsplit(":", 1)
-        server = socket.create_connection((host, int(port)))
+        try:
+            server = socket.create_connection((host, int(port)))
+        except OSError:  # a channel that a test has left connects again
+            client.close()
+            return
         self.sent.append(sent := bytearray())
         number = len(self.sent) - 1
         threading.Thread(target=self._forward, args=(server, client, bytearray()), daemon=True).start()
