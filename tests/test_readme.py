@@ -49,7 +49,7 @@ def test_every_file_that_is_linked_exists() -> None:
 
 
 @pytest.mark.server
-def test_make_demo(tmp_path: Path) -> None:
+def test_make_demo_and_make_report(tmp_path: Path) -> None:
     """The README's first command, with fewer and shorter measurements."""
     done = make("demo", f"RESULTS={tmp_path}", "ARGS=--quick")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -59,6 +59,10 @@ def test_make_demo(tmp_path: Path) -> None:
     # The timeline, and seven figures or six for each of two models: one is of the ceiling.
     assert page.count("data-chart=") == 14
     assert (tmp_path / "summary.csv").read_text().startswith("model,")
+    (tmp_path / "report.html").unlink()
+    report = make("report", f"RESULTS={tmp_path}")
+    assert report.returncode == 0, report.stderr
+    assert (tmp_path / "report.html").is_file()
 
 
 @pytest.mark.server
@@ -84,15 +88,6 @@ def test_make_serve_and_make_client(tmp_path: Path) -> None:
         os.killpg(server.pid, 2)
         server.wait(30)
     assert "stopped" in shown.read_text()
-
-
-@pytest.mark.server
-def test_make_measure_and_make_report(tmp_path: Path) -> None:
-    arguments = "ARGS=--concurrency-range 1:8:7 --repeats 1 --window-ms 200 --config-name dynamic"
-    assert make("measure", "MODEL=simulated_accelerator", f"RESULTS={tmp_path}", arguments).returncode == 0
-    report = make("report", f"RESULTS={tmp_path}")
-    assert report.returncode == 0, report.stderr
-    assert (tmp_path / "report.html").is_file()
 
 
 @pytest.mark.slow
