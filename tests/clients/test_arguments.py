@@ -89,6 +89,7 @@ def test_wrong_terms_of_a_call_are_told(answering: GrpcServer, golden: Any) -> N
     assert "ModelInfer" not in answering.asked
 
 
+@pytest.mark.slow
 def test_wrong_files_for_tls_are_told(tmp_path: Path, golden: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates.make(tmp_path)
     (tmp_path / "text.pem").write_text("no certificate")

@@ -83,6 +83,7 @@ def test_a_bad_picture_is_one_error_among_answers(
     assert "broken[1].png" in printed
 
 
+@pytest.mark.slow
 def test_the_program_says_how_to_start_a_server(nobody: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert recognize.main([str(next(PICTURES.glob("*.png"), "x.png")), "--url", nobody]) == 2
     assert "triton-batching serve --model text_recognition" in capsys.readouterr().err

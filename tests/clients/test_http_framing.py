@@ -81,6 +81,7 @@ DATATYPES = {"f4": "FP32", "f8": "FP64", "i8": "INT64", "u1": "UINT8", "f2": "FP
 INTERIM = [b"", b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early\r\nA: b\r\n\r\n" * 3]
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.data(), arrays, st.lists(arrays, max_size=3), st.booleans(), places)
 def test_an_answer_in_any_form_is_read(

@@ -29,6 +29,7 @@ def test_parameters_are_those_of_torchvision(model: resnet50.ResNet50) -> None:
     assert {name: list(state[name].shape) for name in shapes} == shapes
 
 
+@pytest.mark.slow
 def test_weights_for_other_classes_are_refused(model: resnet50.ResNet50, tmp_path: Path) -> None:
     file = tmp_path / "ten_classes.pth"
     torch.save({**model.state_dict(), "fc.weight": torch.zeros(10, 2048)}, file)

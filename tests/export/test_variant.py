@@ -150,6 +150,7 @@ def test_a_tensorrt_variant_has_a_cache_and_profiles_that_the_doctor_knows(tmp_p
     assert doctor([str(variant), "--fail-on", "warning"]) == 0
 
 
+@pytest.mark.slow
 def test_an_fp16_variant_has_half_weights_and_the_same_inputs_and_outputs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
 ) -> None:

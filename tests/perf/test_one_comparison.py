@@ -66,6 +66,7 @@ def assert_equal(one: Mapping[str, Told], other: Mapping[str, Told]) -> None:
         assert told[4] == other[name][4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", [*IN_GIT[::3], "closed:16", "poisson:380"])
 def test_a_study_reads_the_same_everywhere(source: Path | str, tmp_path: Path) -> None:
     """Studies in git, and one with two trials of the current configuration in a round."""

@@ -148,6 +148,7 @@ def test_programs_of_others_say_whose_the_server_is(
     assert "keeps this for the user who started it" in recorded.missing
 
 
+@pytest.mark.slow
 @server_test
 def test_the_secret_is_another_for_each_server_and_goes_with_it(served: Server, tmp_path: Path) -> None:
     """A second server, at the addresses of IPv6 if this machine has them."""

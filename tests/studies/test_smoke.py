@@ -62,6 +62,7 @@ def test_allocators_hold_at_least_what_is_live_and_call_the_device_once(buffers:
     assert all(trial.first_calls <= len(buffers) for name, trial in trials.items() if name != "naive")
 
 
+@pytest.mark.slow
 def test_the_allocations_of_a_graph_are_those_of_its_tensors(ranker: Path) -> None:
     """Each tensor is allocated once, and freed after its last reader; the output at the end."""
     events = allocators.recorded("ranker", 8)

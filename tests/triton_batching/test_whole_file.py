@@ -24,6 +24,7 @@ def test_a_text_that_cannot_be_written_leaves_what_was_there(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("taken", ["folder", "folder/a.json"])
 def test_a_place_that_cannot_be_written_to_is_a_users_mistake_in_one_line(tmp_path: Path, taken: str) -> None:
     """A file where the folder is to be, and a folder where the file is to be."""

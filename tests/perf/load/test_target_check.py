@@ -99,6 +99,7 @@ def test_trials_at_their_target_are_passed_and_failed_as_rarely_as_promised(kind
     assert max(as_independent.count(True), as_independent.count(False)) > 0.05 * RUNS
 
 
+@pytest.mark.slow
 def test_a_trial_far_from_its_target_has_a_verdict() -> None:
     """A queue that is half busy, at limits that 0.03 % and 8 % of its requests exceed."""
     values = queue(0.5, 20, 12_000, seed=14)

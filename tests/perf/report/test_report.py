@@ -76,6 +76,7 @@ def test_csv_holds_every_row_and_reads_back(folder: Path, tmp_path: Path) -> Non
     assert [(line["verdict"], line["more_repeats"]) for line in lines[2:]] == [("faster", "0")] * 2 + [("", "2")]
 
 
+@pytest.mark.slow
 def test_page_has_every_point_figure_and_record_and_needs_nothing_else(page: str, folder: Path) -> None:
     for text in ("91.5", "317.8", "400.2", "failed requests: 1", "3.47 x (3.47 to 3.47) the rows/s", str(MACHINE)):
         assert text in page

@@ -32,6 +32,7 @@ def wide_level(rows: int, concurrency: int, us: float, outside_us: float) -> Lev
     return replace(made, counted=counted, rows=rows)
 
 
+@pytest.mark.slow
 def test_costs_per_request_and_per_row_are_told_apart() -> None:
     """A lone request of one row is 476 us outside its execution and one of 8 rows 2,033 us.
 

@@ -107,6 +107,7 @@ def test_threads_without_a_ramp_are_refused() -> None:
         Costs.of(Candidate(max_batch_size=8, threads=4), profile)
 
 
+@pytest.mark.slow
 def test_rare_requests_find_the_caches_cold() -> None:
     """6 ms more after a long pause: with 200 ms between requests nearly all, with two always in flight nothing."""
     cold = replace(ramp(), rare_us=26_500.0)

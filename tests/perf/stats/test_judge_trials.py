@@ -34,6 +34,7 @@ def test_trials_at_their_target_are_passed_and_failed_in_one_of_a_hundred_cases(
         assert looked.count(passed) <= 0.02 * RUNS
 
 
+@pytest.mark.slow
 def test_more_trials_find_that_a_target_is_met() -> None:
     """0.2 % late where 1 % may be: more trials pass more often, and hardly one fails."""
     target = LatencyTarget(latency_ms=true_percentile(99.8))

@@ -45,6 +45,7 @@ class LuckyBench(SimulatedBench):
         return replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s * (1.3 if stage == HALVING else 1.0))
 
 
+@pytest.mark.slow
 def test_no_figure_of_the_choice_is_from_a_trial_that_selected_it(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:16", 60, sizes=(8, 16))
     search.log.bench = LuckyBench(service=accelerator, target=search.goal.target)
@@ -130,6 +131,7 @@ def noisy(path: Path, rounds: int | None) -> StudyLog:
     return search.log
 
 
+@pytest.mark.slow
 def test_rounds_are_measured_until_they_are_certain(tmp_path: Path) -> None:
     """More rounds come on top of the budget, and those on record are not measured again."""
     few = noisy(tmp_path / "study.json", None)

@@ -36,6 +36,7 @@ def brute_force(search: Search, true: Service) -> list[PooledTrials]:
     return search.goal.ranked(measured, default=search.default)
 
 
+@pytest.mark.slow
 def test_what_meets_the_target_without_the_margin_is_confirmed(tmp_path: Path) -> None:
     """The fastest answer of all is within 2 % of the target, and the margin is 5 %."""
     free = brute_force(searching(tmp_path / "free.json", "closed:8", 1000, sizes=(4, 8)), accelerator)

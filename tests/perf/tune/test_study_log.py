@@ -51,6 +51,7 @@ def compared(search: Search, choice: Candidate) -> Comparison:
     return comparison
 
 
+@pytest.mark.slow
 def test_a_round_is_read_only_if_both_sides_were_measured_for_this_choice(tmp_path: Path) -> None:
     """Else an older trial of the current configuration is compared with a newer one of the choice."""
     path = tmp_path / "study.json"

@@ -41,6 +41,7 @@ def test_a_configuration_is_found_wherever_one_meets_the_target(found: Found) ->
         assert world.true.p99_ms(comparison.chosen.candidate) <= world.target.latency_ms
 
 
+@pytest.mark.slow
 def test_the_choice_is_near_the_best(found: Found) -> None:
     shares = []
     for world, _, comparison in found:
@@ -50,6 +51,7 @@ def test_the_choice_is_near_the_best(found: Found) -> None:
     assert np.mean(np.array(shares) >= 0.97) >= 0.95
 
 
+@pytest.mark.slow
 def test_the_printed_gain_holds(found: Found) -> None:
     """Its interval has the true gain; at the first look it does so with 98 %."""
     held = []

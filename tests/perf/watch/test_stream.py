@@ -46,6 +46,7 @@ def key(row: Row) -> tuple[str, ...]:
     return tuple(str(row.get(name)) for name in ("kind", "at", "line", "least", "until"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("span_s", "every_s"), zip(SPANS, (0.3, 1.0, 7.0), strict=False))
 def test_a_page_that_follows_has_the_rows_of_one_that_is_opened_later(span_s: float, every_s: float) -> None:
     servers, rows = live("a:1"), dict[str, list[Row]]()
@@ -103,6 +104,7 @@ def of_rates(event: dict[str, Any], line: str) -> list[float]:
     return [row["value"] for row in event["figures"]["rates"] if row.get("line") == line and row["value"] is not None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_server_that_missed_readings_does_not_lower_the_sum(first: int) -> None:
     """Both answer 100 rows/s; one is away for a minute, and its next reading covers all of it."""

@@ -47,6 +47,7 @@ def events(answer: http.client.HTTPResponse, count: int) -> list[dict[str, Any]]
     return found
 
 
+@pytest.mark.slow
 def test_loopback_needs_no_token_and_other_sites_cannot_read_it(servers: Live) -> None:
     with web.serving(servers, "127.0.0.1", 0, web.token("127.0.0.1")) as address:
         answer = get(address)
@@ -60,6 +61,7 @@ def test_loopback_needs_no_token_and_other_sites_cannot_read_it(servers: Live) -
         assert get(address, "/etc/passwd").status == 404
 
 
+@pytest.mark.slow
 def test_pages_of_other_sites_take_no_place(servers: Live) -> None:
     """A browser says who asks; a link on another site may open the page."""
     with web.serving(servers, "127.0.0.1", 0, "") as address:
@@ -72,6 +74,7 @@ def test_pages_of_other_sites_take_no_place(servers: Live) -> None:
         own.close()
 
 
+@pytest.mark.slow
 def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
     with web.serving(servers, "127.0.0.1", 0, SECRET) as address:
         assert address.endswith(f"/?token={SECRET}")
@@ -89,6 +92,7 @@ def test_only_those_who_show_the_token_may_read(servers: Live) -> None:
         assert get(address, Cookie=cookie.partition(";")[0]).status == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", ["a&b=c#d", 'a"b\\c;d', "a b/c?d%25", "schlüssel"])
 def test_any_token_opens_the_page_by_the_printed_address(servers: Live, token: str) -> None:
     with web.serving(servers, "127.0.0.1", 0, token) as address:
@@ -105,6 +109,7 @@ def tell(servers: Live, *readings: Reading) -> None:
         add(servers, *readings)
 
 
+@pytest.mark.slow
 def test_a_stream_has_the_state_and_then_each_reading(servers: Live) -> None:
     with web.serving(servers, "127.0.0.1", 0, "") as address:
         answer = get(address, "/events?span=3600&model=m&server=a:1")
@@ -120,6 +125,7 @@ def test_a_stream_has_the_state_and_then_each_reading(servers: Live) -> None:
         answer.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_metrics_that_are_no_numbers_end_no_stream(servers: Live, value: float) -> None:
     """JSON has no such numbers, and a model may set its gauges to anything."""

@@ -78,6 +78,7 @@ PLACES: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PLACES)
 def test_something_else_in_the_place_of_a_file_is_a_finding(kind: str, tmp_path: Path) -> None:
     name, make, code = PLACES[kind]

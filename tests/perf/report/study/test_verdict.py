@@ -146,6 +146,7 @@ def test_what_is_said_of_each_outcome(golden: Callable[..., None]) -> None:
     golden("report_study_verdicts", "\n".join(said()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("load", ["poisson:380", CLOSED])
 @pytest.mark.parametrize("passing", [True, False])
 def test_a_difference_that_is_not_certain_never_reads_as_a_win(load: str, passing: bool) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,7 @@ def test_a_closed_loop_never_has_more_in_flight_than_clients(data: st.DataObject
     assert max(simulation.sizes) <= min(clients, rule.max_batch_size)
 
 
+@pytest.mark.slow
 def test_eight_clients_take_turns_in_two_halves() -> None:
     """While the requests of one half run those of the other wait, so a full loop of c clients runs c/2 at a time."""
     rule = Rules(max_batch_size=8, preferred=frozenset([8]))
