@@ -212,7 +212,11 @@ class GrpcConnection(GrpcTarget):
             method, metadata = self._method(self._opened, step), self._metadata(step)
             if self._may_cancel(step):
                 return method(whole(step), timeout=seconds_left(step.deadline), metadata=metadata)  # type: ignore[no-any-return]
-            return self._hold(partial(method, whole(step), metadata=metadata), step.deadline)
+            call = partial(method, whole(step), metadata=metadata)
+            # Ctrl-C, which would cancel the call, reaches the main thread only.
+            if step.deadline is None and threading.current_thread() is not threading.main_thread():
+                return self._stay(call)
+            return self._hold(call, step.deadline)
         except grpc.RpcError as error:
             raise self._shut() if self._closed else self._refused(error, step) from error
         except TimeoutError as error:
@@ -220,13 +224,20 @@ class GrpcConnection(GrpcTarget):
         except ValueError as error:  # the channel is closed
             raise self._shut() from error
 
+    def _stay(self, call: Callable[[], bytes]) -> bytes:
+        """The answer of a call that its caller cannot leave."""
+        with self._changed:
+            self._enter(call, None)
+        try:
+            return call()
+        finally:
+            self._finished(call)
+
     def _hold(self, call: Callable[[], bytes], deadline: float | None) -> bytes:
         """The answer of a call that goes on if its caller leaves, at the deadline or by Ctrl-C; a thread makes it."""
+        answer = Future[bytes]()
         with self._changed:
-            if not self._changed.wait_for(lambda: len(self._abandoned) < MOST_ABANDONED, seconds_left(deadline)):
-                raise TimeoutError
-            answer = Future[bytes]()
-            self._unfinished.add(answer)
+            self._enter(answer, deadline)
             thread = self._idle.pop() if self._idle else CallThread()
         thread.calls.put((call, answer, partial(self._finished, answer, thread)))
         try:
@@ -238,6 +249,12 @@ class GrpcConnection(GrpcTarget):
                 if answer in self._unfinished:
                     self._abandoned.add(answer)
             raise
+
+    def _enter(self, call: object, deadline: float | None) -> None:
+        """Count a call as unfinished when few enough are abandoned; raises `TimeoutError`."""
+        if not self._changed.wait_for(lambda: len(self._abandoned) < MOST_ABANDONED, seconds_left(deadline)):
+            raise TimeoutError
+        self._unfinished.add(call)
 
     def _finished(self, call: object, thread: "CallThread | None" = None) -> None:
         """Take that a call has ended; called by the thread that made it."""
