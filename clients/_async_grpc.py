@@ -48,19 +48,24 @@ class AsyncGrpcConnection(GrpcTarget):
             may_cancel = self._may_cancel(step)
             method, metadata = self._method(self._opened, step), self._metadata(step)
             call = method(whole(step), timeout=left if may_cancel else None, metadata=metadata)
-            await self._answered(call, left, may_cancel=may_cancel)
+            if not may_cancel:
+                await self._answered(call, left)
             return await call  # type: ignore[no-any-return]
         except grpc.RpcError as error:
             raise self._shut() if self._closed else self._refused(error, step) from error
         except TimeoutError as error:
             raise self._late(step) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if not self._closed or (task and task.cancelling()):
+                raise
+            raise self._shut() from error  # `close` has ended the call
 
-    async def _answered(self, call: Any, left: float | None, *, may_cancel: bool) -> None:
+    async def _answered(self, call: Any, left: float | None) -> None:
         """Wait until a call has ended, for `left` seconds; raises `TimeoutError`, and `ClosedError` after `close`."""
         loop = asyncio.get_running_loop()
-        if not may_cancel:
-            _hide(call._invocation_task)
-            _left_open.add(self)  # grpcio cancels the calls of a channel that nobody holds
+        _hide(call._invocation_task)
+        _left_open.add(self)  # grpcio cancels the calls of a channel that nobody holds
         answer = self._waiting[call] = loop.create_future()
         call.add_done_callback(self._ended)
         timer = None if left is None else loop.call_later(left, _expire, answer)
@@ -68,7 +73,7 @@ class AsyncGrpcConnection(GrpcTarget):
             await answer
         except BaseException:
             if call in self._waiting:
-                self._leave(call, may_cancel=may_cancel)
+                self._leave(call, may_cancel=False)
             raise
         finally:
             if timer:
