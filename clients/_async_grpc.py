@@ -25,7 +25,6 @@ class AsyncGrpcConnection(GrpcTarget):
         super().__init__(address, model, most_bytes)
         self._opened, self._in_flight = self._channel(grpc.aio), in_flight
         self._waiting: dict[Any, asyncio.Future[None] | None] = {}
-        _left_open.add(self)  # until it is closed: grpcio cancels the calls of a channel that nobody holds
 
     async def send(self, step: Step) -> Any:
         """Send one request; returns what `step.read` makes of its answer. Raises a `ClientError`.
@@ -49,18 +48,24 @@ class AsyncGrpcConnection(GrpcTarget):
             may_cancel = self._may_cancel(step)
             method, metadata = self._method(self._opened, step), self._metadata(step)
             call = method(whole(step), timeout=left if may_cancel else None, metadata=metadata)
-            await self._answered(call, left, may_cancel=may_cancel)
+            if not may_cancel:
+                await self._answered(call, left)
             return await call  # type: ignore[no-any-return]
         except grpc.RpcError as error:
             raise self._shut() if self._closed else self._refused(error, step) from error
         except TimeoutError as error:
             raise self._late(step) from error
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if not self._closed or (task and task.cancelling()):
+                raise
+            raise self._shut() from error  # `close` has ended the call
 
-    async def _answered(self, call: Any, left: float | None, *, may_cancel: bool) -> None:
+    async def _answered(self, call: Any, left: float | None) -> None:
         """Wait until a call has ended, for `left` seconds; raises `TimeoutError`, and `ClosedError` after `close`."""
         loop = asyncio.get_running_loop()
-        if not may_cancel:
-            _hide(call._invocation_task)
+        _hide(call._invocation_task)
+        _left_open.add(self)  # grpcio cancels the calls of a channel that nobody holds
         answer = self._waiting[call] = loop.create_future()
         call.add_done_callback(self._ended)
         timer = None if left is None else loop.call_later(left, _expire, answer)
@@ -68,7 +73,7 @@ class AsyncGrpcConnection(GrpcTarget):
             await answer
         except BaseException:
             if call in self._waiting:
-                self._leave(call, may_cancel=may_cancel)
+                self._leave(call, may_cancel=False)
             raise
         finally:
             if timer:
@@ -88,6 +93,8 @@ class AsyncGrpcConnection(GrpcTarget):
         if call not in self._waiting:
             return
         answer = self._waiting.pop(call)
+        if not self._waiting:
+            _left_open.discard(self)
         if answer is None:
             self._in_flight.finish_abandoned()
         elif not answer.done():
@@ -106,6 +113,7 @@ class AsyncGrpcConnection(GrpcTarget):
         if not self.survives:
             for task in (waiting.task, call._initializer, call._async_request_poller):
                 _hide(task)
+            _left_open.add(self)
         ended = self._waiting[call] = asyncio.get_running_loop().create_future()
         ended.add_done_callback(waiting.shut)
         call.add_done_callback(self._ended)
@@ -174,7 +182,11 @@ class StreamTask:
             while (content := await self._call.read()) is not grpc.aio.EOF:
                 if not self._is_left:
                     await self._answers.put(content)
-        except (grpc.RpcError, asyncio.CancelledError) as error:
+        except asyncio.CancelledError as error:
+            if self.task.cancelling():
+                raise  # the event loop ends
+            end = error
+        except grpc.RpcError as error:
             end = error
         if not self._is_left:
             await self._answers.put(end)

@@ -8,13 +8,16 @@ import ssl
 from typing import Any, cast
 
 from ._address import Address
-from ._http import HttpTarget, Piece, drop, joined
+from ._http import HttpTarget, Piece, drop, joined, watch
 from ._http_answer import HttpAnswer, HttpError
 from ._in_flight import InFlight
 from ._steps import Step, seconds_left
 
 CONNECTIONS = 256
 """The most requests in flight together: each needs a connection, and many systems allow a process 1024 open files."""
+
+LEFT_S = 60.0
+"""How long a request without a deadline counts after its caller has left; the server may be gone."""
 
 PIECE_BYTES = 256 << 10
 """The largest piece of a request that asyncio is given; it keeps a copy of what the system does not take."""
@@ -145,6 +148,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
             self._outcome.exception()  # it came at the same moment, and is not needed
         if self.is_sent and not (self.answer.begun or self._is_over):
             self.is_left = True
+            self._timer = self._timer or self._loop.call_later(LEFT_S, self._expire)
             self._owner.in_flight.abandon()
         else:
             self.abort()
@@ -162,6 +166,7 @@ class HttpProtocol(asyncio.BufferedProtocol):
         # asyncio then asks for more only when the system has taken all. It counts a buffer as full above the limit, and
         # with TLS at the limit, where 0 would always be full.
         self._transport.set_write_buffer_limits(high=1 if transport.get_extra_info("ssl_object") else 0)
+        watch(transport.get_extra_info("socket"))
         self._file = transport.get_extra_info("socket").fileno()
         self._poll.register(self._file, select.POLLIN)
         self._owner.opened.add(self)

@@ -16,6 +16,7 @@ import queue
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from functools import partial
@@ -26,14 +27,17 @@ import grpc
 from ._address import Address
 from ._grpc_format import Part, whole
 from ._in_flight import MOST_ABANDONED
-from ._steps import INFER, STREAM, Step, deadline_after, seconds_left
+from ._steps import INFER, STREAM, Step, T, deadline_after, seconds_left
 from ._tensors import Array
-from .errors import ClientError, ClosedError, ServerUnreachableError, TransportError, explained, timed_out
+from .errors import ClientError, ClosedError, ServerUnreachableError, TransportError, explained, not_tritons, timed_out
 
 SERVICE = "/inference.GRPCInferenceService/"
 
 SURVIVES = (2, 59)
 """The first version that survives the cancelling of inference calls: release 25.06."""
+
+MOST_BYTES = (1 << 31) - 1
+"""The largest limit of an answer that gRPC can be given."""
 
 CLOSE_S = 5.0
 """How long `close` waits for calls in flight on a server that would not survive their cancellation."""
@@ -75,7 +79,7 @@ class GrpcTarget:
 
     def __init__(self, address: Address, model: str, most_bytes: int) -> None:
         self._address, self._model = address, model
-        self._options = [*OPTIONS, ("grpc.max_receive_message_length", most_bytes)]
+        self._options = [*OPTIONS, ("grpc.max_receive_message_length", min(most_bytes, MOST_BYTES))]
         self.survives, self._closed = False, False
         self._methods: dict[str, Any] = {}
         self.about = (address.url, model)
@@ -111,8 +115,10 @@ class GrpcTarget:
             return self._address.headers
         return (*self._address.headers, *self._address.secret().items())
 
-    def _read(self, step: Step, content: bytes) -> Any:
+    def _read(self, step: Step, content: bytes | None) -> Any:
         """What an answer says; raises a `ClientError`."""
+        if content is None:
+            raise not_tritons("OK without a message", b"", *self.about)
         answer = step.read(content)
         if step.method == "ServerMetadata":
             self.survives = survives(answer["version"])
@@ -193,6 +199,7 @@ class GrpcConnection(GrpcTarget):
         self._idle: list[CallThread] = []
         self._unfinished: set[object] = set()
         self._abandoned: set[object] = set()
+        weakref.finalize(self, _end, self._idle)  # of a model that nobody has closed
 
     def send(self, step: Step) -> Any:
         """Send one request; returns what `step.read` makes of its answer. Raises a `ClientError`."""
@@ -227,7 +234,8 @@ class GrpcConnection(GrpcTarget):
     def _stay(self, call: Callable[[], bytes]) -> bytes:
         """The answer of a call that its caller cannot leave."""
         with self._changed:
-            self._enter(call, None)
+            self._enter(None)
+            self._unfinished.add(call)
         try:
             return call()
         finally:
@@ -237,24 +245,44 @@ class GrpcConnection(GrpcTarget):
         """The answer of a call that goes on if its caller leaves, at the deadline or by Ctrl-C; a thread makes it."""
         answer = Future[bytes]()
         with self._changed:
-            self._enter(answer, deadline)
-            thread = self._idle.pop() if self._idle else CallThread()
+            self._enter(deadline)
+            thread = self._idle.pop() if self._idle else self._begun(CallThread)
+            self._unfinished.add(answer)
         thread.calls.put((call, answer, partial(self._finished, answer, thread)))
         try:
             return answer.result(seconds_left(deadline))
         except grpc.RpcError:
             raise
         except BaseException:
-            with self._changed:
-                if answer in self._unfinished:
-                    self._abandoned.add(answer)
+            self._abandon(answer)
             raise
 
-    def _enter(self, call: object, deadline: float | None) -> None:
-        """Count a call as unfinished when few enough are abandoned; raises `TimeoutError`."""
-        if not self._changed.wait_for(lambda: len(self._abandoned) < MOST_ABANDONED, seconds_left(deadline)):
+    def _enter(self, deadline: float | None) -> None:
+        """Wait until few enough calls are abandoned; raises `TimeoutError`, and `ClosedError` after `close`."""
+        left = seconds_left(deadline)
+        if not self._changed.wait_for(lambda: self._closed or len(self._abandoned) < MOST_ABANDONED, left):
             raise TimeoutError
-        self._unfinished.add(call)
+        if self._closed:
+            raise self._shut()
+
+    def _abandon(self, call: object) -> None:
+        """Take that the caller of a call has left, which goes on."""
+        with self._changed:
+            if call in self._unfinished:
+                self._abandoned.add(call)
+
+    def _begun(self, begin: Callable[[], T]) -> T:
+        """What starts a thread; raises `ClientError` if the system allows no more."""
+        try:
+            return begin()
+        except RuntimeError as error:
+            raise ClientError(
+                f"{self._address.url}: a call over gRPC needs a thread, and the system said: {error}. Make fewer calls "
+                "together, or allow more threads (ulimit -u).",
+                model=self._model,
+                url=self._address.url,
+                retryable=True,
+            ) from error
 
     def _finished(self, call: object, thread: "CallThread | None" = None) -> None:
         """Take that a call has ended; called by the thread that made it."""
@@ -276,11 +304,11 @@ class GrpcConnection(GrpcTarget):
 
         Closing the iterator cancels the request on the server if that survives it; otherwise its answers are dropped.
         """
-        if self._closed:
-            raise self._shut()
-        timeout_s = seconds_left(step.deadline) if self.survives else None
-        call = self._method(self._opened, step)(iter([whole(step)]), timeout=timeout_s, metadata=self._metadata(step))
-        answers, waiting = StreamAnswers(self, step), StreamThread(call, self._unfinished, self._finished)
+        try:
+            waiting = self._begin_stream(step)
+        except TimeoutError as error:
+            raise self._late(step) from error
+        answers = StreamAnswers(self, step)
         try:
             while (content := waiting.next(step.deadline)) is not None:
                 if (outputs := answers.read(content)) is not None:
@@ -292,19 +320,40 @@ class GrpcConnection(GrpcTarget):
             raise self._late(step) from error
         finally:
             waiting.leave(cancels=self.survives)
+            if not self.survives:
+                self._abandon(waiting.call)
+
+    def _begin_stream(self, step: Step) -> "StreamThread":
+        method, metadata = self._method(self._opened, step), self._metadata(step)
+        with self._changed:
+            self._enter(step.deadline)
+            timeout_s = seconds_left(step.deadline) if self.survives else None
+            waiting = self._begun(partial(StreamThread, self._finished))
+            try:
+                waiting.begin(self._begun(partial(method, iter([whole(step)]), timeout=timeout_s, metadata=metadata)))
+            except ClientError:
+                waiting.begin(())
+                raise
+            self._unfinished.add(waiting.call)
+        return waiting
 
     def close(self) -> None:
         """End the connection; on a server that would not survive that, when the calls in flight are answered."""
         with self._changed:
             self._closed = True
+            self._changed.notify_all()
             if not self.survives:
                 self._changed.wait_for(lambda: not self._unfinished, CLOSE_S)
-            for thread in self._idle:
-                thread.calls.put(None)
+            _end(self._idle)
             if self._unfinished and not self.survives:
                 _left_open.add(self)  # the last of them closes it
                 return
         self._opened.close()
+
+
+def _end(threads: "list[CallThread]") -> None:
+    for thread in threads:
+        thread.calls.put(None)
 
 
 class CallThread(threading.Thread):
@@ -334,11 +383,17 @@ class CallThread(threading.Thread):
 class StreamThread:
     """Reads the answers of a stream in a thread, one ahead of the caller, so that waiting for one can end."""
 
-    def __init__(self, call: Any, unfinished: set[Any], finished: Any) -> None:
-        self._call, self._finished, self._is_left = call, finished, False
+    call: Any
+
+    def __init__(self, finished: Callable[[Any], None]) -> None:
+        self._finished, self._is_left, self._calls = finished, False, queue.SimpleQueue[Any]()
         self._answers: queue.Queue[Any] = queue.Queue(1)
-        unfinished.add(call)
         threading.Thread(target=self._run, name="triton-stream", daemon=True).start()
+
+    def begin(self, call: Any) -> None:
+        """Read the answers of this call."""
+        self.call = call
+        self._calls.put(call)
 
     def next(self, deadline: float | None) -> bytes | None:
         """The next answer, None at the end; raises `grpc.RpcError`, `TimeoutError` or `queue.Empty`."""
@@ -351,18 +406,19 @@ class StreamThread:
         """Take no more answers: cancel the request on the server, or let the thread drop them."""
         self._is_left = True
         if cancels:
-            self._call.cancel()
+            self.call.cancel()
         with contextlib.suppress(queue.Empty):
             self._answers.get_nowait()
 
     def _run(self) -> None:
         end: Exception | None = None
+        call = self._calls.get()
         try:
-            for content in self._call:
+            for content in call:
                 if not self._is_left:
                     self._answers.put(content)
         except grpc.RpcError as error:
             end = error
-        self._finished(self._call)
+        self._finished(call)
         if not self._is_left:
             self._answers.put(end)

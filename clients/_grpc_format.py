@@ -255,7 +255,7 @@ def _likeness(content: bytes, response: Any, outputs: Mapping[str, Array]) -> Li
     for (name, array), raw in zip(list(outputs.items())[::-1], list(response.raw_output_contents)[::-1], strict=True):
         begin = end - len(raw)
         tag = _RAW_OUTPUT + _varint(len(raw))
-        if array.dtype.hasobject or content[begin:end] != raw or not content.endswith(tag, 0, begin):
+        if array.dtype.hasobject or not content.startswith(raw, begin) or not content.endswith(tag, 0, begin):
             return None
         tensors.append((name, array.shape, array.dtype, begin))
         end = begin - len(tag)

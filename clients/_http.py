@@ -7,6 +7,7 @@ import contextlib
 import select
 import socket
 import ssl
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ TLS_BYTES = 256 << 10
 
 MOST_PIECES = 512
 """How many pieces one call of the system sends; it refuses more than 1024."""
+
+WATCH_S = 300
+"""How long a connection may be silent before the system asks whether the server is still there."""
 
 Piece = bytes | memoryview
 
@@ -118,8 +122,9 @@ class HttpConnection(HttpTarget):
             kept.close()
 
     def _connect(self, deadline: float | None) -> "HttpSocket":
-        opened = socket.create_connection((self._host, self._port), seconds_left(deadline))
+        opened = self._reach(deadline)
         try:
+            watch(opened)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls:
                 opened = self._tls.wrap_socket(opened, server_hostname=self._name, do_handshake_on_connect=False)
@@ -128,6 +133,16 @@ class HttpConnection(HttpTarget):
             opened.close()
             raise
 
+    def _reach(self, deadline: float | None) -> socket.socket:
+        """A socket that is connected to the first address of the host that answers."""
+        failure = OSError("the name of the host has no address")
+        for *_, place in socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM):
+            try:
+                return socket.create_connection((str(place[0]), self._port), seconds_left(deadline))
+            except OSError as error:
+                failure = error
+        raise failure
+
     def _give_back(self, used: "HttpSocket") -> None:
         if not used.answer.keeps or used.unsent:
             used.close()
@@ -135,8 +150,12 @@ class HttpConnection(HttpTarget):
         used.answer.reset()
         # The one that is idle for longest: servers close those first, and its descriptor would be kept.
         with contextlib.suppress(IndexError):
-            if self._idle and self._idle[0].has_ended():
-                self._idle.pop(0).close()
+            if self._idle:
+                oldest = self._idle.pop(0)  # taken out, since two threads must not look at one socket
+                if oldest.has_ended():
+                    oldest.close()
+                else:
+                    self._idle.insert(0, oldest)
         self._idle.append(used)
         if self._closed:
             self.close()
@@ -243,6 +262,13 @@ class HttpSocket:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+def watch(connected: socket.socket) -> None:
+    """Let the system end a connection whose server has vanished."""
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, WATCH_S)
 
 
 def joined(pieces: list[Piece]) -> list[Piece]:

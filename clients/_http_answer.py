@@ -120,6 +120,9 @@ class HttpAnswer:
             end = found + len(_END)
             content = bytes(self._view[:end])
             head = _head(content)
+            if (head.length or 0) > self._most_bytes:
+                what = f"an answer of {head.length} bytes, larger than max_answer_bytes={self._most_bytes}"
+                raise TooLargeError(what)
             if head.status >= _FINAL:
                 return content, head
             # An interim answer, such as 100 Continue: another one follows.
@@ -161,8 +164,6 @@ class HttpAnswer:
 
     def _begin_body(self, head: Head, end: int, came: int) -> None:
         """Make room for a body of which a part has come, behind the head's `end`."""
-        if (head.length or 0) > self._most_bytes:
-            raise TooLargeError(f"an answer of {head.length} bytes, larger than max_answer_bytes={self._most_bytes}")
         if head.length is None:
             self.whole, self._parser = bytearray(), HttpResponseParser(self)
             self._parse(self._parser, self._view[:came])

@@ -105,22 +105,23 @@ class Inference:
         """The step that runs the model with its tensors in the message; None if `share` is to run it."""
         if self._shared and self._is_large(inputs):
             return None
-        return self._message(self._usual, inputs, options)
+        deadline = None if options.timeout_s is None else deadline_after(options.timeout_s)
+        return self._message(self._usual, inputs, options, deadline)
 
     def share(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array]]:
         """The outputs by name, through shared memory if that works; raises a `ClientError`."""
-        outputs = (yield from self._shared.infer(inputs, options)) if self._shared else None
+        deadline = deadline_after(options.timeout_s)
+        outputs = (yield from self._shared.infer(inputs, options, deadline)) if self._shared else None
         if outputs is not None:
             return outputs
         if self.transport == "shared_memory":
             self._memory()
         over_grpc = "grpc" in self.addresses and self._bytes(inputs) >= GRPC_BYTES
         chosen = self._format("grpc") if over_grpc else self._usual
-        answer: dict[str, Array] = yield self._message(chosen, inputs, options)
+        answer: dict[str, Array] = yield self._message(chosen, inputs, options, deadline)
         return answer
 
-    def _message(self, chosen: Any, inputs: Inputs, options: CallOptions) -> Step:
-        deadline = None if options.timeout_s is None else deadline_after(options.timeout_s)
+    def _message(self, chosen: Any, inputs: Inputs, options: CallOptions, deadline: float | None) -> Step:
         longest_s = self.metadata.longest_server_deadline_s
         return chosen.infer(inputs, options, deadline, longest_s)  # type: ignore[no-any-return]
 
@@ -156,8 +157,9 @@ class Inference:
         except RequestFailedError:
             raise error from None
         if self._usual.protocol == "http":
-            server = yield self._usual.server(options)
-            self._usual.is_binary = BINARY in server.get("extensions", ())
+            server = yield self._usual.server(options)._replace(deadline=deadline_after(options.timeout_s))
+            extensions = server.get("extensions") if isinstance(server, Mapping) else None
+            self._usual.is_binary = isinstance(extensions, list) and BINARY in extensions
         return described  # type: ignore[no-any-return]
 
     def _format(self, protocol: str) -> Any:

@@ -112,12 +112,11 @@ class SharedMemory:
         self._bytes = 0
         self._largest: dict[str, int] = {}
 
-    def infer(self, inputs: Inputs, options: CallOptions) -> Steps[dict[str, Array] | None]:
+    def infer(self, inputs: Inputs, options: CallOptions, deadline: float | None) -> Steps[dict[str, Array] | None]:
         """The outputs by name, copied; None if memory cannot be shared or there is no room."""
         sizes = {name: size_of(array) for name, array in inputs.arrays.items()}
         if not self.works or not all(sizes.values()):
             return None  # the server refuses tensors of 0 bytes in a region
-        deadline = deadline_after(options.timeout_s)
         for _ in range(ATTEMPTS):
             layout = self._lay_out(sizes, inputs.shape.rows)
             region = yield from self._take(layout.size, deadline)
@@ -165,15 +164,17 @@ class SharedMemory:
             described = yield self._format.infer_in_place(inputs, places, options, deadline, longest_s)
             outputs = self._read(region, layout, described)
             is_free = True
-        except (InvalidInputError, RejectedError, ServerFailureError) as error:
-            # The server no longer uses the region; if it does not know it, the region is of no use.
-            is_free = _UNKNOWN_REGION not in error.text
+        except (InvalidInputError, RejectedError) as error:
+            # Triton has not run the model: UNAVAILABLE with the words of a rejection is its own. If it does not know
+            # the region, that is of no use.
+            is_own = isinstance(error, InvalidInputError) or error.status == "UNAVAILABLE"
+            is_free = is_own and _UNKNOWN_REGION not in error.text
             raise
         finally:
             if is_free:
                 self._give(region)
             else:
-                # After a deadline or a cancellation the model may still write into the region.
+                # After a deadline, a cancellation or a failure the model may still write into the region.
                 self._retire(region)
         return outputs
 
@@ -256,10 +257,12 @@ class SharedMemory:
     def _discard(self, region: Region) -> None:
         """Forget a region that is not registered, or that a later client unregisters."""
         with self._lock:
+            if region.name not in _in_use:
+                return  # another thread was first
             if region in self._retired:
                 self._retired.remove(region)
             self._bytes -= region.size
-        region.close()
+            region.close()
 
     def _release(self, deadline: float | None) -> Steps[None]:
         """Unregister the regions that no request uses, and forget them."""
@@ -270,8 +273,8 @@ class SharedMemory:
 
     def _sweep(self, deadline: float | None) -> Steps[None]:
         """Remove the regions of clients that were killed, or closed while a request used one."""
-        with contextlib.suppress(OSError):
-            for name in stale(path.name for path in FOLDER.glob(f"{PREFIX}*")):
+        for name in stale(path.name for path in FOLDER.glob(f"{PREFIX}*")):
+            with contextlib.suppress(OSError):  # of another user
                 (FOLDER / name).unlink(missing_ok=True)
         names: list[str] = []
         with contextlib.suppress(RequestFailedError):

@@ -67,6 +67,7 @@ class AsyncModel:
         self._in_flight, self._max_in_flight = InFlight(max_in_flight), max_in_flight
         self._coalescer: Coalescer | None = None
         self._connections: dict[str, Any] = {}
+        self._survives = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._process, self._closing = 0, False
 
@@ -233,6 +234,8 @@ class AsyncModel:
     def _begin_loop(self) -> None:
         """Belong to this event loop; requests of one that has ended count no more."""
         self._loop, self._in_flight = asyncio.get_running_loop(), InFlight(self._max_in_flight)
+        if known := self._connections.get("grpc"):
+            self._survives = known.survives
         self._connections = {}
 
     def _merge(self) -> None:
@@ -256,6 +259,7 @@ class AsyncModel:
             made = AsyncGrpcConnection(
                 self._inference.addresses[protocol], self._name, self._most_bytes, self._in_flight
             )
+            made.survives = self._survives
         self._connections[protocol] = made
         return made
 

@@ -134,8 +134,7 @@ class Model:
             inputs = self._inference.check(arrays, options, streams=True)
             step = self._run(self._inference.stream(inputs, options))
             with self._hooks.around(step):
-                connection = self._connections.get(step.protocol) or self._connect(step.protocol)
-                for outputs in connection.stream(step):
+                for outputs in self._connection(step.protocol).stream(step):
                     yield self.metadata.answer(outputs, None)
         except ClientError as error:
             error.about(self._name, self._url)
@@ -170,13 +169,16 @@ class Model:
         return run(steps, self._send)
 
     def _send(self, step: Step) -> Any:
-        if self._process != os.getpid():
-            raise ClosedError(closed_message(self._name))
-        connection = self._connections.get(step.protocol) or self._connect(step.protocol)
+        connection = self._connection(step.protocol)
         if self._has_hooks and step.method == INFER:
             with self._hooks.around(step):
                 return connection.send(step)
         return connection.send(step)
+
+    def _connection(self, protocol: str) -> Any:
+        if self._process != os.getpid():
+            raise ClosedError(closed_message(self._name))
+        return self._connections.get(protocol) or self._connect(protocol)
 
     def _connect(self, protocol: str) -> Any:
         """The connection for a protocol, made when it is first used."""

@@ -1,6 +1,8 @@
 """gRPC by grpcio, against a server whose answers the test gives: faults, deadlines, and callers that leave."""
 
 import asyncio
+import contextlib
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -10,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from client_calls import until
-from grpc_server import GrpcServer, double, outputs
+from grpc_server import GrpcServer, double, outputs, part
 
 from clients import (
     AsyncModel,
@@ -22,6 +24,7 @@ from clients import (
     TimedOutError,
     TransportError,
 )
+from clients._grpc import _left_open
 
 ONE = np.ones((1, 1), np.float32)
 Call = Callable[..., Any]
@@ -186,3 +189,91 @@ def test_a_process_that_was_forked_is_told(answering: GrpcServer, monkeypatch: p
         monkeypatch.setattr("clients._grpc._process", [1])
         with pytest.raises(TransportError, match="was forked from one that had used gRPC"):
             Model("m", url=answering.url, transport="grpc")
+
+
+def test_a_stream_of_a_process_that_was_forked_is_refused(answering: GrpcServer) -> None:
+    with Model("m", url=answering.url, transport="grpc") as model:
+        process, model._process = model._process, 1
+        with pytest.raises(ClosedError):
+            list(model.stream(ONE))
+        model._process = process
+
+
+@BOTH
+def test_ok_without_a_message_is_not_tritons(answering: GrpcServer, call: Call) -> None:
+    answering.silent = True
+    with pytest.raises(ServerFailureError):
+        call(answering.url, max_answer_bytes=1 << 31)
+
+
+def test_closing_wakes_a_caller_behind_those_who_have_left(
+    answering: GrpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls and streams that were left count alike."""
+    monkeypatch.setattr("clients._grpc.CLOSE_S", 0.1)
+    monkeypatch.setattr("clients._grpc.MOST_ABANDONED", 2)
+    answering.infer = lambda request: answering.over.wait(20) and double(request)
+
+    def parts(_: Any) -> Any:
+        yield part(1)
+        answering.over.wait(20)
+
+    answering.stream, ends = parts, list[Any]()
+    model = Model("m", url=answering.url, transport="grpc")
+    with contextlib.closing(model.stream(ONE)) as stream:
+        next(stream)
+    with pytest.raises(TimedOutError):
+        model.predict(ONE, timeout_s=0.1)
+    with pytest.raises(TimedOutError):
+        list(model.stream(ONE, timeout_s=0.1))
+    assert answering.asked.count("ModelStreamInfer") == 1
+
+    def wait() -> None:
+        try:
+            model.predict(ONE)
+        except ClosedError as error:
+            ends.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.05)
+    model.close()
+    waiting.join(1)
+    assert (len(ends), answering.asked.count("ModelInfer")) == (1, 1)
+
+
+def test_a_call_without_a_thread_is_an_error_of_the_client(
+    answering: GrpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with Model("m", url=answering.url, transport="grpc") as model:
+        with monkeypatch.context() as patched:
+            patched.setattr("threading.Thread.start", refuse)
+            with pytest.raises(ClientError, match="needs a thread"):
+                model.predict(ONE)
+            with pytest.raises(ClientError, match="needs a thread"):
+                list(model.stream(ONE))
+        assert not model._connections["grpc"]._unfinished
+        assert model.predict(ONE).item() == 2
+
+
+def test_what_nobody_holds_is_not_kept(answering: GrpcServer) -> None:
+    """The threads of a model that was dropped end; the channels of event loops that have ended, too."""
+    answering.version = "2.59.0"
+    before = len(_left_open)
+    model = AsyncModel("m", url=answering.url, transport="grpc")
+    asyncio.run(model.__aenter__())
+    for _ in range(2):
+        asyncio.run(model.predict(ONE))
+    assert (len(_left_open), model._connections["grpc"].survives) == (before, True)
+    asyncio.run(model.close())
+    answering.version = "2.51.0"
+    calls = sum(thread.name == "triton-call" for thread in threading.enumerate())
+    Model("m", url=answering.url, transport="grpc").predict(ONE, timeout_s=20)
+    gc.collect()
+    deadline = time.monotonic() + 5
+    while sum(thread.name == "triton-call" for thread in threading.enumerate()) > calls:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,8 @@ from processes import wait_until
 from raw_server import RawServer, Request, answer, echo, raw_server, whole
 
 from clients import AsyncModel, Model, ServerFailureError, ServerUnreachableError, TimedOutError, TransportName
+from clients._http import HttpSocket
+from clients._in_flight import MOST_ABANDONED
 
 HTTP: TransportName = "http"
 ONE = np.ones((1, 1), np.float32)
@@ -186,6 +189,62 @@ def test_the_connection_of_a_cancelled_call_is_never_used_again() -> None:
             await until(lambda: len(server.ended) == 2)
 
     run(scenario, holding)
+
+
+def test_calls_go_on_after_a_server_has_forgotten_those_whose_callers_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients._async_http.LEFT_S", 0.1)
+    holding = Holding()
+
+    async def scenario(server: RawServer) -> None:
+        async with AsyncModel("m", url=server.url, transport=HTTP) as model:
+            left = [asyncio.create_task(model.predict(ONE)) for _ in range(MOST_ABANDONED)]
+            await until(lambda: holding.begun == MOST_ABANDONED)
+            for task in left:
+                task.cancel()
+            assert (await model.predict(0 * ONE, timeout_s=5)).item() == 0
+        holding.over.set()
+
+    run(scenario, holding)
+
+
+def test_a_socket_that_another_thread_can_take_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, look, holding = list[Any](), HttpSocket.has_ended, Holding()
+
+    def checked(kept: HttpSocket) -> bool:
+        assert kept not in idle
+        return look(kept)
+
+    with raw_server(holding) as server, Model("m", url=server.url, transport=HTTP) as model:
+        held = threading.Thread(target=model.predict, args=(ONE,))
+        held.start()
+        assert wait_until(lambda: holding.begun == 1, seconds=5)
+        model.predict(0 * ONE)
+        monkeypatch.setattr(HttpSocket, "has_ended", checked)
+        idle = model._connections["http"]._idle
+        holding.over.set()
+        held.join()
+        assert (len(idle), server.connections) == (2, 2)
+        assert model.predict(0 * ONE).item() == 0
+
+
+def test_a_deadline_is_for_all_addresses_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = list[float]()
+
+    def connect(place: Any, seconds: float) -> Any:
+        times.append(seconds)
+        time.sleep(0.05)
+        raise TimeoutError
+
+    with raw_server() as server, Model("m", url=server.url, transport=HTTP) as model:
+        model._connections["http"].close()
+        model._connections.clear()
+        found = [(0, 0, 0, "", (f"127.0.0.{number}", 1)) for number in range(3)]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        monkeypatch.setattr(socket, "create_connection", connect)
+        with pytest.raises(TimedOutError):
+            model.predict(ONE, timeout_s=0.08)
+    assert len(times) == 2
+    assert times[1] < 0.04
 
 
 @KINDS

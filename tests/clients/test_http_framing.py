@@ -1,5 +1,6 @@
 """Answers of HTTP in any form and in any pieces, right and broken, without a connection."""
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -68,6 +69,13 @@ def test_an_answer_may_be_split_at_every_byte() -> None:
                 assert into.keeps is not ends
         into = received(HttpAnswer(LIMIT), [bytes([byte]) for byte in content], ends=ends)
         np.testing.assert_array_equal(read(into)["y"], ROWS)
+
+
+@pytest.mark.parametrize("spare", [0, -1])
+def test_small_answers_have_a_limit_too(spare: int) -> None:
+    into = HttpAnswer(len(GOOD.partition(b"\r\n\r\n")[2]) + spare)
+    with pytest.raises(TooLargeError) if spare else contextlib.nullcontext():
+        np.testing.assert_array_equal(read(received(into, [GOOD]))["y"], ROWS)
 
 
 places = st.lists(st.one_of(st.integers(0, 700), st.integers(0, 70_000)), max_size=6)

@@ -89,6 +89,13 @@ def test_a_server_without_configurations_is_called_by_its_metadata(url: str, kin
     assert u.tolist() == [[b"abab"]]
 
 
+def test_a_server_that_lists_no_extensions_gets_json(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for said in ("[]", '{"extensions": null}'):
+        monkeypatch.setitem(GET, "/v2", (200, said))
+        with Model("m", url=url) as model:
+            assert model.predict(X, T)[1].tolist() == [[b"abab"]]
+
+
 def test_its_errors_are_told_and_what_json_cannot_hold_is_not_sent(url: str) -> None:
     with pytest.raises(NotReadyError, match="Model absent not found"):
         Model("absent", url=url)

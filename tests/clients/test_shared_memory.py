@@ -1,10 +1,12 @@
 """Shared memory: what travels in it, and that nothing of it is left behind."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ from grpc_server import GrpcServer
 from newer_answers import MEMORY_REFUSED
 from relay import PREFACE, relay
 
-from clients import AsyncModel, Model, ServerUnreachableError, TransportError
+from clients import AccessError, AsyncModel, Model, RequestFailedError, ServerUnreachableError, TransportError
 from clients._inference import GRPC_BYTES, LARGE_BYTES
+from clients._options import CallOptions
 from clients._shared_memory import FOLDER, PREFIX, _in_use
+from clients._steps import deadline_after
 from serve.launcher import Server
 from serve.management import client_memory
 
@@ -102,6 +106,61 @@ def test_tensors_travel_in_messages_where_shared_memory_is_refused(answering: Gr
     asked = ["SystemSharedMemoryStatus", "SystemSharedMemoryRegister", "ModelInfer", "ModelInfer"]
     assert answering.asked == ["ServerMetadata", "ModelConfig", *asked]
     assert not list(FOLDER.glob(f"{PREFIX}*_{os.getpid()}_*"))
+
+
+def test_a_region_whose_request_may_still_run_is_not_used_again(answering: GrpcServer) -> None:
+    with Model("m", url=answering.url, transport="shared_memory") as model:
+        shared = model._inference._shared
+        assert shared
+        for status, text, is_free in (
+            (grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size", True),
+            (grpc.StatusCode.INVALID_ARGUMENT, "wrong", True),
+            (grpc.StatusCode.RESOURCE_EXHAUSTED, "Received RST_STREAM with error code 11", False),
+            (grpc.StatusCode.INTERNAL, "Received RST_STREAM with error code 2", False),
+        ):
+            answering.refused["ModelInfer"] = status, text
+            with pytest.raises(RequestFailedError):
+                model.predict(ONE)
+            assert (len(shared._free), len(shared._retired)) == (int(is_free), int(not is_free)), text
+        (region,) = shared._retired
+        for _ in range(2):  # two threads that release it
+            shared._discard(region)
+        assert shared._bytes == 0
+
+
+def test_the_sweep_goes_on_after_a_file_of_another_user(answering: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clients._shared_memory.stale", lambda names: [*names] and ["a", "b"])
+    unlinked = list[str]()
+
+    def unlink(path: Path, *, missing_ok: bool) -> None:
+        unlinked.append(path.name)
+        if path.name == "a":
+            raise PermissionError
+
+    left = FOLDER / f"{PREFIX}left"
+    left.touch()
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", unlink)
+        with contextlib.suppress(TransportError):
+            Model("m", url=answering.url, transport="shared_memory").close()
+    for path in FOLDER.glob(f"{PREFIX}*_{os.getpid()}_*"):
+        path.unlink()
+    left.unlink()
+    assert unlinked[:2] == ["a", "b"]
+
+
+def test_shared_memory_and_the_message_have_one_deadline(answering: GrpcServer) -> None:
+    with Model("m", url=answering.url) as model:
+        options = CallOptions(timeout_s=1.0)
+        steps = model._inference.share(model._inference.check((LARGE,), options), options)
+        step = next(steps)
+        begun = deadline_after(1.0)
+        time.sleep(0.05)
+        while step.method != "ModelInfer":
+            step = steps.throw(AccessError("no")) if "Register" in step.method else steps.send([])
+        assert step.deadline
+        assert begun
+        assert step.deadline <= begun
 
 
 KILLED = """

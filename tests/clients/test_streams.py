@@ -261,13 +261,13 @@ def test_errors_inside_a_stream(
         assert (error.text, error.status, error.retryable) == (text, status, kind.retryable and not before)
 
 
-@pytest.mark.parametrize("kind", ["Model", "AsyncModel"])
-def test_a_program_ends_with_a_stream_that_nobody_left(answering: GrpcServer, kind: str) -> None:
+@pytest.mark.parametrize(("kind", "version"), [("Model", "2.51.0"), ("AsyncModel", "2.51.0"), ("AsyncModel", "2.59.0")])
+def test_a_program_ends_with_a_stream_that_nobody_left(answering: GrpcServer, kind: str, version: str) -> None:
     def wait(_: Any) -> Any:
-        yield message(1)
+        yield from map(message, (1, 2, 3))
         answering.over.wait(20)
 
-    answering.stream = wait
+    answering.stream, answering.version = wait, version
     begin = "await model.__aenter__(); stream = model.stream(X); print((await anext(stream)).item())"
     body = {
         "Model": "model.__enter__(); stream = model.stream(X); print(next(stream).item())",

@@ -42,7 +42,8 @@ def part(value: float | None, *, final: bool = False, error: str = "") -> Any:
 class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
     """`infer` answers requests, `stream` gives the answers of streams; `asked` are the other methods, in order.
 
-    `refused` has a status and a text by method. `cancelled` counts the calls that clients have cancelled.
+    `refused` has a status and a text by method. `cancelled` counts the calls that clients have cancelled. While it is
+    `silent`, inference calls end with OK and no message.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.version, self.config, self.url = "2.51.0", METADATA, ""
         self.refused: dict[str, tuple[grpc.StatusCode, str]] = {}
         self.asked: list[str] = []
-        self.cancelled = 0
+        self.cancelled, self.silent = 0, False
         self.over = threading.Event()
 
     def service(self, details: Any) -> Any:
@@ -62,9 +63,13 @@ class GrpcServer(grpc.GenericRpcHandler):  # type: ignore[misc]
         encode = {"response_serializer": lambda message: message.SerializeToString()}
         if method == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(self._stream, pb.ModelInferRequest.FromString, **encode)
+        if self.silent and method == "ModelInfer":
+            return grpc.unary_stream_rpc_method_handler(lambda *_: iter(()), request.FromString, **encode)
         answers = {"ServerMetadata": lambda _: pb.ServerMetadataResponse(version=self.version)}
         answers |= {"ModelConfig": lambda _: self.config, "ModelInfer": lambda asked: self.infer(asked)}
-        answers |= {"SystemSharedMemoryStatus": lambda _: pb.SystemSharedMemoryStatusResponse()}
+        for about in ("Status", "Register", "Unregister"):
+            name = f"SystemSharedMemory{about}"
+            answers[name] = lambda _, name=name: getattr(pb, f"{name}Response")()  # type: ignore[misc]
 
         def answer(asked: Any, context: Any) -> Any:
             context.add_callback(lambda: self._ended(context))
