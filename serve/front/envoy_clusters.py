@@ -122,8 +122,8 @@ def _outliers() -> dict[str, Any]:
 def _breakers(pool: Pool) -> dict[str, Any]:
     return {
         **dict.fromkeys(("max_pending_requests", "max_requests"), pool.most_in_flight),
-        # None, as at a limit more requests over HTTP/1 would wait for a connection, not be refused. Each thread of Envoy
-        # keeps idle ones that no other can use; the limit on requests bounds them, too.
+        # None, as at a limit more requests over HTTP/1 would wait for a connection, not be refused. Each of the threads
+        # keeps idle ones that no other thread can use; the limit on requests bounds them, too.
         "max_connections": 2**32 - 1,
         "retry_budget": {"budget_percent": {"value": RETRY_PERCENT}, "min_retry_concurrency": LEAST_RETRIES},
     }
