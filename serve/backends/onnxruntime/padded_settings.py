@@ -122,6 +122,13 @@ class PaddedSettings:
             yield from _pad_faults(inputs, axis, fill)
         if (self.lengths or len(self.fills) > len(padded)) and parameters.text(config, "padding_budget") == "latency":
             yield "padding_budget", "and pad_lengths, or several axes of an input in pad. Leave one of them out"
+        if len(_lengths(config, "pad_longest")) > 1:
+            yield "pad_longest", "and needs one whole number. Write that of the longest request"
+        elif max(self.lengths, default=0) > self.longest > 0:
+            yield (
+                "pad_lengths",
+                f"which pads to more than pad_longest, {self.longest}. Lower the one or raise the other",
+            )
         if others := [
             name for name, tensor in inputs.items() if tensor.get("allow_ragged_batch") and name not in padded
         ]:
