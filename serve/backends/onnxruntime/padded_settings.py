@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import parameters
 from graph_contract import configured_dims
+from padding_cut import Axis, Cut
 from parameters import ParameterError
 from tensor_types import Config, GraphTensor, graph_shape
 
@@ -45,31 +46,6 @@ FLOATS: Mapping[str, Any] = {"TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "
 LENGTH = re.compile(r"\d{1,9}")
 Fault = tuple[str, str]
 """A parameter, and what is wrong with its value."""
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Axis:
-    """An axis of an input or output; 0 is the batch axis."""
-
-    tensor: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.tensor}[{self.index}]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """An axis of an output that has floor((length + moved) / stride) elements for a request of that length."""
-
-    index: int
-    source: Axis
-    moved: int = 0
-    stride: int = 1
-
-    def size(self, length: int) -> int:
-        """The request's own elements."""
-        return max(0, (length + self.moved) // self.stride)
 
 
 @dataclass(frozen=True, kw_only=True)
