@@ -25,7 +25,7 @@ RENEWING = threading.Lock()
 HEADER = "# Copied from {source} by `python -m serve.vendor`: change it there.\n"
 FOLDERS = ("serve/policies", "export/models", "export/graph")
 # Of these folders only these modules run inside a server.
-ONLY = {"models": ("alphabet", "page_words", "picture_bytes", "word_image"), "graph": ("graph_contract",)}
+ONLY = {"models": ("alphabet", "page_words", "picture_bytes", "word_image"), "graph": ("graph_contract", "padding_cut")}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import onnx
 
 from export.graph.input_values import Array, Range, Rows, inner_dims, random_rows
 from export.graph.onnx_graph import dims, graph_inputs
+from export.graph.padding_cut import Axis
 from triton_batching.terminal import Failure, Mistake
 
 MASK_TYPES = (
@@ -25,18 +26,6 @@ MASKS = ("mask", "attention_mask", "input_mask", "padding_mask")
 
 class PaddingError(Failure):
     """Padding changes the answer, or the graph has no length that varies."""
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Axis:
-    """An axis of an input; axis 0 is the batch. Its `size` is the name of the dimension in the graph."""
-
-    tensor: str
-    index: int
-    size: str
-
-    def __str__(self) -> str:
-        return f"{self.tensor}[{self.index}]"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,6 @@
 """How the outputs of a graph follow the length of a request, so that what belongs to padding can be cut off."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, partial
 
 import onnx
@@ -10,30 +9,13 @@ import onnxruntime
 from export.graph.axis_proof import onnxruntime_errors, run
 from export.graph.input_values import Range
 from export.graph.onnx_graph import dims
-from export.graph.padding_axes import Axis, PaddingError, Variation
+from export.graph.padding_axes import PaddingError, Variation
+from export.graph.padding_cut import Axis, Cut
 
 # Lengths in a row that are tried first, and the largest stride, for which lengths up to three times as far are tried.
 SPAN, MOST_STRIDE = 9, 2**12
 STEPS = 3
 """Steps of the size that show its stride."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """An axis of an output that has floor((length + moved) / stride) elements, for the length of `source`."""
-
-    index: int
-    source: Axis
-    moved: int = 0
-    stride: int = 1
-
-    def __str__(self) -> str:
-        moved = f"({self.source}{self.moved:+d})" if self.moved else str(self.source)
-        return moved if self.stride == 1 else f"{moved}/{self.stride}"
-
-    def size(self, length: int) -> int:
-        """The elements that belong to a request of this length."""
-        return max(0, (length + self.moved) // self.stride)
 
 
 def cuts_of(

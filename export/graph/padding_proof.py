@@ -13,8 +13,9 @@ import onnx
 from export.graph.axis_proof import names_of, session_of
 from export.graph.error_measure import Difference, Rounding, coarsest, largest
 from export.graph.input_values import Array, Range
-from export.graph.padding_axes import Axis, PaddingError, Variation, written
-from export.graph.padding_cuts import Cut, check_sizes, cuts_of
+from export.graph.padding_axes import PaddingError, Variation, written
+from export.graph.padding_cut import Axis, Cut
+from export.graph.padding_cuts import check_sizes, cuts_of
 from export.graph.padding_requests import FAR, FEW, Alone, Member, Requests
 from export.graph.row_families import SCALES, beyond
 

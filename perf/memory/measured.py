@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import onnx
@@ -26,7 +26,7 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInput
 from export.graph.input_values import Range, ranges
 from export.graph.recipe import digest
 from export.graph.samples import OPEN_DIM
-from export.graph.signature import Signature
+from export.graph.signature import Signature, Tensor
 from export.repository import REPOSITORY, config_file, model_file, model_folder, read_config, remedy
 from perf.memory import RESULTS
 from perf.records import file as records
@@ -44,6 +44,7 @@ DEFAULT_MAX_BATCH_SIZE = 4
 BATCHING = ("dynamic_batching", "max_batch_size", "version_policy", "model_warmup", "name")
 WATCH = "Serve it, and watch it under load: triton-batching watch."
 Progress = Callable[[str], None]
+Declared = TypeVar("Declared", ModelInput, ModelOutput)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,7 @@ class Instance:
         else:
             folder = model_folder(model, repository)
             config = read_config(config_file(folder, config_name))
+            config.name = config.name or folder.name
             file = model_file(folder, config)
             _check_file(file, remedy(model, file))
         return cls(config=_completed(config, file), file=file).with_mix(mix)
@@ -122,12 +124,13 @@ class Instance:
         )
 
     def shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
-        """The shape of each input of a request of `rows` rows."""
+        """The shape of each input of a request of `rows` rows, as Triton gives it to the backend."""
         batch = (rows,) if self.config.max_batch_size > 0 else ()
-        return {
-            tensor.name: (*batch, *(self.length if dim == -1 else dim for dim in tensor.dims))
+        dims = {
+            tensor.name: tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims
             for tensor in self.config.input
         }
+        return {name: (*batch, *(self.length if dim == -1 else dim for dim in dims[name])) for name in dims}
 
     def graph_shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
         """The shape of each input of the graph for a full batch of `rows` requests of one row.
@@ -270,19 +273,30 @@ def _check_file(file: Path, how: str) -> None:
 
 
 def _completed(config: ModelConfig, file: Path) -> ModelConfig:
-    """The configuration with the inputs and outputs of the graph, if it names none: as Triton completes it."""
-    if config.input:
+    """The configuration with the inputs or outputs of the graph, where it names none: as Triton completes it."""
+    missing_input, missing_output = not (config.input or config.batch_input), not config.output
+    if not (missing_input or missing_output):
         return config
     signature = Signature.of(file)
     tensors = [*signature.inputs.values(), *signature.outputs.values()]
     if not config.max_batch_size and all(tensor.shape[:1] == (-1,) for tensor in tensors):
         config.max_batch_size = DEFAULT_MAX_BATCH_SIZE
     batched = int(config.max_batch_size > 0)
-    for name, tensor in signature.inputs.items():
-        config.input.append(ModelInput(name=name, data_type=tensor.type, dims=tensor.shape[batched:]))
-    for name, tensor in signature.outputs.items():
-        config.output.append(ModelOutput(name=name, data_type=tensor.type, dims=tensor.shape[batched:]))
+    if missing_input:
+        config.input.extend(_declared(ModelInput, signature.inputs, batched))
+    if missing_output:
+        config.output.extend(_declared(ModelOutput, signature.outputs, batched))
     return config
+
+
+def _declared(kind: type[Declared], tensors: Mapping[str, Tensor], batched: int) -> Iterator[Declared]:
+    """The tensors as config.pbtxt has them; one value per row is sent as [rows, 1], and the graph takes [rows]."""
+    for name, tensor in tensors.items():
+        dims = tensor.shape[batched:]
+        declared = kind(name=name, data_type=tensor.type, dims=dims or [1])
+        if batched and not dims:
+            declared.reshape.SetInParent()
+        yield declared
 
 
 def _inputs(instance: Instance) -> Iterator[dict[str, Any]]:

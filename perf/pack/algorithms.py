@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from perf.pack.duty import Items, Portion, Turns
+from perf.pack.duty import CHECKS, Items, Portion, SpentError, Turns
 from perf.pack.greedy import best_fit_decreasing, saturated
 from perf.pack.improve import improve
 from perf.pack.placement import Node, Placement
@@ -60,5 +60,11 @@ def remainders(workload: Workload, headroom: float = 0.0) -> tuple[list[Node], T
 
 
 def _bins(problem: Turns, algorithm: str, seed: int) -> list[Items]:
-    fewest = best_fit_decreasing(problem)
+    try:
+        fewest = best_fit_decreasing(problem)
+    except SpentError as error:
+        raise Mistake(
+            f"{problem.count} models that do not fill a device are too many: to place them takes checks of more than "
+            f"{CHECKS:,} sets of models. Write them into several plans, with a part of the devices each."
+        ) from error
     return fewest if algorithm == GREEDY else improve(problem, fewest, bound=problem.least, seed=seed)

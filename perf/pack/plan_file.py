@@ -174,9 +174,10 @@ def _measured(name: str, largest: int, mix: SizeMix | None, repository: Path, pr
         )
     sizes = powers(largest)
     record = instance.measured(sizes, progress=progress)
+    own = float(record.empty if record.device == "cpu" else 0)  # each instance is a process
     return Curve(
         sizes=tuple(sizes),
-        values=tuple(itertools.accumulate((float(record.sizes[rows].nbytes) for rows in sizes), max)),
+        values=tuple(itertools.accumulate((own + record.sizes[rows].nbytes for rows in sizes), max)),
     )
 
 

@@ -13,7 +13,7 @@ from padded_models import encoder
 from export.graph.input_values import ranges
 from export.graph.onnx_graph import load
 from export.graph.padding_axes import PaddingError, Variation
-from export.graph.padding_cuts import Cut
+from export.graph.padding_cut import Cut
 from export.graph.padding_proof import Padding, prove
 from export.graph.rounding import roundings
 from triton_batching.terminal import Mistake

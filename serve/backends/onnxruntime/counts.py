@@ -11,7 +11,7 @@ The metrics are half a second behind, because an increment is a round trip to th
 
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from padding import Run
@@ -55,10 +55,9 @@ class Counts:
         """Count a request that gets an error."""
         self._add(**{blame: 1})
 
-    def ran(self, runs: Sequence[Run]) -> None:
-        """Count the runs of one batch."""
-        computed = sum(run.rows * run.length for run in runs)
-        self._add(own=sum(run.elements for run in runs), computed=computed, runs=len(runs))
+    def ran(self, run: Run) -> None:
+        """Count a run of the graph that gave answers."""
+        self._add(own=run.elements, computed=run.rows * run.length, runs=1)
 
     def _add(self, **amounts: int) -> None:
         with self._lock:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 # Of mallopt(3).
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+VARIABLES = {M_TRIM_THRESHOLD: "MALLOC_TRIM_THRESHOLD_", M_MMAP_THRESHOLD: "MALLOC_MMAP_THRESHOLD_"}
 KEPT_BYTES = 256 << 20
 """The free memory that stays; more is returned as before. A process has no more free memory than its batches took."""
 LARGEST_BYTES = 32 << 20
@@ -25,19 +26,19 @@ STUB = "triton_python_backend_stub"
 
 
 def return_freed() -> None:
-    """Let a stub return freed memory, unless its environment already says what malloc keeps."""
+    """Let a stub return freed memory, unless its environment sets that option of malloc."""
     _set(M_MMAP_THRESHOLD, RETURNED_BYTES)
 
 
 def keep_freed() -> None:
-    """Let a stub keep freed memory, unless its environment already says what malloc keeps."""
+    """Let a stub keep freed memory; an option of malloc that its environment sets stays."""
     _set(M_MMAP_THRESHOLD, LARGEST_BYTES)
     _set(M_TRIM_THRESHOLD, KEPT_BYTES)
 
 
 def _set(option: int, value: int) -> None:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
-    if mallopt is not None and "MALLOC_TRIM_THRESHOLD_" not in os.environ and _is_stub():
+    if mallopt is not None and VARIABLES[option] not in os.environ and _is_stub():
         mallopt(option, value)
 
 

@@ -107,11 +107,8 @@ class TritonPythonModel:
         try:
             read = [*map(self._read, requests)]
             runs = self._padding.runs(read) if self._padding else None
-            if runs and self._counts:
-                self._counts.ran(runs)
             if runs is None or len(runs) == 1:
-                answers = self._run(read, runs[0]) if runs else self._executor.run(read)
-                return self._responses.fill(answers)
+                return self._responses.fill(self._run(read))
         except Exception as error:
             if len(requests) == 1:
                 return [self._failed(error)]
@@ -137,7 +134,7 @@ class TritonPythonModel:
         """The responses of all runs."""
         responses: list[Any] = [None] * len(requests)
         for run in runs:
-            answers = isolate([requests[index] for index in run.members], partial(self._read_and_run, run))
+            answers = isolate([requests[index] for index in run.members], self._read_and_run)
             for index, answer in zip(run.members, answers, strict=True):
                 if isinstance(answer, Exception):
                     responses[index] = self._failed(answer)
@@ -153,14 +150,19 @@ class TritonPythonModel:
         code = pb_utils.TritonError.INVALID_ARG if is_client else pb_utils.TritonError.INTERNAL
         return pb_utils.InferenceResponse(error=pb_utils.TritonError(f"onnxruntime: {error}", code))
 
-    def _read_and_run(self, run: Run, requests: Sequence[Any]) -> list[Answer]:
-        return self._run([*map(self._read, requests)], run)
+    def _read_and_run(self, requests: Sequence[Any]) -> list[Answer]:
+        return self._run([*map(self._read, requests)])
 
-    def _run(self, requests: Sequence[Tensors], run: Run) -> list[Answer]:
+    def _run(self, requests: Sequence[Tensors]) -> list[Answer]:
+        if self._padding is None:
+            return self._executor.run(requests)
         started = time.perf_counter()
         answers = self._executor.run(requests)
-        if self._padding and run.rows and len(requests) == len(run.members):
-            self._padding.observe(run, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        run = self._padding.whole(requests)
+        self._padding.observe(run, seconds)
+        if self._counts:
+            self._counts.ran(run)
         return answers
 
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from gather import Allocate, Buffers, Tensors
 from numpy.typing import NDArray
-from padded_settings import MASK_TYPES, Axis, PaddedSettings
+from padded_settings import MASK_TYPES, PaddedSettings
+from padding_cut import Axis
 from tensor_types import GraphTensor, RequestError
 
 Array = NDArray[np.generic]

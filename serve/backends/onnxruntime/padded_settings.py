@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import parameters
 from graph_contract import configured_dims
+from padding_cut import Axis, Cut
 from parameters import ParameterError
 from tensor_types import Config, GraphTensor, graph_shape
 
@@ -45,31 +46,6 @@ FLOATS: Mapping[str, Any] = {"TYPE_FP16": np.float16, "TYPE_FP32": np.float32, "
 LENGTH = re.compile(r"\d{1,9}")
 Fault = tuple[str, str]
 """A parameter, and what is wrong with its value."""
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class Axis:
-    """An axis of an input or output; 0 is the batch axis."""
-
-    tensor: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.tensor}[{self.index}]"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Cut:
-    """An axis of an output that has floor((length + moved) / stride) elements for a request of that length."""
-
-    index: int
-    source: Axis
-    moved: int = 0
-    stride: int = 1
-
-    def size(self, length: int) -> int:
-        """The request's own elements."""
-        return max(0, (length + self.moved) // self.stride)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +98,13 @@ class PaddedSettings:
             yield from _pad_faults(inputs, axis, fill)
         if (self.lengths or len(self.fills) > len(padded)) and parameters.text(config, "padding_budget") == "latency":
             yield "padding_budget", "and pad_lengths, or several axes of an input in pad. Leave one of them out"
+        if len(_lengths(config, "pad_longest")) > 1:
+            yield "pad_longest", "and needs one whole number. Write that of the longest request"
+        elif max(self.lengths, default=0) > self.longest > 0:
+            yield (
+                "pad_lengths",
+                f"which pads to more than pad_longest, {self.longest}. Lower the one or raise the other",
+            )
         if others := [
             name for name, tensor in inputs.items() if tensor.get("allow_ragged_batch") and name not in padded
         ]:

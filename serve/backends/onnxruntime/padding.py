@@ -65,6 +65,10 @@ class Padding:
             return [_run(everything, sizes)]
         return [_run(order[start:end], sizes) for start, end in itertools.pairwise([0, *ends])]
 
+    def whole(self, requests: Sequence[Tensors]) -> Run:
+        """These requests as one run."""
+        return _run(range(len(requests)), self._sizes(requests))
+
     def _sizes(self, requests: Sequence[Tensors]) -> list[tuple[int, int]]:
         """The rows of each request, and the elements of one row in the longest ragged input."""
         sizes = []

@@ -182,8 +182,8 @@ def texts_have_their_length(config: Configuration) -> Iterator[Problem]:
                 found = "is not texts with their lengths" if count is None else f"holds {count} of {wanted} texts"
                 yield Problem(
                     config.at("model_warmup", index, "inputs"),
-                    f'warmup/{path.name}, for "{name}", {found}: tritonserver crashes when it loads the model. Write '
-                    "each text after its length in 4 bytes: struct.pack('<I', len(text)) + text.",
+                    f'warmup/{path.name}, for "{name}", {found}: tritonserver refuses the model, or crashes in '
+                    "some loads. Write each text after its length in 4 bytes: struct.pack('<I', len(text)) + text.",
                 )
 
 

@@ -1,6 +1,7 @@
 """The memory of an instance: measured in a process of its own, kept on record, and that of the serving process."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -66,6 +67,14 @@ def test_the_longest_requests_of_a_mix_count(tmp_path: Path) -> None:
     assert (short.length, long.length) == (100, ITEMS)
     assert long.sizes[8].peak - short.sizes[8].peak > 8 * 4 * MIB
     assert folder.is_dir()
+
+
+@pytest.mark.parametrize("left_out", ["input", "output", "(?:in|out)put", "name"])
+def test_what_a_configuration_leaves_out_is_completed(tmp_path: Path, left_out: str) -> None:
+    config = doubled(tmp_path) / "config.pbtxt"
+    whole = Instance.of("doubled", repository=tmp_path)
+    config.write_text(re.sub(rf"(?m)^{left_out}\b.*", "", config.read_text()))
+    assert Instance.of("doubled", repository=tmp_path) == whole
 
 
 def test_a_model_that_fails_says_at_which_batch_and_why(tmp_path: Path) -> None:

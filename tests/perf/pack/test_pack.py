@@ -49,6 +49,12 @@ def random_workload(seed: int, count: int) -> Workload:
     return Workload(devices=Devices(count=count, memory_bytes=1.0), models=tuple(models))
 
 
+def test_a_plan_with_too_many_models_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perf.pack.duty.CHECKS", 3)
+    with pytest.raises(Mistake, match="3 models that do not fill a device are too many"):
+        pack(PLAN)
+
+
 def test_models_share_a_device_in_half_of_their_target() -> None:
     """In 125 ms B and C have 4 requests each, which take 110; A has 8, which leave no time for others."""
     alone, shared = sorted(pack(PLAN).nodes, key=lambda node: node.models)

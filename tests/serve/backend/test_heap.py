@@ -1,7 +1,9 @@
 """Freed memory stays in the backend's process: a batch needs no new pages for the copies of its inputs."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import heap
 import numpy as np
 import pytest
 from bench import Bench
@@ -42,3 +44,14 @@ def test_later_batches_touch_no_new_pages(bench: Bench, tmp_path: Path) -> None:
         assert counted(server.grpc_url, "largest", executions=3 + EXECUTIONS).batches == {REQUESTS: 3 + EXECUTIONS}
     # Without it each execution touches all pages of its inputs.
     assert touched < EXECUTIONS * rows.nbytes / PAGE_BYTES / 4
+
+
+@pytest.mark.parametrize("option", heap.VARIABLES)
+def test_an_option_that_the_environment_sets_stays(option: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = set[int]()
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(mallopt=lambda name, _: changed.add(name)))
+    monkeypatch.setattr(heap, "_is_stub", lambda: True)
+    monkeypatch.setenv(heap.VARIABLES[option], "1")
+    heap.return_freed()
+    heap.keep_freed()
+    assert changed == {*heap.VARIABLES} - {option}

@@ -79,6 +79,8 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "lengths that are no numbers": (with_pad(pad_lengths="16 many"),),
     "a length of 5000 digits": (with_pad(pad_lengths=MANY_DIGITS),),
     "a longest length of 0": (with_pad(pad_longest="0"),),
+    "two longest lengths": (with_pad(pad_longest="64 128"),),
+    "lengths above the longest": (with_pad(pad_longest="100", pad_lengths="64 128"),),
     "a longest length without pad": ({"pad_longest": "16"},),
     "lengths with a padding budget": (with_pad(pad_lengths="16", padding_budget="latency"),),
 }

@@ -156,9 +156,12 @@ def items(answers: Sequence[Any]) -> list[list[float]]:
 
 @pytest.mark.server
 def test_the_server_runs_a_batch_in_parts(bench: Bench, tmp_path: Path) -> None:
-    """The first batch runs whole, the second in two halves, to learn; `Y` has the longest and the number of its run."""
+    """The first batch runs whole, the second in two halves, to learn; `Y` has the longest and the number of its run.
+
+    In the third one request fails, so the others run alone, and only that counts.
+    """
     delay = "dynamic_batching { max_queue_delay_microseconds: 5000000 }"
-    ragged_padded(tmp_path, "parts", config=parameters(padding_budget="latency") + delay)
+    ragged_padded(tmp_path, "parts", config=parameters(padding_budget="latency", nan_outputs="error") + delay)
     ragged_padded(tmp_path, "whole", config=delay)
     lengths = [3, 40, 5, 4, 41, 4, 90, 5]
     requests = [{"X": np.full((1, length), 2, dtype=np.float32)} for length in lengths]
@@ -174,6 +177,10 @@ def test_the_server_runs_a_batch_in_parts(bench: Bench, tmp_path: Path) -> None:
 
         padded = 8 * 90 + 4 * 5 + 4 * 90
         assert wait_until(lambda: computed("parts") == [2 * sum(lengths), padded], seconds=20)
+        failed = stream.send("parts", [*requests[:7], {"X": np.full((1, 5), np.nan, dtype=np.float32)}])
+        assert [isinstance(answer, dict) for answer in failed] == [True] * 7 + [False]
+        alone = sum(lengths[:7])
+        assert wait_until(lambda: computed("parts") == [2 * sum(lengths) + alone, padded + alone], seconds=20)
         assert not any(
             name.startswith("onnxruntime_ragged") and ("model", "whole") in labels
             for name, labels in scrape(running.metrics_url)

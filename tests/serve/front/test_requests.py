@@ -275,7 +275,7 @@ def test_more_requests_than_the_door_lets_in_are_refused(replica: Server, protoc
     front = door(SIMULATED, is_retried=False, slowest_s=300.0)
     front = replace(front, pools=(replace(front.pools[0], most_in_flight=6),))
     pid = tritonserver(replica.pid)
-    # Its threads share the limit.
+    # Its threads share the limit, and each of the two others may let one more in at the same moment (Envoy's pages).
     with open_door(front, workers=3) as proxy, contextlib.ExitStack() as stack:
         proxy.route({SIMULATED: [endpoint(replica, "r0")]})
         callers = [stack.enter_context(Caller(front)) for _ in range(20)]
@@ -283,9 +283,9 @@ def test_more_requests_than_the_door_lets_in_are_refused(replica: Server, protoc
         os.kill(pid, signal.SIGSTOP)
         stack.callback(os.kill, pid, signal.SIGCONT)
         calls = [threads.submit(caller.infer, protocol, SIMULATED) for caller in callers]
-        refused = [call.result().code for call in itertools.islice(as_completed(calls), 14)]
-        assert refused == [refusal] * 14
-        assert sum(not call.done() for call in calls) == 6
+        refused = [call.result().code for call in itertools.islice(as_completed(calls), 12)]
+        assert refused == [refusal] * 12
+        assert 6 <= sum(not call.done() for call in calls) <= 8
 
 
 def test_both_ports_speak_tls(replica: Server, tmp_path: Path) -> None:
