@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from export.graph.axis_proof import onnxruntime_errors, run, take
-from export.graph.changed import session_of
+from export.graph.changed import guarded_session_of
 from export.graph.error_measure import LOOSER, Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import Net, graph_inputs, label, with_all_outputs
@@ -40,7 +40,7 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
     """The first node that mixes rows, or fails for more than one row; None if every tensor keeps its rows apart."""
     open_model = with_all_outputs(model)
     count = min(MOST_ROWS, len(next(iter(rows.values()))))
-    session, failed = session_of(open_model, optimised=False), None
+    session, failed = guarded_session_of(open_model, optimised=False), None
     try:
         batch = run(session, take(rows, 0, count))
     except onnxruntime_errors() as error:
@@ -50,7 +50,7 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
         # The nodes before it run, and one of them may cause the failure.
         _cut(open_model, failed)
         del session  # it holds the weights once more
-        session = session_of(open_model, optimised=False)
+        session = guarded_session_of(open_model, optimised=False)
         batch = run(session, take(rows, 0, count))
     alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
     names = [output.name for output in session.get_outputs()]
@@ -73,7 +73,7 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
 
 def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
     """The shape of every tensor of the graph when it runs `rows`."""
-    session = session_of(with_all_outputs(model), optimised=False)
+    session = guarded_session_of(with_all_outputs(model), optimised=False)
     names = [output.name for output in session.get_outputs()]
     shapes = {name: list(array.shape) for name, array in zip(names, run(session, rows), strict=True)}
     return shapes | {name: list(array.shape) for name, array in rows.items()}
@@ -82,7 +82,7 @@ def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
 def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     """The node that fails even for a single row; None if one row runs."""
     open_model = with_all_outputs(model)
-    session = session_of(open_model, optimised=False)
+    session = guarded_session_of(open_model, optimised=False)
     try:
         run(session, take(rows, 0, 1))
     except onnxruntime_errors() as error:
