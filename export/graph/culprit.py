@@ -17,6 +17,7 @@ from export.graph.error_measure import LOOSER, Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import Net, graph_inputs, label, with_all_outputs
 from export.graph.reason import reason
+from export.graph.rounding import changes
 
 MOST_ROWS = 3
 """A tensor of every node is kept for each row and for the batch."""
@@ -55,10 +56,13 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
     alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
     names = [output.name for output in session.get_outputs()]
     values = {name: ([outputs[index] for outputs in alone], batch[index]) for index, name in enumerate(names)}
+    changed = changes(open_model, [take(rows, row, row + 1) for row in range(count)], optimised=False)
+    drawn = {name for node in model.graph.node if _random(node) for name in node.output}
+    noise = {name: each for name, each in zip(names, changed, strict=True) if name not in drawn}
     layout = {
         name: axis
         for name, (parts, whole) in values.items()
-        if (axis := batch_axis(parts, whole, rounding)) is not None
+        if (axis := batch_axis(parts, whole, rounding, noise.get(name))) is not None
     }
     layout |= {value.name: 0 for value in graph_inputs(model)}
     net, data = Net.of(model), _data_tensors(model)
@@ -66,7 +70,9 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
         for name in node.output:
             if failed is not None and node.output[0] == failed.output[0]:
                 return Culprit(node=node, why=reason(net, node, layout), layout=layout)
-            if name in data and name in values and name not in layout and not _unchanged(*values[name], rounding):
+            if name not in data or name not in values or name in layout:
+                continue
+            if not _unchanged(*values[name], rounding, noise.get(name)):
                 return Culprit(node=node, why=reason(net, node, layout), layout=layout)
     return None
 
@@ -91,12 +97,12 @@ def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     return None
 
 
-def batch_axis(parts: list[Array], whole: Array, rounding: Rounding) -> int | None:
+def batch_axis(parts: list[Array], whole: Array, rounding: Rounding, noise: Array | None = None) -> int | None:
     """The axis along which `whole` holds the `parts` of its rows, in blocks or interleaved; None if there is none."""
     shape, count = parts[0].shape, len(parts)
     if any(part.shape != shape for part in parts) or whole.ndim != len(shape):
         return None
-    scale, expected = Scale(parts, rounding), np.stack(parts)
+    scale, expected = Scale(parts, rounding, noise), np.stack(parts)
     for axis, size in enumerate(shape):
         if whole.shape != (*shape[:axis], size * count, *shape[axis + 1 :]):
             continue
@@ -107,11 +113,11 @@ def batch_axis(parts: list[Array], whole: Array, rounding: Rounding) -> int | No
     return None
 
 
-def _unchanged(parts: list[Array], whole: Array, rounding: Rounding) -> bool:
+def _unchanged(parts: list[Array], whole: Array, rounding: Rounding, noise: Array | None) -> bool:
     """Whether the tensor is the same for every row and for the batch, so it does not depend on the rows."""
     if any(part.shape != whole.shape for part in parts):
         return False
-    errors = Scale(parts, rounding).errors(np.stack([whole] * len(parts)), np.stack(parts))
+    errors = Scale(parts, rounding, noise).errors(np.stack([whole] * len(parts)), np.stack(parts))
     return bool((errors <= LOOSER * rounding.tolerance).all())
 
 

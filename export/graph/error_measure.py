@@ -96,8 +96,11 @@ def largest(differences: Sequence[Difference]) -> Difference:
 class Scale:
     """What each element of one output may differ by, from the answers to rows of one family."""
 
-    def __init__(self, answers: Sequence[Array], rounding: Rounding) -> None:
-        """`answers` are of single rows, without an axis for rows; short ones count for the positions that they have."""
+    def __init__(self, answers: Sequence[Array], rounding: Rounding, noise: Array | None = None) -> None:
+        """`answers` are of single rows, without an axis for rows; short ones count for the positions that they have.
+
+        `noise` is as in `add_noise`.
+        """
         self.rounding = rounding
         shape = np.max([answer.shape for answer in answers], axis=0).astype(int)
         low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
@@ -110,6 +113,8 @@ class Scale:
         self._variation = np.where(seen, high, 0.0) - np.where(seen, low, 0.0)
         self._size = np.where(seen, np.maximum(np.abs(low), np.abs(high)), 0.0)
         self._noise: Array = np.zeros(())
+        if noise is not None:
+            self.add_noise(noise)
 
     def add_noise(self, noise: Array) -> None:
         """Take what each element changes by when weights and inputs move by some steps."""

@@ -1,6 +1,6 @@
 """How much a graph rounds: the coarsest type on the path to each output, and what each element changes by for noise."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 import numpy as np
@@ -63,33 +63,46 @@ def _float_types(model: onnx.ModelProto) -> Mapping[str, int]:
 
 
 def noise(model: onnx.ModelProto, rows: Rows) -> list[Array]:
-    """What each element of each output changes by, over all rows, when weights and inputs move by some steps.
+    """The largest of `changes` over the rows, an array without their axis for each output."""
+    return [each.max(axis=0) if each.ndim else each for each in changes(model, [rows])]
 
-    Whole numbers stay, because they may be sizes, indices or flags. Zeros if the rows do not run together.
+
+def changes(model: onnx.ModelProto, requests: Sequence[Rows], *, optimised: bool = True) -> list[Array]:
+    """What each element of each output changes by, over all requests, when weights and inputs move by some steps.
+
+    Whole numbers stay, because they may be sizes, indices or flags. Zeros if the rows of a request do not run together.
     """
-    zeros = [np.zeros(()) for _ in model.graph.output]
+    largest = [np.zeros(()) for _ in model.graph.output]
     try:
-        expected = run(session_of(model), rows)
+        session = session_of(model, optimised=optimised)
+        expected = [run(session, rows) for rows in requests]
     except onnxruntime_errors():
-        return zeros
-    largest = [np.zeros(output.shape[1:]) for output in expected]
+        return largest
     for seed in range(TIMES):
         rng = np.random.default_rng(seed)
         try:
-            moved = run(session_of(_with_moved_weights(model, rng)), {name: _moved(rows[name], rng) for name in rows})
+            session = session_of(_with_moved_weights(model, rng), optimised=optimised)
+            moved = [run(session, {name: _moved(rows[name], rng) for name in rows}) for rows in requests]
         except onnxruntime_errors():
             continue
-        largest = [np.maximum(before, _change(*each)) for before, *each in zip(largest, moved, expected, strict=True)]
+        for pair in zip(moved, expected, strict=True):
+            largest = [_larger(before, _change(*each)) for before, *each in zip(largest, *pair, strict=True)]
     return largest
 
 
+def _larger(before: Array, change: Array) -> Array:
+    """The larger of each element; shapes that follow values are left as they were first."""
+    fits = before.shape == change.shape or not before.ndim or not change.ndim
+    return np.maximum(before, change) if fits else before
+
+
 def _change(moved: Array, expected: Array) -> Array:
-    """The largest change of each element over the rows; 0 where there is none to speak of."""
+    """The change of each element; 0 where there is none to speak of."""
     if moved.shape != expected.shape or moved.dtype == object or not moved.size:
         return np.zeros(())
     with np.errstate(invalid="ignore"):
-        changes = np.abs(moved.astype(np.float64) - expected.astype(np.float64))
-    return np.asarray(np.where(np.isfinite(changes), changes, 0.0).max(axis=0))
+        change = np.abs(moved.astype(np.float64) - expected.astype(np.float64))
+    return np.asarray(np.where(np.isfinite(change), change, 0.0))
 
 
 def _with_moved_weights(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto:

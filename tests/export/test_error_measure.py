@@ -234,6 +234,25 @@ def test_what_cancels_may_round_more_than_its_size_shows() -> None:
     assert Measure(["y"], alone, [SINGLE], lambda: noise(model, {"x": x})).compare([forward + 0.1], [forward]).exceeds
 
 
+BESIDE = """(float[b, 64] x) => (float[b, 8] y, float[b, 64] z) {
+  shifted = Add(x, far)
+  v = Identity(w)
+  h = MatMul(shifted, v)
+  y = Relu(h)
+  m = ReduceMean <axes = [0], keepdims = 1> (x)
+  z = Sub(x, m)
+}"""
+
+
+def test_a_sum_that_cancels_is_not_named() -> None:
+    weights = np.random.default_rng(0).standard_normal((64, 8))
+    graph = onnx.parser.parse_graph(f"g {BESIDE}")
+    arrays = {"w": weights - weights.mean(axis=0), "far": np.full(64, 3e5)}
+    graph.initializer.extend(numpy_helper.from_array(each.astype(np.float32), name) for name, each in arrays.items())
+    with pytest.raises(BatchAxisError, match=r"m \(ReduceMean\) reduces over axis 0, the batch axis"):
+        by_rows(model_of(graph))
+
+
 LOUD = """(float[b, 4] x) => (float[b, 4] y) <float five = {5}> {
   most = ReduceMax(x)
   over = Sub(most, five)
