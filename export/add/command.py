@@ -17,6 +17,7 @@ from export.compiled import TORCH_ENDINGS
 from export.graph import onnx_graph
 from export.graph.axis_proof import NoValidRow, open_session
 from export.graph.batched import BatchAxisError, Batched, ProofSettings, batched
+from export.graph.changed import CrashError
 from export.graph.input_values import parse_range, ranges, read_samples
 from export.graph.lengths import check_counts, declared
 from export.graph.opset import lowered
@@ -101,13 +102,15 @@ def _batched(source: Source, settings: ProofSettings, deployment: Deployment) ->
     """
     try:
         return batched(source, settings), Shared(), ""
-    except (BatchAxisError, NoValidRow) as error:
+    except (BatchAxisError, CrashError, NoValidRow) as error:
         if deployment.variable_length:
             raise
         shared = without_rows(source, settings)
         if not shared.inputs and deployment.batching != "none":
-            if isinstance(error, BatchAxisError):
-                raise BatchAxisError(f"{error} To serve it without batching: {again('--batching', 'none')}") from error
+            if not isinstance(error, NoValidRow):
+                raise BatchAxisError(
+                    f"{str(error).rstrip('.')}. To serve it without batching: {again('--batching', 'none')}"
+                ) from error
             raise
         return None, shared, shared.reason or str(error)
 

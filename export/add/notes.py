@@ -54,6 +54,8 @@ def notes(model: Added) -> Iterator[str]:
         lengths = ", ".join(map(str, padding.lengths))
         answers = f"answers to requests of {lengths} elements, padded to at most {padding.longest},"
         yield _against_alone(answers, padding.difference)
+        if padding.untried:
+            yield f"no request had a finite answer with values of {', '.join(padding.untried)}: padding may change such"
         for name in padding.constant:
             yield f'output "{name}" had one value for all requests, so padding may still change it: try --samples'
         if padding.masks:

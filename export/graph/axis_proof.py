@@ -209,7 +209,7 @@ def batches(usual: Family, others: Sequence[Family], largest: int) -> Iterator[l
     """The first rows and the last (an answer must not depend on the place of its row), equal rows, and other kinds."""
     count, most = count_of(usual.rows), max(largest, 2)
     rows = [(usual, row) for row in range(count)]
-    for size in sorted(size for size in {*BATCHES, largest} if size <= min(count, most)):
+    for size in sorted(size for size in {*BATCHES, min(largest, count)} if size <= min(count, most)):
         yield rows[:size]
         if size < count:
             yield rows[-size:]
@@ -288,7 +288,7 @@ def _check_shapes(names: Sequence[str], alone: Sequence[Sequence[Array]], rows: 
         wrong = [list(shape) for shape in shapes if shape[:1] != (1,)]
         if wrong:
             raise NotRowwise(f'output "{name}" has shape {wrong[0]} for 1 row', rows)
-        if len(shapes) != 1:
+        if len(shapes) > 1:
             raise NotRowwise(f'the shape of output "{name}" depends on the values of a row{beyond}', rows)
 
 

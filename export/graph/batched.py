@@ -98,7 +98,7 @@ def batched(source: Source, settings: ProofSettings) -> Batched:
     attempt = _Attempt(source=source, settings=settings, valid=valid)
     rewritten = attempt.first()
     for _ in range(MOST_MENDS):
-        load = changed.session_of if moved or rewritten.changes else session_of
+        load = changed.guarded_session_of if moved or rewritten.changes else session_of
         session = load(rewritten.model, user_path=source.user_path)
         settings.say("comparing batches with their rows")
         try:

@@ -4,6 +4,7 @@ A child process loads each of them first. It starts with the first one and serve
 """
 
 import contextlib
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from export.graph.axis_proof import open_session
 from export.graph.onnx_graph import save
 from triton_batching.terminal import Failure, Mistake
 
+ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, "-m", "export.graph.changed"]
 _children: list["subprocess.Popen[str]"] = []
 
@@ -25,10 +27,13 @@ class CrashError(Failure):
     """onnxruntime ended the child process by a signal while it loaded the graph; the text says by which."""
 
 
-def session_of(model: onnx.ModelProto, *, optimised: bool = True, user_path: str = "") -> onnxruntime.InferenceSession:
+def guarded_session_of(
+    model: onnx.ModelProto, *, optimised: bool = True, user_path: str = ""
+) -> onnxruntime.InferenceSession:
     """A session as `axis_proof.session_of` makes it, once a child process has survived the same.
 
-    Raises `CrashError` if it has not, and `Mistake` if onnxruntime refuses the graph.
+    Raises `CrashError` if it has not, `Failure` if the child fails in another way, and `Mistake` if onnxruntime
+    refuses the graph.
     """
     with tempfile.TemporaryDirectory(prefix="triton-batching-") as folder:
         path = Path(folder) / "model.onnx"
@@ -43,7 +48,7 @@ def _death(path: Path, optimised: bool) -> str:
     """The signal by which a child process ended when it loaded the file; "" if it survived."""
     if not _children:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        _children.append(subprocess.Popen(COMMAND, text=True, **pipes))  # type: ignore[call-overload]
+        _children.append(subprocess.Popen(COMMAND, text=True, cwd=ROOT, **pipes))  # type: ignore[call-overload]
     child = _children[0]
     assert child.stdin is not None
     assert child.stdout is not None
@@ -52,7 +57,12 @@ def _death(path: Path, optimised: bool) -> str:
     if child.stdout.readline():
         return ""
     code = _children.pop().wait()
-    return signal.Signals(-code).name if code < 0 else ""
+    if code >= 0:
+        raise Failure(
+            f"the process that tries changed graphs ended with exit status {code}. Run it to see why: "
+            f"(cd {ROOT} && {shlex.join(COMMAND)})"
+        )
+    return signal.Signals(-code).name
 
 
 def main() -> None:

@@ -12,11 +12,12 @@ import numpy as np
 import onnx
 
 from export.graph.axis_proof import onnxruntime_errors, run, take
-from export.graph.changed import session_of
+from export.graph.changed import guarded_session_of
 from export.graph.error_measure import LOOSER, Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import Net, graph_inputs, label, with_all_outputs
 from export.graph.reason import reason
+from export.graph.rounding import changes
 
 MOST_ROWS = 3
 """A tensor of every node is kept for each row and for the batch."""
@@ -40,7 +41,7 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
     """The first node that mixes rows, or fails for more than one row; None if every tensor keeps its rows apart."""
     open_model = with_all_outputs(model)
     count = min(MOST_ROWS, len(next(iter(rows.values()))))
-    session, failed = session_of(open_model, optimised=False), None
+    session, failed = guarded_session_of(open_model, optimised=False), None
     try:
         batch = run(session, take(rows, 0, count))
     except onnxruntime_errors() as error:
@@ -50,15 +51,18 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
         # The nodes before it run, and one of them may cause the failure.
         _cut(open_model, failed)
         del session  # it holds the weights once more
-        session = session_of(open_model, optimised=False)
+        session = guarded_session_of(open_model, optimised=False)
         batch = run(session, take(rows, 0, count))
     alone = [run(session, take(rows, row, row + 1)) for row in range(count)]
     names = [output.name for output in session.get_outputs()]
     values = {name: ([outputs[index] for outputs in alone], batch[index]) for index, name in enumerate(names)}
+    changed = changes(open_model, [take(rows, row, row + 1) for row in range(count)], optimised=False)
+    drawn = {name for node in model.graph.node if _random(node) for name in node.output}
+    noise = {name: each for name, each in zip(names, changed, strict=True) if name not in drawn}
     layout = {
         name: axis
         for name, (parts, whole) in values.items()
-        if (axis := batch_axis(parts, whole, rounding)) is not None
+        if (axis := batch_axis(parts, whole, rounding, noise.get(name))) is not None
     }
     layout |= {value.name: 0 for value in graph_inputs(model)}
     net, data = Net.of(model), _data_tensors(model)
@@ -66,14 +70,16 @@ def find(model: onnx.ModelProto, rows: Rows, rounding: Rounding) -> Culprit | No
         for name in node.output:
             if failed is not None and node.output[0] == failed.output[0]:
                 return Culprit(node=node, why=reason(net, node, layout), layout=layout)
-            if name in data and name in values and name not in layout and not _unchanged(*values[name], rounding):
+            if name not in data or name not in values or name in layout:
+                continue
+            if not _unchanged(*values[name], rounding, noise.get(name)):
                 return Culprit(node=node, why=reason(net, node, layout), layout=layout)
     return None
 
 
 def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
     """The shape of every tensor of the graph when it runs `rows`."""
-    session = session_of(with_all_outputs(model), optimised=False)
+    session = guarded_session_of(with_all_outputs(model), optimised=False)
     names = [output.name for output in session.get_outputs()]
     shapes = {name: list(array.shape) for name, array in zip(names, run(session, rows), strict=True)}
     return shapes | {name: list(array.shape) for name, array in rows.items()}
@@ -82,7 +88,7 @@ def tensor_shapes(model: onnx.ModelProto, rows: Rows) -> dict[str, list[int]]:
 def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     """The node that fails even for a single row; None if one row runs."""
     open_model = with_all_outputs(model)
-    session = session_of(open_model, optimised=False)
+    session = guarded_session_of(open_model, optimised=False)
     try:
         run(session, take(rows, 0, 1))
     except onnxruntime_errors() as error:
@@ -91,12 +97,12 @@ def failing(model: onnx.ModelProto, rows: Rows) -> Culprit | None:
     return None
 
 
-def batch_axis(parts: list[Array], whole: Array, rounding: Rounding) -> int | None:
+def batch_axis(parts: list[Array], whole: Array, rounding: Rounding, noise: Array | None = None) -> int | None:
     """The axis along which `whole` holds the `parts` of its rows, in blocks or interleaved; None if there is none."""
     shape, count = parts[0].shape, len(parts)
     if any(part.shape != shape for part in parts) or whole.ndim != len(shape):
         return None
-    scale, expected = Scale(parts, rounding), np.stack(parts)
+    scale, expected = Scale(parts, rounding, noise), np.stack(parts)
     for axis, size in enumerate(shape):
         if whole.shape != (*shape[:axis], size * count, *shape[axis + 1 :]):
             continue
@@ -107,11 +113,11 @@ def batch_axis(parts: list[Array], whole: Array, rounding: Rounding) -> int | No
     return None
 
 
-def _unchanged(parts: list[Array], whole: Array, rounding: Rounding) -> bool:
+def _unchanged(parts: list[Array], whole: Array, rounding: Rounding, noise: Array | None) -> bool:
     """Whether the tensor is the same for every row and for the batch, so it does not depend on the rows."""
     if any(part.shape != whole.shape for part in parts):
         return False
-    errors = Scale(parts, rounding).errors(np.stack([whole] * len(parts)), np.stack(parts))
+    errors = Scale(parts, rounding, noise).errors(np.stack([whole] * len(parts)), np.stack(parts))
     return bool((errors <= LOOSER * rounding.tolerance).all())
 
 

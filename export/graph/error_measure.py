@@ -20,7 +20,7 @@ Whole numbers and texts must be equal, except for whole numbers that the noise c
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -30,8 +30,6 @@ from export.graph.input_values import Array
 TIMES_NOISE = 8
 # How many times the tolerance may tell answers of two frameworks apart, and tensors in the middle of a graph.
 LOOSER = 10
-# If half of so many elements are off by so many times the tolerance, that is no rounding, and measuring it takes long.
-MANY, FAR = 16, 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +58,16 @@ def coarsest(found: Sequence[Rounding]) -> Rounding:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The largest error of some answers, its tolerance, and where it is: an output, and the indices of an element."""
+    """The largest error of some answers, its tolerance, and where it is: an output, and the indices of an element.
+
+    `what` says which shapes or values differ if the error is infinite.
+    """
 
     error: float = 0.0
     tolerance: float = SINGLE.tolerance
     output: str = ""
-    place: tuple[int, ...] = ()
+    element: tuple[int, ...] = ()
+    what: str = ""
 
     @property
     def exceeds(self) -> bool:
@@ -75,12 +77,14 @@ class Difference:
     @property
     def where(self) -> str:
         """The element, as `scores[5, 2]`."""
-        return f"{self.output}[{', '.join(map(str, self.place))}]"
+        return f"{self.output}[{', '.join(map(str, self.element))}]"
 
     def __str__(self) -> str:
         """The error in words, after "differs by"."""
         if not self.error:
             return "bit-equal"
+        if self.what:
+            return self.what
         return f"{self.error:.1e} of what {self.where} varies by (limit {self.tolerance:.0e})"
 
 
@@ -92,8 +96,11 @@ def largest(differences: Sequence[Difference]) -> Difference:
 class Scale:
     """What each element of one output may differ by, from the answers to rows of one family."""
 
-    def __init__(self, answers: Sequence[Array], rounding: Rounding) -> None:
-        """`answers` are of single rows, without an axis for rows; short ones count for the positions that they have."""
+    def __init__(self, answers: Sequence[Array], rounding: Rounding, noise: Array | None = None) -> None:
+        """`answers` are of single rows, without an axis for rows; short ones count for the positions that they have.
+
+        `noise` is as in `add_noise`.
+        """
         self.rounding = rounding
         shape = np.max([answer.shape for answer in answers], axis=0).astype(int)
         low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
@@ -106,6 +113,8 @@ class Scale:
         self._variation = np.where(seen, high, 0.0) - np.where(seen, low, 0.0)
         self._size = np.where(seen, np.maximum(np.abs(low), np.abs(high)), 0.0)
         self._noise: Array = np.zeros(())
+        if noise is not None:
+            self.add_noise(noise)
 
     def add_noise(self, noise: Array) -> None:
         """Take what each element changes by when weights and inputs move by some steps."""
@@ -159,22 +168,25 @@ class Measure:
         errors = self._errors(actual, expected)
         limits = [looser * scale.rounding.tolerance for scale in self._scales]
         exceeds = any((each > limit).any() for each, limit in zip(errors, limits, strict=True))
-        if self._noise is not None and exceeds and not any(map(_hopeless, errors, self._scales)):
+        if self._noise is not None and exceeds:
             for scale, noise in zip(self._scales, self._noise(), strict=True):
                 scale.add_noise(noise)
             self._noise = None
             errors = self._errors(actual, expected)
-        found = zip(self._names, errors, limits, strict=True)
-        return largest([_worst(name, each, limit, first_row) for name, each, limit in found if each.size])
+        found = zip(self._names, errors, limits, actual, expected, strict=True)
+        return largest([_worst(*each, first_row) for each in found if each[1].size])
 
     def _errors(self, actual: Sequence[Array], expected: Sequence[Array]) -> list[Array]:
         return [scale.errors(*pair) for scale, *pair in zip(self._scales, actual, expected, strict=True)]
 
 
-def _hopeless(errors: Array, scale: Scale) -> bool:
-    return errors.size >= MANY and bool(np.median(errors) > FAR * scale.rounding.tolerance)
-
-
-def _worst(name: str, errors: Array, tolerance: float, first_row: int) -> Difference:
-    row, *place = map(int, np.unravel_index(int(errors.argmax()), errors.shape))
-    return Difference(error=float(errors.max()), tolerance=tolerance, output=name, place=(row + first_row, *place))
+def _worst(name: str, errors: Array, tolerance: float, actual: Array, expected: Array, first_row: int) -> Difference:
+    at = tuple(map(int, np.unravel_index(int(errors.argmax()), errors.shape)))
+    found = Difference(
+        error=float(errors.max()), tolerance=tolerance, output=name, element=(at[0] + first_row, *at[1:])
+    )
+    if actual.shape != expected.shape:
+        return replace(found, what=f"its shape, {[*actual.shape]} and not {[*expected.shape]}")
+    if not np.isfinite(found.error):
+        return replace(found, what=f"{found.where}, which is {actual[at]} and not {expected[at]}")
+    return found

@@ -1,6 +1,6 @@
 """Reads and writes ONNX files with the weights beside them, and indexes graphs by tensor name."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -133,11 +133,17 @@ def attribute(node: onnx.NodeProto, name: str, default: Any = None) -> Any:
 
 def rename_inputs(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
     """Let `node`, and the nodes of its branches and bodies, read other tensors: `names` maps an old name to a new."""
-    node.input[:] = [names.get(name, name) for name in node.input]
+    for each in with_bodies(node):
+        each.input[:] = [names.get(name, name) for name in each.input]
+
+
+def with_bodies(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
+    """The node, and those of its branches and bodies."""
+    yield node
     for entry in node.attribute:
         for body in (*([entry.g] if entry.HasField("g") else []), *entry.graphs):
             for inner in body.node:
-                rename_inputs(inner, names)
+                yield from with_bodies(inner)
 
 
 @dataclass(frozen=True, kw_only=True)

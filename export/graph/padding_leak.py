@@ -8,6 +8,7 @@ from export.graph.axis_proof import names_of, run, session_of
 from export.graph.error_measure import LOOSER, Rounding, Scale
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import Net, attribute, label, with_all_outputs
+from export.graph.rounding import changes
 
 
 def find(model: onnx.ModelProto, requests: Sequence[Rows], longer: Rows, rounding: Rounding) -> str:
@@ -15,28 +16,32 @@ def find(model: onnx.ModelProto, requests: Sequence[Rows], longer: Rows, roundin
 
     Empty if none is seen. The other requests have the same length, and show what each tensor varies by.
     """
-    session = session_of(with_all_outputs(model), optimised=False)
+    open_model = with_all_outputs(model)
+    session = session_of(open_model, optimised=False)
     names = names_of(session)
     every = [dict(zip(names, run(session, rows), strict=True)) for rows in requests]
     alone, padded = every[0], dict(zip(names, run(session, longer), strict=True))
+    noise = dict(zip(names, changes(open_model, requests, optimised=False), strict=True))
     spoiled: set[str] = set()
     net = Net.of(model)
     for node in model.graph.node:
         outputs = [name for name in node.output if name in alone]
-        wrong = [name for name in outputs if not _holds([each[name] for each in every], padded[name], rounding)]
+        wrong = [
+            name for name in outputs if not _holds([each[name] for each in every], padded[name], rounding, noise[name])
+        ]
         if wrong and not spoiled.intersection(node.input) and not _of_shapes(net, node, alone, padded):
             return f"{label(node)} {why(net, node, alone)}"
         spoiled.update(wrong if not _of_shapes(net, node, alone, padded) else ())
     return ""
 
 
-def _holds(every: Sequence[Array], padded: Array, rounding: Rounding) -> bool:
+def _holds(every: Sequence[Array], padded: Array, rounding: Rounding, noise: Array) -> bool:
     """Whether the padded tensor begins with that of the request alone, the first of `every`."""
     alone = every[0]
     if alone.ndim != padded.ndim or any(own > size for own, size in zip(alone.shape, padded.shape, strict=True)):
         return False
     same = [each for each in every if each.shape == alone.shape]
-    errors = Scale(same, rounding).errors(padded[tuple(map(slice, alone.shape))][None], alone[None])
+    errors = Scale(same, rounding, noise).errors(padded[tuple(map(slice, alone.shape))][None], alone[None])
     return bool((errors <= LOOSER * rounding.tolerance).all())
 
 

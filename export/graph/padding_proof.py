@@ -35,7 +35,7 @@ class Padding:
 
     `lengths` are those of the requests, `longest` is the largest that one was padded to. `difference` is the largest of
     a padded answer from that of the request alone. `constant` are outputs that had one value for all requests, for
-    which the proof shows little.
+    which the proof shows little. `untried` are kinds of values with which no request ran or had a finite answer.
     """
 
     fills: Mapping[Axis, float]
@@ -45,6 +45,7 @@ class Padding:
     longest: int
     difference: Difference
     constant: tuple[str, ...] = ()
+    untried: tuple[str, ...] = ()
 
     @property
     def parameters(self) -> dict[str, str]:
@@ -123,7 +124,14 @@ def prove(
         longest=longest,
         difference=largest(found),
         constant=tuple(name for index, name in enumerate(names) if _constant([each.outputs[index] for each in alone])),
+        untried=_untried(requests, alone),
     )
+
+
+def _untried(requests: Requests, alone: Sequence[Alone]) -> tuple[str, ...]:
+    tried = {each.scales[row] for each in alone for row in each.usable}
+    scales = [f"{times:g} times the guessed range" for times in requests.scales if times not in tried]
+    return (*scales, *([] if 0 in tried else ["the lowest and highest valid values"]))
 
 
 def _sizes(lengths: Mapping[str, int]) -> str:

@@ -15,7 +15,7 @@ from export.graph.input_values import Array, Range, Rows
 from export.graph.onnx_graph import dims, graph_inputs
 from export.graph.padding_axes import Variation
 from export.graph.rounding import noise
-from export.graph.row_families import SCALES
+from export.graph.row_families import SCALES, scaled
 
 # Lengths that are always tried, shares of the proved length, and multiples of it.
 SHORT, SHARES, FAR = (1, 2, 3), (0.2, 0.45, 0.6, 0.7, 0.95, 1.0), (4, 16)
@@ -70,6 +70,7 @@ class Requests:
     ) -> None:
         self._session, self._model, self._valid, self.variation = session, model, valid, variation
         self._roundings, self._seen = roundings, (1, 0.0)
+        self.scales = SCALES if any(map(self._guessed, valid)) else ()
 
     def run(self, rows: Rows) -> list[Array] | None:
         """The outputs; None if these rows do not run."""
@@ -114,8 +115,8 @@ class Requests:
     def _alone(self, lengths: Mapping[str, int], count: int, seed: int) -> Iterator[Alone]:
         rows = self.variation.alone(self._model, self._valid, lengths, seed, rows=count)
         special = min(SPECIAL, count // 2)
-        scales = [0] * special + self._scales(count - special)
-        for tried, own in ((self._scaled(self._special(rows, special), scales), scales), (rows, [1.0] * count)):
+        for own in self._scales(count, special):
+            tried = self._scaled(self._special(rows, own.count(0)), own)
             if (outputs := self.run(tried)) is not None:
                 numbers = [output for output in outputs if output.dtype.kind == "f"]
                 usable = [row for row in range(count) if all(np.isfinite(output[row]).all() for output in numbers)]
@@ -131,19 +132,27 @@ class Requests:
                 )
                 return
 
-    def _scales(self, count: int) -> list[float]:
-        """What each of the random rows is multiplied by: most stay, a few are small, large or saturating."""
-        few = count // FEW_OF
-        return [1.0] * (count - few * len(SCALES)) + [times for times in SCALES for _ in range(few)]
+    def _scales(self, count: int, special: int) -> Iterator[list[float]]:
+        """What each row is multiplied by: most stay, a few are small, large or saturating; 0 for extreme values.
+
+        If such rows do not run, the next ones leave out the largest scale, and the last have plain rows only.
+        """
+        few = (count - special) // FEW_OF
+        for kept in range(len(self.scales), -1, -1):
+            some = [times for times in self.scales[:kept] for _ in range(few)]
+            yield [0.0] * special + [1.0] * (count - special - len(some)) + some
+        yield [1.0] * count
 
     def _scaled(self, rows: Rows, scales: Sequence[float]) -> Rows:
         """The same with numbers of a guessed range times their scale; 0 stands for extreme values, which stay."""
         changed = dict(rows)
-        for name, bounds in self._valid.items():
-            if bounds.guessed and rows[name].dtype.kind == "f" and name not in self.variation.masks:
-                factors = np.array([times or 1.0 for times in scales], dtype=rows[name].dtype)
-                changed[name] = rows[name] * factors.reshape(-1, *[1] * (rows[name].ndim - 1))
+        for name in filter(self._guessed, self._valid):
+            if rows[name].dtype.kind == "f":
+                changed[name] = scaled(rows[name], [times or 1.0 for times in scales])
         return changed
+
+    def _guessed(self, name: str) -> bool:
+        return self._valid[name].guessed and name not in self.variation.masks
 
     def _measure(self, rows: Rows, outputs: Sequence[Array], places: Sequence[int]) -> Measure:
         """The measure of one family of rows, from their answers."""

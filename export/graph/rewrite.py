@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from export.graph.axis_proof import run
-from export.graph.changed import session_of
+from export.graph.changed import guarded_session_of
 from export.graph.culprit import Culprit
 from export.graph.layout import Shapes, follow
 from export.graph.onnx_graph import Net, attribute, dims, graph_inputs, label
@@ -174,7 +174,7 @@ def _constant(net: Net, name: str) -> NDArray[Any] | None:
     graph = helper.make_graph(nodes, "constant", [], [onnx.ValueInfoProto(name=name)], constants)
     made = helper.make_model(graph, opset_imports=net.model.opset_import, ir_version=net.model.ir_version)
     try:
-        return np.asarray(run(session_of(made), {})[0])
+        return np.asarray(run(guarded_session_of(made), {})[0])
     except Mistake:
         return None
 

@@ -1,6 +1,6 @@
 """Rows of several kinds, because a graph may mix its rows for some values only: small, large, saturating ones."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -19,22 +19,27 @@ def families(valid: Mapping[str, Range], rows: Rows) -> list[tuple[str, Rows]]:
     few = {name: array[:ROWS] for name, array in rows.items()}
     drawn = {name: bounds for name, bounds in valid.items() if not bounds.follows}
     guessed = {name for name, bounds in drawn.items() if bounds.guessed and rows[name].dtype.kind == "f"}
-    scaled = [
-        (beyond(times), few | {name: _times(few[name], times) for name in guessed})
+    larger = [
+        (beyond(times), few | {name: scaled(few[name], [times]) for name in guessed})
         for times in (SCALES if guessed else ())
     ]
     bounds = few | {name: _bounds(each, few[name]) for name, each in drawn.items()}
-    return [("", rows), *scaled, ("", bounds)] if drawn else [("", rows)]
+    return [("", rows), *larger, ("", bounds)] if drawn else [("", rows)]
 
 
 def beyond(times: float) -> str:
     """Which values of a guessed range show a difference, and what to do if no request has them."""
-    return f", for values {times:g} times as large as the guess (if there are none, name the range: --range NAME=lo:hi)"
+    return (
+        f". Only values {times:g} times the guessed range show it. If requests never have them, give the range: "
+        "--range NAME=lo:hi"
+    )
 
 
-def _times(array: Array, times: float) -> Array:
+def scaled(array: Array, times: Sequence[float]) -> Array:
+    """Rows times a factor each, infinite where their type is too small."""
+    factors = np.array(times, dtype=array.dtype).reshape(-1, *[1] * (array.ndim - 1))
     with np.errstate(over="ignore"):
-        return np.asarray(array * array.dtype.type(times))
+        return np.asarray(array * factors)
 
 
 def _bounds(bounds: Range, rows: Array) -> Array:

@@ -62,7 +62,7 @@ def without_rows(source: Source, settings: ProofSettings) -> Shared:
     shapes = [f"of shape {shape_text(dims(value))}" if dims(value) else "(a scalar)" for value in shared]
     try:
         frozen = _frozen(source, shared, settings)
-        changed.session_of(frozen, user_path=source.user_path)
+        changed.guarded_session_of(frozen, user_path=source.user_path)
         proved = batched(replace(source, model=frozen, examples={}, reference=None), _other_names(settings, names))
     except CrashError as crash:
         return Shared(inputs=names, shapes=shapes, left_out=str(crash))

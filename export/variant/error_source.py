@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from export.graph.axis_proof import run, take
-from export.graph.changed import CrashError, session_of
+from export.graph.changed import CrashError, guarded_session_of
 from export.graph.input_values import Array, Rows
 from export.graph.onnx_graph import label, with_all_outputs
 from export.variant.precision import Conversion
@@ -56,7 +56,7 @@ def error_source(
     except CrashError:
         return None
     suspects = _suspects(conversion.model, differing)
-    expected = run(session_of(conversion.model), some)
+    expected = run(guarded_session_of(conversion.model), some)
     before = _error(expected, conversion, variant, some)
     sources = []
     for node in suspects[:SUSPECTS]:
@@ -92,7 +92,7 @@ def _suspects(model: onnx.ModelProto, differing: Mapping[str, float]) -> list[on
 
 
 def _tensors(model: onnx.ModelProto, rows: Rows) -> dict[str, Array]:
-    session = session_of(with_all_outputs(model), optimised=False)
+    session = guarded_session_of(with_all_outputs(model), optimised=False)
     names = [output.name for output in session.get_outputs()]
     return dict(zip(names, run(session, rows), strict=True))
 

@@ -11,7 +11,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from export.graph.axis_proof import one_line
-from export.graph.changed import session_of
+from export.graph.changed import guarded_session_of
 from export.graph.onnx_graph import with_all_outputs
 from triton_batching.terminal import Mistake
 
@@ -33,14 +33,14 @@ def rounding(half: onnx.ModelProto) -> onnx.ModelProto:
     if halves & outputs:
         raise Mistake(f"the outputs {', '.join(sorted(halves & outputs))} are FP16, and must keep their types.")
     try:
-        session_of(rounded, optimised=False)
+        guarded_session_of(rounded, optimised=False)
     except Mistake as error:
         raise Mistake(f"the FP16 graph cannot be tried on this CPU ({one_line(error)}).") from error
     return rounded
 
 
 def _half_tensors(half: onnx.ModelProto) -> set[str]:
-    outputs = session_of(with_all_outputs(half), optimised=False).get_outputs()
+    outputs = guarded_session_of(with_all_outputs(half), optimised=False).get_outputs()
     return {value.name for value in outputs if value.type == "tensor(float16)"}
 
 

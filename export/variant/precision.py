@@ -98,7 +98,7 @@ class Conversion:
         """Raises any exception: the two libraries and onnxruntime have no common one."""
         with _quiet():
             made = _half(self.model, keep) if self.precision == FP16 else self._quantised(keep)
-        changed.session_of(made, optimised=False, user_path="it")
+        changed.guarded_session_of(made, optimised=False, user_path="it")
         return made
 
     def computed(self, made: onnx.ModelProto) -> onnx.ModelProto:

@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 from random_graphs import with_lengths, with_rows
 from tiny_models import model_of
 
@@ -27,8 +27,8 @@ GRAPHS = settings(max_examples=min(settings().max_examples, 250))
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def by_rows(model: onnx.ModelProto, chosen: dict[str, Range] | None = None) -> Batched:
-    settings = ProofSettings(largest=8, ranges=chosen or {}, samples=None, tolerance=None)
+def by_rows(model: onnx.ModelProto, chosen: dict[str, Range] | None = None, *, largest: int = 8) -> Batched:
+    settings = ProofSettings(largest=largest, ranges=chosen or {}, samples=None, tolerance=None)
     return batched(Source(model=model, origin="m.onnx"), settings)
 
 
@@ -158,6 +158,26 @@ def test_the_tolerance_is_that_of_the_path_to_an_output() -> None:
     assert roundings(model_of(graph)) == [SINGLE, ROUNDINGS[TensorProto.FLOAT16]]
 
 
+BRANCHES = """(float[b, 4] x, bool c) => (float[b, 4] y) {
+  y = If (c) <
+    then_branch = narrow () => (float[b, 4] t) { h = Cast <to = 10> (x)
+      n = Neg(h)
+      t = Cast <to = 1> (n) },
+    else_branch = wide () => (float[b, 4] e) { e = Neg(x) }>
+}"""
+
+
+def test_a_branch_in_fp16_has_its_tolerance() -> None:
+    assert roundings(parsed(BRANCHES)) == [ROUNDINGS[TensorProto.FLOAT16]]
+
+
+def test_weights_of_bf16_move_by_a_step() -> None:
+    graph = onnx.parser.parse_graph("g (float[b, 64] x) => (float[b, 64] y) { w = Cast <to = 1> (w16) y = Mul(x, w) }")
+    weights = np.full(64, 1.25, dtype=helper.tensor_dtype_to_np_dtype(TensorProto.BFLOAT16))
+    graph.initializer.append(numpy_helper.from_array(weights, "w16"))
+    assert noise(model_of(graph), {"x": np.ones((1, 64), dtype=np.float32)})[0].any()
+
+
 @given(st.floats(-3, 4), st.floats(-3, 4), st.integers(1, 5))
 def test_other_elements_change_nothing(own: float, other: float, rows: int) -> None:
     """An element has the same error beside any others, and in rows and answers of any scale."""
@@ -171,19 +191,19 @@ def test_other_elements_change_nothing(own: float, other: float, rows: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("answer", "expected", "error"),
+    ("answer", "expected", "text"),
     [
-        ([np.nan, 2.0], [np.nan, 2.0], 0.0),
-        ([np.nan, 2.0], [1.0, 2.0], np.inf),
-        ([np.inf, 2.0], [1.0, 2.0], np.inf),
-        ([1.0], [1.0, 2.0], np.inf),
-        ([1], [2], np.inf),
-        ([b"a"], [b"b"], np.inf),
+        ([np.nan, 2.0], [np.nan, 2.0], "bit-equal"),
+        ([np.nan, 2.0], [1.0, 2.0], "y[0, 0], which is nan and not 1.0"),
+        ([np.inf, 2.0], [1.0, 2.0], "y[0, 0], which is inf and not 1.0"),
+        ([1.0], [1.0, 2.0], "its shape, [1, 1] and not [1, 2]"),
+        ([1], [2], "y[0, 0], which is 1 and not 2"),
+        ([b"a"], [b"b"], "y[0, 0], which is b'a' and not b'b'"),
     ],
 )
-def test_answers_that_are_no_numbers_differ_by_all_or_nothing(answer: object, expected: object, error: float) -> None:
+def test_answers_that_are_no_numbers_differ_by_all_or_nothing(answer: object, expected: object, text: str) -> None:
     actual, wanted = (np.array([value], dtype=object if b"a" in answer else None) for value in (answer, expected))  # type: ignore[operator]
-    assert Measure(["y"], [[wanted]], [SINGLE]).compare([actual], [wanted]).error == error
+    assert str(Measure(["y"], [[wanted]], [SINGLE]).compare([actual], [wanted])) == text
 
 
 CANCELLING = """(float[b, 64] x) => (float[b, 8] y) <float[64] far = {%s}> {
@@ -214,6 +234,25 @@ def test_what_cancels_may_round_more_than_its_size_shows() -> None:
     assert Measure(["y"], alone, [SINGLE], lambda: noise(model, {"x": x})).compare([forward + 0.1], [forward]).exceeds
 
 
+BESIDE = """(float[b, 64] x) => (float[b, 8] y, float[b, 64] z) {
+  shifted = Add(x, far)
+  v = Identity(w)
+  h = MatMul(shifted, v)
+  y = Relu(h)
+  m = ReduceMean <axes = [0], keepdims = 1> (x)
+  z = Sub(x, m)
+}"""
+
+
+def test_a_sum_that_cancels_is_not_named() -> None:
+    weights = np.random.default_rng(0).standard_normal((64, 8))
+    graph = onnx.parser.parse_graph(f"g {BESIDE}")
+    arrays = {"w": weights - weights.mean(axis=0), "far": np.full(64, 3e5)}
+    graph.initializer.extend(numpy_helper.from_array(each.astype(np.float32), name) for name, each in arrays.items())
+    with pytest.raises(BatchAxisError, match=r"m \(ReduceMean\) reduces over axis 0, the batch axis"):
+        by_rows(model_of(graph))
+
+
 LOUD = """(float[b, 4] x) => (float[b, 4] y) <float five = {5}> {
   most = ReduceMax(x)
   over = Sub(most, five)
@@ -223,13 +262,31 @@ LOUD = """(float[b, 4] x) => (float[b, 4] y) <float five = {5}> {
 
 
 def test_a_graph_that_mixes_only_beyond_a_range_is_proved_for_the_range() -> None:
-    with pytest.raises(BatchAxisError, match=r"for values 10 times as large as the guess .*--range NAME=lo:hi"):
+    with pytest.raises(BatchAxisError, match=r"Only values 10 times the guessed range show it. .*--range NAME=lo:hi"):
         by_rows(parsed(LOUD))
     assert not by_rows(parsed(LOUD), dict([parse_range("x=-1:1")])).proof.largest.error
 
 
+NINTH = """(float[b, 4] x) => (float[b, 4] y)
+<int64[1] eight = {8}, int64[1] nine = {9}, int64[1] zero = {0}> {
+  ninth = Slice(x, eight, nine, zero)
+  sum = ReduceSum(ninth, zero)
+  y = Add(x, sum)
+}"""
+
+
+@pytest.mark.parametrize("operator", ["Exp", "Sqrt", "Log"])
+def test_values_with_no_finite_answer_refuse_nothing(operator: str) -> None:
+    assert not by_rows(parsed(f"(float[b, 64] x) => (float[b, 64] y) {{ y = {operator}(x) }}")).proof.largest.exceeds
+
+
+def test_a_graph_that_mixes_from_the_ninth_row_on_is_refused() -> None:
+    with pytest.raises(BatchAxisError, match=r"of 32 rows differs"):
+        by_rows(parsed(NINTH), largest=64)
+
+
 def test_each_batch_size_is_said() -> None:
-    found = {1: Difference(), 2: Difference(error=2e-7, output="y", place=(1, 2)), 3: Difference()}
+    found = {1: Difference(), 2: Difference(error=2e-7, output="y", element=(1, 2)), 3: Difference()}
     assert list(by_size(Proof(differences=found, varied=True, open_dim=None))) == [
         "answers in batches of 1, 3 are bit-equal to those alone",
         "answers in batches of 2 differ from those alone by 2.0e-07 of what y[1, 2] varies by (limit 1e-04)",

@@ -16,6 +16,7 @@ from export.graph import changed
 from export.graph.batched import BatchAxisError
 from export.graph.onnx_graph import save
 from export.repository import read_config
+from triton_batching.terminal import Failure
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 1]> g '
 # b: the declared first axis, k: the number of rows that the graph runs.
@@ -132,6 +133,13 @@ def test_a_graph_that_ends_onnxruntime_ends_a_child(tmp_path: Path, monkeypatch:
     dying = "import os, signal; print(input(), flush=True); input(); os.kill(os.getpid(), signal.SIGSEGV)"
     monkeypatch.setattr(changed, "COMMAND", [sys.executable, "-c", dying])
     monkeypatch.setattr(changed, "_children", [])
-    changed.session_of(model)
+    changed.guarded_session_of(model)
     with pytest.raises(changed.CrashError, match="ended by SIGSEGV"):
-        changed.session_of(model)
+        changed.guarded_session_of(model)
+    monkeypatch.setattr(changed, "COMMAND", [sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"])
+    monkeypatch.chdir(tmp_path)
+    written(tmp_path / "moved.onnx", STATE, b='"batch"')
+    assert main(["moved.onnx", "--repository", "models", "--batching", "none"]) == 0
+    monkeypatch.setattr(changed, "COMMAND", [sys.executable, "-c", "raise SystemExit(1)"])
+    with pytest.raises(Failure, match="ended with exit status 1"):
+        changed.guarded_session_of(model)

@@ -94,6 +94,18 @@ def test_an_output_of_one_value_is_named() -> None:
     assert proved(model).constant == ("y",)
 
 
+def test_values_with_which_no_request_runs_are_named() -> None:
+    """x times 100 picks a row of 300: x times 10 does not run."""
+    nodes = [
+        node("Mul", ["x", "hundred"], ["h"]),
+        node("Cast", ["h"], ["i"], to=INT64),
+        node("Gather", ["table", "i"], ["y"]),
+    ]
+    constants = {"hundred": floats(100), "table": np.arange(300, dtype=np.float32)}
+    found = proved(model_of(nodes, [X], ("y", FLOAT, ("batch", "length")), constants))
+    assert found.untried == ("10 times the guessed range", "1000 times the guessed range")
+
+
 def to_sixteen() -> onnx.ModelProto:
     """y is x, filled to at least 16 elements."""
     nodes = [

@@ -37,6 +37,7 @@ class Padded:
         shapes = {tensor.name: tensor.shape for tensor in inputs}
         self._types = {tensor.name: MASK_TYPES[tensor.type] for tensor in inputs if tensor.name in settings.masks}
         names = {axis: shapes[axis.tensor][axis.index] for axis in settings.fills}
+        self._cuts = [(name, cut) for name, cuts in settings.cuts.items() for cut in cuts]
         self._alike = [
             (first, second)
             for index, first in enumerate(names)
@@ -79,6 +80,12 @@ class Padded:
                     f"input '{axis.tensor}' has {length} elements along axis {axis.index}, and the model takes at most "
                     f"{self._settings.longest} (pad_longest): padded answers were proved up to that length. Send less, "
                     "or raise pad_longest in config.pbtxt if you know that longer requests answer right."
+                )
+        for name, cut in self._cuts:
+            if not cut.size(lengths[cut.source]):
+                raise LengthError(
+                    f"input '{cut.source.tensor}' has {lengths[cut.source]} elements along axis {cut.source.index}, "
+                    f"too few for one element of output '{name}'. Send more."
                 )
         for first, second in self._alike:
             if lengths[first] != lengths[second]:

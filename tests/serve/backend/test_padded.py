@@ -146,6 +146,7 @@ def test_requests_that_cannot_be_padded_are_refused_alone_and_beside_others(gold
         "no elements where lengths are given": (steps, [ones(1, 0)]),
         "more elements than the largest length": (steps, [ones(1, 9)]),
         "more elements than were proved": (padded(with_pad(pad_longest="8")), [ones(1, 9)]),
+        "fewer elements than an output needs": (padded(with_pad(cut="each[1]=(tokens[1]-4)/1")), [ones(1, 4)]),
         "two inputs of different length": (two, [right, ones(1, 5) | ones(1, 3, "types")]),
     }
     golden("backend_lengths", refusals(lambda joiner, requests: joiner.gather(requests), cases))
