@@ -214,11 +214,14 @@ def batches(usual: Family, others: Sequence[Family], largest: int) -> Iterator[l
         if size < count:
             yield rows[-size:]
     yield (rows[:1] * 3)[:most]
-    for number, family in enumerate(others):
+    for family in others:
         own = [(family, row) for row in range(count_of(family.rows))]
         yield own[:most]
         beside = rows[: min(QUIET_BESIDE_LOUD, most - 1)]
-        yield [*beside, own[-1]] if number % 2 else [own[-1], *beside]
+        # A graph may let a row act on later ones only, or on earlier ones. The last family has all of its kinds tried.
+        for loud in own if family is others[-1] else own[-1:]:
+            yield [*beside, loud]
+            yield [loud, *beside]
 
 
 def compared(session: onnxruntime.InferenceSession, members: Sequence[Member]) -> Difference:
@@ -293,8 +296,9 @@ def _check_shapes(names: Sequence[str], alone: Sequence[Sequence[Array]], rows: 
 
 
 def _check_numbers(names: Sequence[str], alone: Sequence[Sequence[Array]]) -> None:
-    for name, output in zip(names, alone[0], strict=True):
-        if output.dtype.kind == "f" and not np.isfinite(output).any() and output.size:
+    for index, name in enumerate(names):
+        outputs = [answers[index] for answers in alone if answers[index].dtype.kind == "f"]
+        if any(output.size for output in outputs) and not any(np.isfinite(output).any() for output in outputs):
             raise Mistake(
                 f'output "{name}" has only NaN or infinity for the values tried, so there is nothing to compare. Name '
                 "valid values with --range NAME=lo:hi, or give real ones with --samples FILE.npz."

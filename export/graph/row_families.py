@@ -18,7 +18,7 @@ def families(valid: Mapping[str, Range], rows: Rows) -> list[tuple[str, Rows]]:
     """
     few = {name: array[:ROWS] for name, array in rows.items()}
     drawn = {name: bounds for name, bounds in valid.items() if not bounds.follows}
-    guessed = {name for name, bounds in drawn.items() if bounds.guessed and rows[name].dtype.kind == "f"}
+    guessed = {name for name, bounds in drawn.items() if bounds.guessed and rows[name].dtype.kind in "fiu"}
     larger = [
         (beyond(times), few | {name: scaled(few[name], [times]) for name in guessed})
         for times in (SCALES if guessed else ())
@@ -36,7 +36,7 @@ def beyond(times: float) -> str:
 
 
 def scaled(array: Array, times: Sequence[float]) -> Array:
-    """Rows times a factor each, infinite where their type is too small."""
+    """Rows times a factor each, infinite (or another number, if whole) where their type is too small."""
     factors = np.array(times, dtype=array.dtype).reshape(-1, *[1] * (array.ndim - 1))
     with np.errstate(over="ignore"):
         return np.asarray(array * factors)

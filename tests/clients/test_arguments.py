@@ -69,6 +69,7 @@ def shown(arguments: dict[str, Any]) -> str:
     return text if len(text) < 200 else f"{text[:40]}..."
 
 
+@pytest.mark.slow
 def test_wrong_options_are_told(golden: Any) -> None:
     async def enter(options: dict[str, Any]) -> None:
         async with AsyncModel(**options):

@@ -127,6 +127,7 @@ def test_python_programs_are_modules_of_this_repository() -> None:
         assert module.split(".")[0] + "/" in copied(DOCKERFILES["sdk.Dockerfile"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", sorted(modules()))
 def test_programs_need_no_extra(module: str) -> None:
     # The sdk image installs the extra "tools" alone: importing a package of another one must not be necessary.

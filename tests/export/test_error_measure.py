@@ -280,6 +280,31 @@ def test_values_with_no_finite_answer_refuse_nothing(operator: str) -> None:
     assert not by_rows(parsed(f"(float[b, 64] x) => (float[b, 64] y) {{ y = {operator}(x) }}")).proof.largest.exceeds
 
 
+PARSED = """<ir_version: 8, opset_import: ["" : 17]>
+agraph ({kind}[N,4] x) => (float[N,4] y)
+<int64 zero = {{0}}, int64[1] one = {{1}}, float ten = {{10.0}}, float none = {{0.0}}>
+{{ {nodes} }}"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "nodes"),
+    [
+        # Rows after one of zeros become 0.
+        (
+            "float",
+            "a = Abs(x) m = ReduceSum(a, one) e = Equal(m, none) c = Cast<to=1>(e) d = CumSum(c, zero) "
+            "g = Greater(d, none) y = Where(g, none, x)",
+        ),
+        # Whole numbers are divided by the largest of the batch, if that is above 10.
+        ("int32", "f = Cast<to=1>(x) m = ReduceMax<axes=[0]>(f) n = Max(m, ten) y = Div(f, n)"),
+    ],
+)
+def test_a_graph_that_mixes_after_some_rows_or_for_larger_numbers_is_refused(kind: str, nodes: str) -> None:
+    model = onnx.parser.parse_model(PARSED.format(kind=kind, nodes=nodes))
+    with pytest.raises(BatchAxisError):
+        by_rows(model)
+
+
 def test_a_graph_that_mixes_from_the_ninth_row_on_is_refused() -> None:
     with pytest.raises(BatchAxisError, match=r"of 32 rows differs"):
         by_rows(parsed(NINTH), largest=64)

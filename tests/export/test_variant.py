@@ -103,6 +103,7 @@ def test_nodes_without_fp16_are_named_after_a_trial() -> None:
     conversion.converted(["q", "y"])
 
 
+@pytest.mark.slow
 def test_samples_are_split_between_calibration_and_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -175,6 +176,7 @@ def test_an_fp16_variant_has_half_weights_and_the_same_inputs_and_outputs(
     golden("export_variant", shown, masks=NUMBERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["fp16", "int8-static", "int8-dynamic"])
 def test_weights_are_converted(tmp_path: Path, precision: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = classifier(tmp_path)

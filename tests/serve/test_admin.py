@@ -249,6 +249,7 @@ def test_files_of_launchers_that_are_gone_are_removed(monkeypatch: pytest.Monkey
     assert [file.name for file in (tmp_path / "kept").iterdir()] == ["8001.json"]
 
 
+@pytest.mark.slow
 def test_the_guard_leaves_the_secret_of_the_next_server_on_the_port(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ def repository(tmp_path: Path) -> Path:
     return copy.parent
 
 
+@pytest.mark.slow
 def test_the_program_writes_configurations_and_manifests(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Callable[..., None]
 ) -> None:

@@ -187,6 +187,7 @@ def test_the_index_leads_to_a_page(browser: webdriver.Chrome, pages: dict[str, P
     assert "p99" in browser.find_element(By.TAG_NAME, "h1").text
 
 
+@pytest.mark.slow
 def test_paper_is_white_in_a_dark_theme(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     background = "return getComputedStyle(document.body).backgroundColor"

@@ -88,6 +88,7 @@ def test_page_has_every_point_figure_and_record_and_needs_nothing_else(page: str
     assert not re.findall(r"https?://", re.sub(r"(?s)<script>.*?</script>", "", page))
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     write(record(), tmp_path)
     for writer in (write_csv, write_html):

@@ -50,6 +50,7 @@ def test_costs_per_request_and_per_row_are_told_apart() -> None:
     assert predicted("closed:1", several).percentiles_ms[50] == pytest.approx(20.5 + 0.476, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_longer_way_in_an_open_loop_is_the_clients_and_not_the_loops() -> None:
     """perf_analyzer takes longer there, as measured with rare requests; another client has its own way."""
     profiled = replace(ramp(outside_us=400.0), rare_way_us=900.0)

@@ -129,6 +129,7 @@ def test_the_interval_of_a_closed_loop_holds_both_of_its_rhythms() -> None:
         assert around.throughput_rows_per_s.hold(5 / cycle_ms * 1e3)
 
 
+@pytest.mark.slow
 def test_the_bounds_of_the_next_value_hold_it_as_often_as_they_say() -> None:
     """Of 20,000 samples of six log-normal values, by simulation: 90 % +- 0.6 % (three standard errors)."""
     values = np.random.default_rng(3).lognormal(1, 0.5, (20_000, 7))

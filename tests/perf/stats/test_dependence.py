@@ -12,6 +12,7 @@ KINDS = ["independent", "alike 0.8", "alike 0.95", "batches 8", "batches 32"]
 RUNS = 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("percent", [50.0, 99.0])
 def test_intervals_of_percentiles_hold_the_truth(kind: str, percent: float) -> None:
@@ -38,6 +39,7 @@ def test_a_system_at_its_target_is_passed_and_failed_in_one_of_a_hundred_cases(k
         assert min(as_independent.count(True), as_independent.count(False)) > 0.06 * RUNS
 
 
+@pytest.mark.slow
 def test_a_system_within_its_target_passes_however_alike_its_requests_are() -> None:
     """0.5 % late where 1 % may be: with enough requests the verdict is certain."""
     limit = true_percentile(99.5)

@@ -23,6 +23,7 @@ def of_looks(trials: list[TrialCount]) -> bool | None:
     return next((passed for passed in looks if passed is not None), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_trials_at_their_target_are_passed_and_failed_in_one_of_a_hundred_cases(kind: str) -> None:
     """Every verdict on a system with exactly 1 % late is wrong. Nominal is 1 % a side, and 1 % more is allowed."""

@@ -61,6 +61,7 @@ def verdicts(rule: str, requests: int) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.array(passing), np.array(failing)
 
 
+@pytest.mark.slow
 def test_any_number_of_looks_is_wrong_for_one_in_a_hundred_at_most() -> None:
     """4,000 systems with exactly 1 % late, a look after every request: by the rule for looks and by the other.
 

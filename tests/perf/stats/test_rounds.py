@@ -48,6 +48,7 @@ def test_two_of_the_same_differ_in_one_of_twenty_cases() -> None:
     assert alarms <= 0.06 * 20_000
 
 
+@pytest.mark.slow
 def test_rounds_that_are_added_until_it_is_certain_find_no_gain_where_there_is_none() -> None:
     """A look after 3, 5, 10 and 20 rounds of the same: at most 5 % and 1 % more; with plain intervals far more."""
     looks = Looks(at=(3, 5, 10, 20))
@@ -85,6 +86,7 @@ def test_a_round_in_five_that_is_slow_is_not_missed(count: int) -> None:
     assert (words.count(SAME) > 0.99 * 500) is (count >= 14)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", [0.1, 0.3, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_a_few_rounded_rounds_hold_the_truth(count: int, spread: float) -> None:

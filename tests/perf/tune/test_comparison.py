@@ -79,6 +79,7 @@ class DeceptiveBench(SimulatedBench):
         return replace(trial, throughput_rows_per_s=trial.throughput_rows_per_s / factor, latencies_us=latencies)
 
 
+@pytest.mark.slow
 def test_a_choice_that_fails_after_it_was_chosen_is_replaced_by_the_next(tmp_path: Path) -> None:
     search = searching(tmp_path / "study.json", "closed:16", 60, sizes=(8, 16))
     bench = DeceptiveBench(service=accelerator, target=search.goal.target)

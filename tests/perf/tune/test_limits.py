@@ -120,6 +120,7 @@ def test_a_choice_that_is_not_surely_within_a_limit_in_the_last_comparison_is_dr
     assert len(final) == 1
 
 
+@pytest.mark.slow
 def test_without_a_reading_of_what_is_limited_nothing_is_chosen(tmp_path: Path) -> None:
     """As with a nvidia-smi that hangs: a configuration of 9 GB would else be within 4 GB."""
     search = limited(tmp_path / "study.json", Limits(gpu_memory_mib=4000), of_rows)

@@ -84,6 +84,7 @@ def test_a_window_is_a_time_whatever_the_time_between_readings(every_s: float, w
     assert recent.counted.executions == round(recent.seconds / every_s)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("every_s", [0.05, 0.2, 1.0, 30.0])
 def test_steps_hold_every_execution_whatever_the_time_between_readings(every_s: float) -> None:
     track = watched(every_s, 300.0)

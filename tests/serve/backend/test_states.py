@@ -254,6 +254,7 @@ class ByHand:
         return bytes(y.tobytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_random_batches_answer_as_each_sequence_alone(session: onnxruntime.InferenceSession, seed: int) -> None:
     """Bit by bit, at most as many sequences at a time as there are slots; some begin again, and some requests fail."""

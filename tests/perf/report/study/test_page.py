@@ -116,6 +116,7 @@ def test_equal_records_give_equal_pages_and_values(pages: dict[str, Page], tmp_p
     assert values[0] == values[1]
 
 
+@pytest.mark.slow
 def test_names_and_texts_are_escaped(tmp_path: Path) -> None:
     evil = '<script>alert("1")</script>&'
     texts = {"model": evil, "config_name": evil, "limit": evil, "before_pbtxt": evil, "command": (evil,)}
