@@ -63,7 +63,7 @@ def test_a_model_is_tuned_from_the_command_line(
     command = [
         *(MODEL, "--p99-ms", "10000", "--load", "closed:8", "--instances", "1", "--max-batch-size", "8"),
         *("--repository", str(repository), "--results", str(tmp_path)),
-        *("--seconds", "25", "--points", "9", "--rounds", "6"),
+        *("--seconds", "25", "--points", "9", "--rounds", "24"),
     ]
     assert main([*command, "--points", "8"]) == 2
     assert "--points 8 and --seconds 25: too little for a comparison" in capsys.readouterr().err
