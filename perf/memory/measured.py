@@ -278,7 +278,13 @@ def _completed(config: ModelConfig, file: Path) -> ModelConfig:
     if not (missing_input or missing_output):
         return config
     signature = Signature.of(file)
-    tensors = [*signature.inputs.values(), *signature.outputs.values()]
+    named = {**signature.inputs, **signature.outputs}
+    if other := [name for name, tensor in named.items() if tensor.type not in DataType.DESCRIPTOR.values_by_name]:
+        raise Mistake(
+            f'{file}: "{other[0]}" is no tensor, as in files of scikit-learn with a ZipMap, so Triton cannot serve it. '
+            f"Add the file, which takes that off, and measure the model: triton-batching add {file}"
+        )
+    tensors = [*named.values()]
     if not config.max_batch_size and all(tensor.shape[:1] == (-1,) for tensor in tensors):
         config.max_batch_size = DEFAULT_MAX_BATCH_SIZE
     batched = int(config.max_batch_size > 0)
@@ -321,5 +327,5 @@ def _as_dict(config: ModelConfig) -> dict[str, Any]:
     content: dict[str, Any] = json_format.MessageToDict(config, preserving_proto_field_name=True)
     content.setdefault("max_batch_size", 0)
     for tensor in [*content.get("input", ()), *content.get("output", ())]:
-        tensor["dims"] = [int(dim) for dim in tensor["dims"]]
+        tensor["dims"] = [int(dim) for dim in tensor.get("dims", ())]
     return content

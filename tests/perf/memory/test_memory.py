@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import pytest
 from bench import Bench
 from onnx import helper, numpy_helper
@@ -19,6 +21,8 @@ from perf.records.size_mix import SizeMix
 from serve import stubs
 from triton_batching.terminal import Failure
 
+MAPPED = """<ir_version: 8, opset_import: ["" : 17, "ai.onnx.ml" : 3]>
+agraph (float[b, 2] x) => (seq(map(int64, float)) z) { z = ai.onnx.ml.ZipMap<classlabels_int64s = [0, 1]>(x) }"""
 MIB = 2**20
 ITEMS = 2**18
 """One MiB of floats."""
@@ -93,10 +97,11 @@ def test_what_is_printed_and_mistakes(
     doubled(models)
     single = onnx_model(models, "single", [helper.make_node("Identity", ["x"], ["y"])], dims=(1, 1), max_batch_size=0)
     (single / "config.pbtxt").write_text((single / "config.pbtxt").read_text().replace("[ 1 ]", "[ 1, 1 ]"))
-    graph = models / "doubled" / "1" / "model.onnx"
+    files = {"GRAPH": str(models / "doubled" / "1" / "model.onnx"), "MAPPED": str(tmp_path / "mapped.onnx")}
+    onnx.save(onnx.parser.parse_model(MAPPED), files["MAPPED"])
 
     def run(words: str, status: int) -> None:
-        arguments = [str(graph) if word == "GRAPH" else word for word in words.split()]
+        arguments = [files.get(word, word) for word in words.split()]
         assert main([*arguments, "--repository", str(models), "--results", str(tmp_path / "records")]) == status, words
         said.append(f"$ memory {words}\n{''.join(capsys.readouterr())}")
 
@@ -111,6 +116,7 @@ def test_what_is_printed_and_mistakes(
         "doubled --batch 65537",
         "doubled --mix 8:64",
         "single --batch 2",
+        "MAPPED --batch 1",
     ):
         run(words, 2)
     golden("memory", "".join(said), masks={r"\d+\.\d": "N", " +N": " N", "[━─┃┏┓┗┛┡┩└┘┳┴╇│]+": "|"})
