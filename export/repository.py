@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,6 +80,11 @@ def models(repository: Path = REPOSITORY) -> list[str]:
     if not repository.is_dir():
         raise RepositoryError(f"{repository}: no such directory. Name a model repository.")
     return sorted(path.name for path in repository.iterdir() if path.is_dir())
+
+
+def repository_option(repository: Path) -> str:
+    """The option, with a space before it, that names a repository other than this project's; else ""."""
+    return "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
 
 
 def model_folder(model: str, repository: Path = REPOSITORY) -> Path:

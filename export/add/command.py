@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from export.graph.rounding import roundings
 from export.graph.shared import Shared, without_rows
 from export.graph.signature import Signature, check
 from export.graph.source import Source
-from export.repository import REPOSITORY, read_config
+from export.repository import read_config, repository_option
 from triton_batching.options import refuse_unused
 from triton_batching.terminal import Failure, Mistake, again, terminal
 
@@ -39,14 +38,9 @@ def add(deployment: Deployment, *, repository: Path, force: bool = False, say: S
     check_name(deployment.source)
     model_folder.existing(repository, deployment.name, force=force)
     with model_folder.explained(), model_folder.draft(repository, deployment.name) as draft:
-        added = _draft(deployment, draft, _where(repository), say)
+        added = _draft(deployment, draft, repository_option(repository), say)
         model_folder.move_in(draft, repository, force=force)
     return added
-
-
-def _where(repository: Path) -> str:
-    """The option that names a repository other than this project's."""
-    return "" if repository.resolve() == REPOSITORY else f" --repository {shlex.quote(str(repository))}"
 
 
 def _draft(deployment: Deployment, folder: Path, where: str, say: Say) -> Added:

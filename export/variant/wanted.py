@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from export.repository import ONNXRUNTIME, model_folder, remedy
+from export.repository import ONNXRUNTIME, model_folder, remedy, repository_option
 from export.variant.accelerator import TENSORRT, Accelerator, open_sizes
 from export.variant.precision import FP16, PRECISIONS, STATIC
 from export.variant.variant_folder import Origin
@@ -93,5 +93,5 @@ def _check(origin: Origin) -> None:
     if config.max_batch_size < 1:
         raise Mistake(
             f"{name}: has max_batch_size 0, so there is no batch axis to prove. Add it with one: triton-batching add "
-            f"{origin.served} --name {name} --force."
+            f"{origin.served} --name {name} --force{repository_option(origin.folder.parent)}."
         )
