@@ -90,8 +90,8 @@ test: $(VENV)/.dev vendor  ## every test, with real servers
 	$(PYTEST) --durations 10 --most-servers 90 --ignore tests/docker/test_image.py $(or $(ARGS),tests/test_readme.py tests)
 
 test-quick: $(VENV)/.dev vendor  ## the tests that need no server and take less than a second: about a minute
-	@# They wait for nothing, and each worker takes a while to collect them.
-	$(PYTEST) --numprocesses $$(nproc) -m "not server and not slow" --ignore tests/docker/test_image.py $(or $(ARGS),tests)
+	@# They wait little, and each worker takes a while to collect them.
+	$(PYTEST) --numprocesses $$(($$(nproc) + 1)) -m "not server and not slow" --ignore tests/docker/test_image.py $(or $(ARGS),tests)
 
 test-properties: $(VENV)/.dev vendor  ## the property tests with many more examples
 	$(PYTEST) -m hypothesis --hypothesis-profile properties $(or $(ARGS),tests)

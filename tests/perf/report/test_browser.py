@@ -28,7 +28,10 @@ from tests.perf.report.test_report import fill
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 AXE = Path(__file__).parents[3] / ".venv" / "axe.min.js"
-pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: make system")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: make system"),
+]
 WHY = (
     *("python_batched_service", "--config-name", "separate", "--mix", "20,30,40", "--concurrency", "16"),
     *("--service-ms", "10+0.2"),
@@ -81,7 +84,6 @@ def browser() -> Iterator[webdriver.Chrome]:
         driver.quit()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_cut_and_the_console_is_silent(browser: webdriver.Chrome, pages: dict[str, Path], name: str) -> None:
     for width in WIDTHS:
@@ -187,7 +189,6 @@ def test_the_index_leads_to_a_page(browser: webdriver.Chrome, pages: dict[str, P
     assert "p99" in browser.find_element(By.TAG_NAME, "h1").text
 
 
-@pytest.mark.slow
 def test_paper_is_white_in_a_dark_theme(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     background = "return getComputedStyle(document.body).backgroundColor"
@@ -214,7 +215,6 @@ def test_figures_are_drawn_one_by_one_and_paper_gets_all(browser: webdriver.Chro
         browser.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not AXE.exists(), reason=f"no {AXE.name}: make test fetches it with npm")
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rules_of_accessibility_find_nothing_serious(
