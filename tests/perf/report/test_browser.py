@@ -28,10 +28,8 @@ from tests.perf.report.test_report import fill
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 AXE = Path(__file__).parents[3] / ".venv" / "axe.min.js"
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: make system"),
-]
+needs_browser = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver: make system")
+pytestmark = [pytest.mark.slow, needs_browser]
 WHY = (
     *("python_batched_service", "--config-name", "separate", "--mix", "20,30,40", "--concurrency", "16"),
     *("--service-ms", "10+0.2"),

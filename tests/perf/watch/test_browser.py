@@ -25,7 +25,7 @@ from tests.perf.report.test_browser import AXE, WIDTHS
 
 MODEL = "simulated_accelerator"
 ROOT = Path(__file__).parents[3]
-pytestmark = [pages.pytestmark, pytest.mark.server]
+pytestmark = [pages.needs_browser, pytest.mark.server]
 browser = pages.browser
 ROWS = """const [figure, line] = arguments;
 const at = [...document.querySelectorAll("figure[data-chart]")].findIndex((each) => each.dataset.chart === figure);
